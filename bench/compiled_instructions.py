@@ -24,12 +24,7 @@ _WARM_UP_STEPS, _STEPS, _RUNS = 20, 20, 4
 
 @dataclass(frozen=True)
 class Case:
-    """A step whose calls are counted.
-
-    Attributes:
-        training: Whether it trains, with SGD.
-        layers: The number of layers of the model, of two tensors each.
-    """
+    """A step whose calls are counted, of a model of linear layers."""
 
     training: bool
     layers: int
@@ -111,7 +106,7 @@ def counted() -> list[Count]:
     return [callgrind.least_of(runs, _RUNS, _STEPS) for _ in CASES]
 
 
-def page() -> str:
+def page() -> tuple[str, None]:
     """Return the page of the counts, with those of each tensor and the goals."""
     figures = counted()
     rows = []
@@ -126,11 +121,12 @@ def page() -> str:
         title = f"{CASES[few].mode} step, each tensor"
         rows.append([title, 1, f"{each.own:,.1f}", EACH, "", f"{each.total:,.1f}"])
     columns = ["step", "tensors", "kernel's own", "goal", "verdict", "all"]
-    return (
+    text = (
         "# Instructions of calling a compiled step\n\n"
         f"Counted with {machine.version_note('torch')}.\n\n"
         f"{markdown_table(columns, rows, left=1)}\n"
     )
+    return text, None
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def memory() -> str:
     return markdown_table(columns, rows, left=1)
 
 
-def page(rounds: int) -> str:
+def page(rounds: int) -> tuple[str, None]:
     """Return the page of the measurements, the medians of some rounds."""
-    return f"""\
+    text = f"""\
 # First steps that compile, and memory
 
 Measured on {machine.processor()}: {machine.version_note("torch")}.
@@ -137,8 +137,8 @@ Seconds from making the program to the end of the second step, medians of {round
 
 {memory()}
 """
+    return text, None
 
 
 if __name__ == "__main__":
-    rounds = {"type": int, "default": 3, "help": "processes of each kind (default: 3)"}
-    sys.exit(pages.run("first_steps", __doc__, page, rounds=rounds))
+    sys.exit(pages.run("first_steps", __doc__, page, rounds=(3, "processes of each kind")))

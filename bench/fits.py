@@ -31,15 +31,7 @@ _FIRST_STEPS, _FIRST_TOLERANCE, _TOLERANCE = 100, 1e-6, 1e-5
 
 @dataclass(frozen=True)
 class Fit:
-    """The measurements of one process.
-
-    Attributes:
-        steps: The nanoseconds of each call of `Network.run_step`.
-        whole: The nanoseconds of `Estimator.fit`.
-        losses: The loss of each step.
-        weights: The trained weights.
-        epochs: The number of epochs.
-    """
+    """The measurements of one process; times are in nanoseconds."""
 
     steps: list[int]
     whole: int

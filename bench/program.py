@@ -56,3 +56,12 @@ class Program:
         """Run one step and return its result in the form of the baseline's."""
         (argument,) = self.arguments(1)
         return self.result((self.once or self.step)(argument))
+
+
+def entered(network: Any, mode: str, wanted: set[str], batch: Any, model: Any = None) -> Program:
+    """Return a program that runs steps in a network, which is entered now."""
+    context = network(mode=mode, epoch=1, ds_id="", desired_output_keys=wanted)
+    context.__enter__()
+    return Program(
+        network.run_step, batch, model=model, close=lambda: context.__exit__(None, None, None)
+    )

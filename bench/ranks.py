@@ -10,20 +10,17 @@ and on more. Waiting for others is left out, so a machine with fewer cores than 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
 
-from bench import machine, peers, processes
+from bench import machine, pages, peers, processes
 from bench.tables import markdown_table
 from bench.timing import Spread
 from bench.workloads import BY_NAME
@@ -51,17 +48,8 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 class Line:
     """The measurements of one peer.
 
-    Attributes:
-        workload: The workload.
-        engine: "ddp" or "fsdp".
-        ranks: The number of processes.
-        peer: The peer's title.
-        microseconds: A step, the median of the rounds.
-        ratio: To the hand-written loop.
-        worked: The microseconds of a step in which the first rank's thread worked.
-        added: How many more these are than those of the hand-written loop.
-        collectives: The number of each collective in a step.
-        distance: The largest difference of a weight from those of the hand-written loop.
+    Times are microseconds of a step: by the clock, and of work of the first rank's thread. The
+    ratio and the work added are beside the hand-written loop, and so is the distance of weights.
     """
 
     workload: str
@@ -312,43 +300,31 @@ def _collectives(step: Step, batch: dict[str, Any]) -> dict[str, int]:
     return dict(Counter(name.removeprefix("gloo:") for name in names if name.startswith("gloo:")))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the tables, and save them on request.
-
-    Returns:
-        The exit status: 1 if a peer differs from the hand-written loop.
-    """
-    parser = argparse.ArgumentParser(prog="python -m bench.ranks", description=__doc__)
-    parser.add_argument("--ranks", type=int, default=2, help="of the comparison with peers")
-    parser.add_argument("--most-ranks", type=int, default=4, help="for the overhead of fastnet")
-    parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("--loops", type=int, default=20, help="steps of a round")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write ranks.json and ranks.md")
-    options = parser.parse_args(arguments)
-    size = (options.rounds, options.loops)
+def page(ranks: int, most_ranks: int, rounds: int, loops: int) -> tuple[str, dict[str, Any]]:
+    """Return the page of the measurements, and its data."""
     lines = [
         line
         for workload in WORKLOADS
         for engine, chosen in PEERS.items()
-        for line in measure(workload, engine, options.ranks, *size, list(chosen))
+        for line in measure(workload, engine, ranks, rounds, loops, list(chosen))
     ]
     growing = [
-        measure("mlp_train", "ddp", count, *size, ["bare", "fastnet"])[-1]
-        for count in range(1, options.most_ranks + 1)
+        measure("mlp_train", "ddp", count, rounds, loops, ["bare", "fastnet"])[-1]
+        for count in range(1, most_ranks + 1)
     ]
-    text = f"{table(lines)}\n\n{growth_table(growing)}\n"
-    print(text)
-    if options.save is not None:
-        options.save.mkdir(parents=True, exist_ok=True)
-        data = {
-            "versions": machine.versions("torch"),
-            "lines": [asdict(line) for line in lines],
-            "growing": [asdict(line) for line in growing],
-        }
-        (options.save / "ranks.json").write_text(json.dumps(data, indent=1) + "\n")
-        (options.save / "ranks.md").write_text(text)
-    return int(bool(disagreements(lines)))
+    data = {
+        "versions": machine.versions("torch"),
+        "lines": [asdict(line) for line in lines],
+        "growing": [asdict(line) for line in growing],
+    }
+    return f"{table(lines)}\n\n{growth_table(growing)}\n", data
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {
+        "ranks": (2, "processes of the comparison with peers"),
+        "most_ranks": (4, "processes of the overhead of fastnet"),
+        "rounds": (101, "rounds of each peer"),
+        "loops": (20, "steps of a round"),
+    }
+    sys.exit(pages.run("ranks", __doc__, page, **options))

@@ -19,15 +19,9 @@ _NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "ns an op": 1.0, "us": 1e3}
 
 @dataclass
 class Report:
-    """All measurements.
+    """All measurements, by interpreter: the report\'s own, then FastEstimator\'s.
 
-    Attributes:
-        made: The time, as ISO 8601.
-        processor: The processor.
-        rounds: The number of rounds of each program.
-        round_ms: The approximate length of a round, in milliseconds.
-        environments: The measurements of each interpreter: the report's own, then FastEstimator's.
-        failures: For each interpreter, workloads whose process failed, with its message.
+    `failures` has the workloads whose process failed, with its message.
     """
 
     made: str
@@ -84,32 +78,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Cell:
-    """One peer beside one reference.
-
-    Attributes:
-        value: The value in the unit of the row.
-        spread: The quartiles, or None for a count.
-        time_ns: A step of the peer, or None for a count.
-        reference_ns: A step of the reference in the same process, or the plain step, or the calls.
-        environment: The interpreter that measured it.
-    """
+    """One peer beside one reference; `reference_ns` is a plain step or the calls for an excess."""
 
     value: float
     spread: Spread | None
     time_ns: float | None
     reference_ns: float | None
-    environment: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """One workload beside one reference.
-
-    Attributes:
-        workload: The workload.
-        reference: The peer that others are compared with.
-        cells: The peers that were measured.
-    """
+    """One workload beside one reference, with a cell for each peer that was measured."""
 
     workload: Workload
     reference: str
@@ -148,15 +127,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of a framework, perhaps in one version.
-
-    Attributes:
-        framework: The framework.
-        title: The framework, with versions where they matter.
-        rows: The rows of steps.
-        costs: The rows of ops.
-        growth: The groups that differ in one quantity, by name.
-    """
+    """The rows of a framework, perhaps in one version: of steps, of ops, and of growth."""
 
     framework: Framework
     title: str
@@ -167,16 +138,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Growth:
-    """A group of workloads that differ in one quantity.
-
-    Attributes:
-        name: The name of the group.
-        section: The title of its section.
-        what: The quantity.
-        reference: The baseline.
-        baseline_ns: The time of the baseline, by size.
-        ratios: For each other peer the ratio to the baseline, by size.
-    """
+    """A group of workloads that differ in one quantity, `what`, with values by size."""
 
     name: str
     section: str
@@ -272,20 +234,18 @@ def _rows(report: Report, names: Sequence[str], environment: str | None = None) 
         for reference in workload.references:
             cells: dict[str, Cell] = {}
             for peer in peers.BY_FRAMEWORK[workload.framework]:
-                for where, measured in found:
-                    cell = _cell(where, measured, peer, reference, workload)
+                for _, measured in found:
+                    cell = _cell(measured, peer, reference, workload)
                     if cell is not None:
                         cells.setdefault(peer, cell)
             made.append(Row(workload, reference, cells))
     return made
 
 
-def _cell(
-    environment: str, measured: Measured, peer: str, reference: str, workload: Workload
-) -> Cell | None:
+def _cell(measured: Measured, peer: str, reference: str, workload: Workload) -> Cell | None:
     """Return the measurement of `peer` beside `reference` in one process, if there is one."""
     if peer in measured.counts:
-        return Cell(measured.counts[peer], None, None, None, environment)
+        return Cell(measured.counts[peer], None, None, None)
     if peer in measured.excesses:
         excess = measured.excesses[peer]
         scale = _NANOSECONDS[workload.unit]
@@ -293,9 +253,9 @@ def _cell(
             scale *= workload.size
         spread = Spread(*(excess[key] / scale for key in ("median", "low", "high")))
         value = excess["least"] / scale if "least" in excess else spread.median
-        return Cell(value, spread, measured.times[peer]["median"], excess["step"], environment)
+        return Cell(value, spread, measured.times[peer]["median"], excess["step"])
     ratio = measured.ratios.get(peer, {}).get(reference)
     if ratio is None:
         return None
     own, other = (measured.times[one]["median"] for one in (peer, reference))
-    return Cell(ratio["median"], Spread(**ratio), own, other, environment)
+    return Cell(ratio["median"], Spread(**ratio), own, other)

@@ -8,8 +8,6 @@ noisy, both sides are measured again with twice the steps. It takes many minutes
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import sys
 import time
@@ -22,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from bench import pages
 from bench.machine import processor, use_one_thread, versions
 from bench.tables import markdown_table
 
-FOLDER = Path(__file__).parent / "results"
 _PLANTED = 0.10
 _MOST_TRIES = 4
 _SKIPPED = 100
@@ -202,20 +200,16 @@ def _cells(title: str, found: Sequence[dict[str, Any]]) -> list[Any]:
     ]
 
 
-def main() -> None:
-    """Measure, and save the results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.verdicts", description=__doc__)
-    parser.add_argument("--comparisons", type=int, default=100, help="of each kind (default: 100)")
-    parser.add_argument("--steps", type=int, default=2000, help="of a profile (default: 2000)")
-    parser.add_argument("--minutes", type=float, default=30.0, help="at most (default: 30)")
-    parser.add_argument("--save", type=Path, default=FOLDER, help="the folder of the results")
-    options = parser.parse_args()
-    data = run(options.comparisons, options.steps, options.minutes)
-    options.save.mkdir(parents=True, exist_ok=True)
-    (options.save / "verdicts.json").write_text(json.dumps(data, indent=1) + "\n")
-    (options.save / "verdicts.md").write_text(page(data))
-    print(page(data))
+def measured_page(comparisons: int, steps: int, minutes: float) -> tuple[str, dict[str, Any]]:
+    """Return the page of new results, and its data."""
+    data = run(comparisons, steps, minutes)
+    return page(data), data
 
 
 if __name__ == "__main__":
-    main()
+    options = {
+        "comparisons": (100, "comparisons of each kind"),
+        "steps": (2000, "steps of a profile"),
+        "minutes": (30.0, "minutes at most"),
+    }
+    sys.exit(pages.run("verdicts", __doc__, measured_page, **options))

@@ -34,7 +34,6 @@ TITLES = {
     "fit": "FastEstimator's Estimator",
     "growth": "Growth with ops, keys and slices",
     "ops": "Overhead of each op",
-    "op_instructions_torch": "Instructions of each op",
     "instructions": "Instructions of the kernel",
     "verdicts": "Comparisons of profiles",
 }

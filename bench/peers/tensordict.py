@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from bench.program import Program, unchanged
 from bench.workloads.chains import Census, IdentityChain, LiveTensors
-from bench.workloads.nests import AXIS, ManyKeys, Slicing
 from bench.workloads.torch_models import ForeignBatch, Supervised
 from bench.workloads.workload import Workload
 
@@ -32,13 +31,6 @@ def make(workload: Workload) -> Program | None:
         case Supervised():
             model = workload.model()
             return _without_gradients(workload, TensorDictModule(model, ["x"], ["pred"]))
-        case Slicing():
-            return _slicing(workload)
-        case ManyKeys():
-            module = TensorDictModule(
-                lambda *values: values, in_keys=workload.inputs, out_keys=workload.outputs
-            )
-            return _without_gradients(workload, module)
         case LiveTensors():
             return _live_tensors(workload)
     return None
@@ -83,16 +75,6 @@ def _train(workload: Supervised) -> Program:
 
     # The loss has no batch dimension, so the TensorDict has none either.
     return Program(step, TensorDict(workload.batch(), batch_size=[]), model=model)
-
-
-def _slicing(workload: Slicing) -> Program:
-    module = TensorDictModule(unchanged, ["x"], ["y"])
-
-    def step(batch: Any) -> Any:
-        with torch.no_grad():
-            return torch.stack([module(part) for part in batch.unbind(AXIS)], AXIS)
-
-    return Program(step, TensorDict(workload.batch(), batch_size=[8, workload.size]))
 
 
 def _live_tensors(workload: LiveTensors) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bench.program import Program
+from bench.program import Program, entered
 from bench.workloads.chains import TFGrowingChain
 from bench.workloads.tf_models import TFFirstStep, TFOpenEpoch, TFSupervised, sgd
 from bench.workloads.workload import Workload
@@ -44,19 +44,10 @@ def _network(package: str, model_fn: Any, sorts: bool = False, **options: Any) -
     return network.TFNetwork(ops=made, **options), model
 
 
-def _entered(network: Any, mode: str, wanted: set[str], batch: Any, model: Any = None) -> Program:
-    """Return a program that runs steps in `network`, which is entered now."""
-    context = network(mode=mode, epoch=1, ds_id="", desired_output_keys=wanted)
-    context.__enter__()
-    return Program(
-        network.run_step, batch, model=model, close=lambda: context.__exit__(None, None, None)
-    )
-
-
 def _supervised(workload: TFSupervised, package: str) -> Program:
     options = {"compile": True} if workload.jit_compile else {}
     network, model = _network(package, workload.model, workload.sorts, **options)
-    return _entered(network, workload.mode, workload.wanted, workload.batch(), model)
+    return entered(network, workload.mode, workload.wanted, workload.batch(), model)
 
 
 def _growing_chain(workload: TFGrowingChain, package: str) -> Program:
@@ -69,7 +60,7 @@ def _growing_chain(workload: TFGrowingChain, package: str) -> Program:
     keys = workload.keys
     ops = [Increment(inputs=key, outputs=after) for key, after in pairwise(keys)]
     network = import_module(f"{package}.network").TFNetwork(ops=ops)
-    return _entered(network, "infer", {keys[-1]}, workload.batch())
+    return entered(network, "infer", {keys[-1]}, workload.batch())
 
 
 def _open_epoch(workload: TFOpenEpoch, package: str) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bench.program import Program
+from bench.program import Program, entered
 from bench.workloads.chains import Chain, IdentityChain, LiveTensors, Measuring, OpenEpoch
 from bench.workloads.compiled import AdversarialPair, Compiled, Divided, ElementwiseChain
 from bench.workloads.nests import AXIS, ManyKeys, Nest, Slicing
@@ -60,7 +60,7 @@ class _Programs:
     def _infer(self, ops: Any, wanted: set[str], batch: Any, **options: Any) -> Program:
         """Return a program that runs infer steps of ops that need no build."""
         network = self._module("network").TorchNetwork(ops, **options)
-        return _entered(network, "infer", wanted, batch)
+        return entered(network, "infer", wanted, batch)
 
     def _op(self, forward: Any) -> Any:
         """Return an op class of a user, with a function as its `forward`."""
@@ -105,7 +105,7 @@ class _Programs:
             ],
             **({"compile": True} if isinstance(workload, Compiled) else {}),
         )
-        return _entered(network, workload.mode, workload.wanted, workload.batch(), model)
+        return entered(network, workload.mode, workload.wanted, workload.batch(), model)
 
     def _adversarial_pair(self, workload: AdversarialPair) -> Program:
         modules = self._module("op.tensorop.model")
@@ -132,7 +132,7 @@ class _Programs:
             ],
             compile=True,
         )
-        return _entered(network, "train", {"g_loss", "d_loss"}, workload.batch(), pair)
+        return entered(network, "train", {"g_loss", "d_loss"}, workload.batch(), pair)
 
     def _elementwise_chain(self, workload: ElementwiseChain) -> Program:
         op = self._module("op.tensorop").LambdaOp
@@ -196,7 +196,7 @@ class _Programs:
         """Run a chain's step in a network that is profiled, and plain steps in a second network."""
         keys = workload.keys
         network = self._module("network").TorchNetwork(self._identity_ops(keys))
-        program = _entered(network, "infer", {keys[-1]}, workload.batch())
+        program = entered(network, "infer", {keys[-1]}, workload.batch())
         profiling = import_module(self._package).profile(network)
         profiling.__enter__()
         plain = self._identity_chain(workload)
@@ -225,11 +225,11 @@ class _Programs:
 
         batch = workload.batch()
         network = package.TorchNetwork(case.ops(self._module, build))
-        program = _entered(network, case.mode, set(case.outputs), batch)
+        program = entered(network, case.mode, set(case.outputs), batch)
         others, wanted = [self._module("op.tensorop").TensorOp()], set[str]()
         if case.beside is not None:
             others, wanted = case.beside.ops(self._module, build), set(case.beside.outputs)
-        plain = _entered(package.TorchNetwork(others), case.mode, wanted, batch)
+        plain = entered(package.TorchNetwork(others), case.mode, wanted, batch)
 
         def once(batch: dict[str, Any]) -> Any:
             workload.seed()
@@ -241,12 +241,3 @@ class _Programs:
 
         model = models[-1] if case.updates else None
         return Program(program.step, batch, once=once, model=model, plain=plain, close=close)
-
-
-def _entered(network: Any, mode: str, wanted: set[str], batch: Any, model: Any = None) -> Program:
-    """Return a program that runs steps in `network`, which is entered now."""
-    context = network(mode=mode, epoch=1, ds_id="", desired_output_keys=wanted)
-    context.__enter__()
-    return Program(
-        network.run_step, batch, model=model, close=lambda: context.__exit__(None, None, None)
-    )

@@ -30,17 +30,14 @@ def _overlap(batch: Batch) -> torch.Tensor:
     return 2.0 * common / (x.sum((2, 3)) + y.sum((2, 3)) + 1e-6)
 
 
-def _focal(entropy: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _focal(batch: Batch) -> Any:
+    x, y = batch["x"], batch["y"]
     untrue = 1 - y
     correct = x * y + (1 - x) * untrue
     weight = 0.25 * y + 0.75 * untrue
+    entropy = F.binary_cross_entropy(x, y, reduction="none")
     loss = weight * (entropy * (1 - correct) ** 2)
     return (loss / y.sum(1, keepdim=True).clamp(min=1)).sum(1).mean()
-
-
-def _focal_loss(batch: Batch) -> Any:
-    x, y = batch["x"], batch["y"]
-    return _focal(F.binary_cross_entropy(x, y, reduction="none"), x, y)
 
 
 def _differentiated(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,7 +142,7 @@ SIMPLE: dict[str, Calls] = {
     # A reduction by the function itself would round gradients differently.
     "binary": lambda batch: F.binary_cross_entropy(batch["x"], batch["y"], reduction="none").mean(),
     "dice": lambda batch: -_overlap(batch).mean(-1).mean(0),
-    "focal": _focal_loss,
+    "focal": _focal,
     "hinge": lambda batch: (1.0 - batch["y"] * batch["x"]).clamp(min=0).mean(-1).mean(),
     "l1": lambda batch: F.l1_loss(batch["x"], batch["y"], reduction="none").mean(-1).mean(),
     "mse": lambda batch: F.mse_loss(batch["x"], batch["y"]),

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Literal
 
 from bench.workloads.workload import Framework, Goal, Workload
 
-LOOPS = frozenset({"bare", "fastnet", "fastestimator", "tensordict"})
-
 
 class Identity:
     """An op as the hand-written loop uses it, with the method of a `TensorOp`."""
@@ -52,7 +50,9 @@ class GrowingChain(IdentityChain):
 
     group: ClassVar[str | None] = "grow_ops"
     grows: ClassVar[str | None] = "ops"
-    only: ClassVar[frozenset[str] | None] = LOOPS | {"bare_strict"}
+    only: ClassVar[frozenset[str] | None] = frozenset(
+        {"bare", "bare_strict", "fastnet", "fastestimator", "tensordict"}
+    )
 
 
 @dataclass(frozen=True)

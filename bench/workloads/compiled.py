@@ -257,54 +257,33 @@ def bert() -> nn.Module:
 
 
 def _of(
-    model: str, title: str, limits: dict[str, float | None], classes: int, kind: type[Compiled]
+    kind: type[Compiled], name: str, title: str, *model: Any, **limits: float | None
 ) -> list[Compiled]:
     """Return the steps of one model: "sgd", "adam" and "infer", each with its goal."""
-    layers, shape = _MODELS[model]
     names = {"sgd": "train step, SGD", "adam": "train step, Adam", "infer": "infer step"}
-    return [
-        kind(
-            f"compiled_{model}_{step}",
-            f"{title} {names[step]}",
-            step != "infer",
-            layers,
-            shape,
-            classes,
-            step == "adam",
-            goal=None if limit is None else Goal(limit),
-        )
-        for step, limit in limits.items()
-    ]
+    made = []
+    for step, limit in limits.items():
+        settings = {"adam": step == "adam", "goal": limit and Goal(limit)}
+        about = (f"compiled_{name}_{step}", f"{title} {names[step]}", step != "infer")
+        made.append(kind(*about, *model, **settings))
+    return made
 
 
-_MODELS: dict[str, Any] = {
-    "mlp": (torch_models.mlp, (8, 16)),
-    "modules120": (torch_models.modules120, (8, 16)),
-    "mlp512": (mlp512, (128, 512)),
-    "lstm": (lstm, (8, 32)),
-    "gpt": (gpt, (8, 32)),
-    "bert": (bert, (8, 16)),
-}
+_MLP = (torch_models.mlp, (8, 16), 4)
+_MODULES = (torch_models.modules120, (8, 16), 16)
 _LENET = (torch_models.lenet, torch_models.IMAGES, 10)
+_METRIC = "MLP train step and a metric that looks at values, Adam"
 
 WORKLOADS = (
-    *_of("mlp", "MLP", {"sgd": 0.35, "adam": 0.25, "infer": 0.80}, 4, Compiled),
-    *_of("modules120", "120 modules", {"sgd": 0.25, "adam": 0.20, "infer": 0.40}, 16, Compiled),
+    *_of(Compiled, "mlp", "MLP", *_MLP, sgd=0.35, adam=0.25, infer=0.80),
+    *_of(Compiled, "modules120", "120 modules", *_MODULES, sgd=0.25, adam=0.20, infer=0.40),
     Compiled("compiled_lenet_train", "LeNet train step", True, *_LENET, goal=Goal(1.00)),
     Compiled("compiled_lenet_infer", "LeNet infer step", False, *_LENET, goal=Goal(1.00)),
     AdversarialPair("compiled_pair", "GAN pair, deferred updates, Adam", goal=Goal(0.40)),
     ElementwiseChain("compiled_chain_50", "50 elementwise ops", size=50, goal=Goal(0.20)),
-    Divided(
-        "compiled_divided",
-        "MLP train step and a metric that looks at values, Adam",
-        True,
-        torch_models.mlp,
-        (8, 16),
-        4,
-        adam=True,
-    ),
-    *_of("bert", "BERT of 2 layers,", {"adam": None}, 4, Bert),
-    *_of("mlp512", "MLP of 512, batch 128,", {"sgd": None, "adam": None}, 10, Compiled),
-    *_of("lstm", "LSTM classifier,", {"adam": None}, 4, Sentences),
-    *_of("gpt", "GPT of 2 layers, 64 wide,", {"adam": None}, _WORDS, Tokens),
+    Divided("compiled_divided", _METRIC, True, *_MLP, adam=True),
+    *_of(Bert, "bert", "BERT of 2 layers,", bert, (8, 16), 4, adam=None),
+    *_of(Compiled, "mlp512", "MLP of 512, batch 128,", mlp512, (128, 512), 10, sgd=None, adam=None),
+    *_of(Sentences, "lstm", "LSTM classifier,", lstm, (8, 32), 4, adam=None),
+    *_of(Tokens, "gpt", "GPT of 2 layers, 64 wide,", gpt, (8, 32), _WORDS, adam=None),
 )

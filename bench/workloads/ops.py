@@ -175,26 +175,8 @@ def _lambda(modules: Modules, fn: Callable[[Any], Any], source: str, target: str
     return modules("op.tensorop").LambdaOp(fn=fn, inputs=source, outputs=target)
 
 
-def _l2(modules: Modules, build: Build) -> list[Any]:
-    return [modules("op.tensorop.loss").L2Regularizaton("x", "z", model=build())]
-
-
 def _watched(modules: Modules, build: Build) -> list[Any]:
     return [modules("op.tensorop.gradient").Watch("x"), _lambda(modules, square, "x", "loss")]
-
-
-def _gradient(modules: Modules, build: Build) -> list[Any]:
-    gradient = modules("op.tensorop.gradient")
-    return [*_watched(modules, build), gradient.GradientOp(finals="loss", outputs="z", inputs="x")]
-
-
-def _fgsm(modules: Modules, build: Build) -> list[Any]:
-    gradient = modules("op.tensorop.gradient")
-    return [*_watched(modules, build), gradient.FGSM(data="x", loss="loss", outputs="z")]
-
-
-def _model(modules: Modules, build: Build) -> list[Any]:
-    return [modules("op.tensorop.model").ModelOp(build(), "x", "z")]
 
 
 def _update(modules: Modules, build: Build) -> list[Any]:
@@ -211,16 +193,8 @@ def _twice(modules: Modules, build: Build) -> list[Any]:
     return [_lambda(modules, negative, "x", "y"), _lambda(modules, double, "y", "z")]
 
 
-def _once(modules: Modules, build: Build) -> list[Any]:
-    return [_lambda(modules, negative, "x", "x")]
-
-
-def _thrice(modules: Modules, build: Build) -> list[Any]:
-    return [_lambda(modules, negative, "x", "x") for _ in range(3)]
-
-
-def _fuse(modules: Modules, build: Build) -> list[Any]:
-    return [modules("op.tensorop.meta").Fuse(_twice(modules, build))]
+def _negations(count: int) -> Make:
+    return lambda modules, build: [_lambda(modules, negative, "x", "x") for _ in range(count)]
 
 
 def _one_of(modules: Modules, build: Build) -> list[Any]:
@@ -228,18 +202,23 @@ def _one_of(modules: Modules, build: Build) -> list[Any]:
     return [modules("op.tensorop.meta").OneOf(*ops, probs=[1.0, 0.0])]
 
 
-def _repeat(modules: Modules, build: Build) -> list[Any]:
-    return [modules("op.tensorop.meta").Repeat(_lambda(modules, negative, "x", "x"), repeat=3)]
+def _around(name: str, inner: Make, **options: Any) -> Make:
+    """Return what makes a meta op around one op."""
+    return lambda modules, build: [
+        getattr(modules("op.tensorop.meta"), name)(*inner(modules, build), **options)
+    ]
 
 
-def _sometimes(modules: Modules, build: Build) -> list[Any]:
-    return [modules("op.tensorop.meta").Sometimes(_lambda(modules, negative, "x", "x"), prob=1.0)]
+def _after_watching(name: str, **options: Any) -> Make:
+    """Return what makes an op that differentiates, and the ops that it needs."""
+    op = _op(f"gradient.{name}", **options)
+    return lambda modules, build: [*_watched(modules, build), *op(modules, build)]
 
 
 _WATCHED = OpCase("watched", "", _watched, _matrix, outputs=("loss",))
-_ONCE = OpCase("once", "", _once, _matrix, outputs=("x",))
+_ONCE = OpCase("once", "", _negations(1), _matrix, outputs=("x",))
 _TWICE = OpCase("twice", "", _twice, _matrix)
-_THRICE = OpCase("thrice", "", _thrice, _matrix, outputs=("x",))
+_THRICE = OpCase("thrice", "", _negations(3), _matrix, outputs=("x",))
 # FastEstimator 1.7.0 looks for the first of no indices, and normalizes with torchvision, which its
 # environment lacks.
 
@@ -282,12 +261,38 @@ CASES = (
     OpCase("focal", "FocalLoss", _compare("FocalLoss"), _arrays(_FRACTIONS, _bits(BATCH, CLASSES))),
     OpCase("hinge", "Hinge", _compare("Hinge"), _arrays(_MATRIX, _SIGNS)),
     OpCase("l1", "L1_Loss", _compare("L1_Loss"), _two),
-    OpCase("l2", "L2Regularizaton", _l2, _arrays(_numbers(BATCH)), runs_model=True),
+    OpCase(
+        "l2",
+        "L2Regularizaton",
+        lambda modules, build: [
+            modules("op.tensorop.loss").L2Regularizaton("x", "z", model=build())
+        ],
+        _arrays(_numbers(BATCH)),
+        runs_model=True,
+    ),
     OpCase("mse", "MeanSquaredError", _compare("MeanSquaredError"), _two),
     OpCase("watch", "Watch", _op("gradient.Watch", "x"), _matrix, outputs=("x",)),
-    OpCase("gradient", "GradientOp", _gradient, _matrix, beside=_WATCHED),
-    OpCase("fgsm", "FGSM", _fgsm, _matrix, beside=_WATCHED),
-    OpCase("model", "ModelOp", _model, _features, runs_model=True),
+    OpCase(
+        "gradient",
+        "GradientOp",
+        _after_watching("GradientOp", finals="loss", outputs="z", inputs="x"),
+        _matrix,
+        beside=_WATCHED,
+    ),
+    OpCase(
+        "fgsm",
+        "FGSM",
+        _after_watching("FGSM", data="x", loss="loss", outputs="z"),
+        _matrix,
+        beside=_WATCHED,
+    ),
+    OpCase(
+        "model",
+        "ModelOp",
+        lambda modules, build: [modules("op.tensorop.model").ModelOp(build(), "x", "z")],
+        _features,
+        runs_model=True,
+    ),
     OpCase(
         "update",
         "ModelOp, LambdaOp and UpdateOp",
@@ -296,15 +301,26 @@ CASES = (
         outputs=("z", "loss"),
         mode="train",
     ),
-    OpCase("fuse", "Fuse, around 2 LambdaOps", _fuse, _matrix, beside=_TWICE),
+    OpCase(
+        "fuse",
+        "Fuse, around 2 LambdaOps",
+        lambda modules, build: [modules("op.tensorop.meta").Fuse(_twice(modules, build))],
+        _matrix,
+        beside=_TWICE,
+    ),
     OpCase("one_of", "OneOf, around 2 LambdaOps", _one_of, _matrix, beside=_ONCE),
     OpCase(
-        "repeat", "Repeat, a LambdaOp 3 times", _repeat, _matrix, outputs=("x",), beside=_THRICE
+        "repeat",
+        "Repeat, a LambdaOp 3 times",
+        _around("Repeat", _negations(1), repeat=3),
+        _matrix,
+        outputs=("x",),
+        beside=_THRICE,
     ),
     OpCase(
         "sometimes",
         "Sometimes, around a LambdaOp",
-        _sometimes,
+        _around("Sometimes", _negations(1), prob=1.0),
         _matrix,
         outputs=("x",),
         beside=_ONCE,
