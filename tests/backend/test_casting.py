@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import sys
 from typing import Any
 
@@ -53,47 +52,7 @@ def test_tensorflows_own_types() -> None:
     assert backend.cast(tf.Variable([1.5, 2.5]), "int64").numpy().tolist() == [1, 2]
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
-    x: Any
-    y: Any
-
-
 Pair = collections.namedtuple("Pair", ["a", "b"])
-
-
-@FRAMEWORKS
-def test_nests(framework: str) -> None:
-    tensor = make(framework, np.array([1.5, 2.5]))
-    data = {
-        "tensor": tensor,
-        "list": [tensor, None, 3.5],
-        "tuple": (tensor,),
-        "pair": Pair(tensor, 2),
-        "point": Point(tensor, {"deep": tensor}),
-        "array": np.array([1.5]),
-    }
-    result = backend.cast(data, "int32")
-    tensors = [
-        result["tensor"],
-        result["list"][0],
-        result["tuple"][0],
-        result["pair"].a,
-        result["point"].x,
-        result["point"].y["deep"],
-    ]
-    assert type(result["tuple"]) is tuple
-    for each in tensors:
-        assert type(each) is type(tensor)
-        assert type_name(each) == "int32"
-        assert read(each).tolist() == [1, 2]
-    assert result["list"][1] is None
-    for each, value in ((result["list"][2], 3), (result["pair"].b, 2), (result["array"], [1])):
-        assert isinstance(each, np.ndarray)
-        assert each.dtype == np.int32
-        assert each.tolist() == value
-    assert data["tensor"] is tensor
-    assert data["list"][2] == 3.5
 
 
 @FRAMEWORKS

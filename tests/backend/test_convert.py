@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
@@ -16,43 +15,7 @@ from fastnet.backend import to_shape, to_tensor, to_type
 Pair = namedtuple("Pair", ["first", "second"])
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    value: Any
-    note: str = "note"
-
-
 class TestToTorch:
-    def test_nest(self) -> None:
-        kept = torch.ones(2)
-        data = {
-            "array": np.ones((2, 3), dtype="float32"),
-            "tensor": kept,
-            "list": [np.arange(2), 7, None],
-            "pair": Pair(np.ones(1), "text"),
-            "tuple": (1.5,),
-            "set": {3},
-            "record": Record(np.zeros(1)),
-        }
-        before = dict(data)
-        result = to_tensor(data, target_type="torch")
-        assert torch.equal(result["array"], torch.ones(2, 3))
-        assert result["tensor"] is kept
-        assert torch.equal(result["list"][0], torch.arange(2))
-        assert torch.equal(result["list"][1], torch.tensor(7))
-        assert result["list"][2] is None
-        assert type(result["pair"]) is Pair
-        assert result["pair"].first.dtype == torch.float64
-        assert result["pair"].second == "text"
-        assert torch.equal(result["tuple"][0], torch.tensor(1.5, dtype=torch.float64))
-        assert [value.item() for value in result["set"]] == [3]
-        assert torch.equal(result["record"].value, torch.zeros(1, dtype=torch.float64))
-        assert result["record"].note == "note"
-        # the caller's own is what it was
-        assert result is not data
-        assert all(data[key] is before[key] for key in before)
-        assert type(data["list"][0]) is np.ndarray
-
     def test_arrays_are_copied(self) -> None:
         array = np.zeros(2)
         to_tensor(array, "torch")[0] = 1

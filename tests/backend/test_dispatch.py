@@ -62,19 +62,6 @@ def test_tensorflow_values() -> None:
     assert framework_of(model) == "tf"
 
 
-class TorchSubclass(torch.Tensor):
-    """A subclass of a torch tensor."""
-
-
-class NumpySubclass(np.ndarray[Any, Any]):
-    """A subclass of a numpy array."""
-
-
-def test_subclasses() -> None:
-    assert backend_of(torch.ones(2).as_subclass(TorchSubclass)) is get_backend("torch")
-    assert backend_of(X.view(NumpySubclass)) is get_backend("np")
-
-
 @pytest.mark.parametrize("name", [*NAMES, "dice_score", "focal_loss", "iwd", "get_gradient"])
 def test_a_value_of_another_type(name: str) -> None:
     function = getattr(backend, name)

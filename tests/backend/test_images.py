@@ -11,12 +11,9 @@ import torch
 from fastnet import backend
 from tests.backend.makers import (
     FRAMEWORKS,
-    WITH_GRADIENTS,
-    gradient,
     in_graph,
     make,
     read,
-    slopes,
     type_name,
 )
 from tests.network.programs import raising
@@ -59,14 +56,6 @@ class TestNormalize:
         assert type_name(result) == "float16"
         expected = (IMAGES / 255 - MEAN) / STD
         np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=2e-2)
-
-
-@WITH_GRADIENTS
-def test_gradients_of_normalize(framework: str) -> None:
-    array = laid_out(framework, IMAGES.astype("float64"))
-    found = gradient(framework, backend.normalize, array)
-    expected = np.broadcast_to(1 / (STD * 255), IMAGES.shape)
-    np.testing.assert_allclose(channels_last(framework, found), expected, rtol=1e-5)
 
 
 def test_settings_made_in_inference_mode_serve_training() -> None:
@@ -134,28 +123,6 @@ def test_parts_that_are_cut_through(size: tuple[int, ...]) -> None:
     # torch counts what a new position touches as a whole, TensorFlow in part
     result = backend.resize_3d(make("tf", VOLUMES, "float32"), list(size), "area")
     np.testing.assert_allclose(read(result), area_oracle(VOLUMES, size), rtol=1e-5, atol=1e-6)
-
-
-@WITH_GRADIENTS
-@pytest.mark.parametrize("mode", ["nearest", "area"])
-def test_gradients_of_resize_3d(framework: str, mode: str) -> None:
-    array = np.random.default_rng(2).standard_normal((1, 2, 2, 4, 1))
-    found = gradient(
-        framework, lambda x: backend.resize_3d(x, (1, 4, 2), mode) ** 2, laid_out(framework, array)
-    )
-
-    def oracle(x: Any) -> Any:
-        resized = backend.resize_3d(torch.from_numpy(np.moveaxis(x, -1, 1)), (1, 4, 2), mode)
-        return (resized**2).numpy() if framework == "torch" else numpy_oracle(x)
-
-    def numpy_oracle(x: Any) -> Any:
-        if mode == "area":
-            return area_oracle(x, (1, 4, 2)) ** 2
-        return x[:, [1]][:, :, [0, 0, 1, 1]][:, :, :, [1, 3]] ** 2
-
-    np.testing.assert_allclose(
-        channels_last(framework, found), slopes(oracle, array), rtol=1e-4, atol=1e-5
-    )
 
 
 @pytest.mark.tf

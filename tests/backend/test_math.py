@@ -15,7 +15,6 @@ from tests.backend.makers import (
     FRAMEWORKS,
     WITH_GRADIENTS,
     gradient,
-    in_graph,
     make,
     read,
     slopes,
@@ -255,24 +254,3 @@ class TestZScore:
         result = backend.zscore(make(framework, np.array([1, 3]), dtype))
         assert read(result).tolist() == [-1, 1]
         assert type_name(result) == ("float64" if framework == "numpy" else "float32")
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: backend.argmax(x, axis=-1),
-        lambda x: backend.clip_by_value(x, backend.reduce_min(x), 0.5),
-        lambda x: backend.iwd(backend.abs(x)),
-        lambda x: backend.lambertw(backend.abs(x)),
-        lambda x: backend.matmul(x, backend.transpose(x)),
-        lambda x: backend.maximum(x, backend.sign(x)),
-        lambda x: backend.zscore(x),
-        lambda x: backend.check_nan(x),
-    ],
-)
-def test_graphs_of_any_batch_size(call: Callable[[Any], Any]) -> None:
-    array = X.astype("float32")
-    np.testing.assert_allclose(
-        read(in_graph(call, array)), read(call(make("tf", array))), rtol=1e-6
-    )

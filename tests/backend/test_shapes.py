@@ -109,14 +109,6 @@ class TestGatherFromBatch:
             np.testing.assert_array_equal(read(result), array[np.arange(count), places])
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("column", [False, True])
-def test_gather_from_batches_of_any_size(column: bool) -> None:
-    places = np.array([3, 0, 2])
-    result = in_graph(backend.gather_from_batch, X, places[:, None] if column else places)
-    np.testing.assert_array_equal(read(result), X[[0, 1, 2], places])
-
-
 @WITH_GRADIENTS
 def test_gradients_of_what_is_gathered(framework: str) -> None:
     found = gradient(framework, lambda x: backend.gather(x, np.array([1, 1, 2])), X[:, 0, 0])
@@ -151,11 +143,6 @@ class TestWhere:
         np.testing.assert_array_equal(read(other), expected)
         if framework != "numpy":  # whose versions differ in what a number does to half precision
             assert type_name(result) == type_name(other) == dtype
-
-    @pytest.mark.parametrize(("yes", "no"), [(1.0, 0.0), (1, 0.5), (0.5, 0), (True, False), (3, 4)])
-    def test_two_numbers(self, framework: str, yes: float, no: float) -> None:
-        result = backend.where(make(framework, self.condition), yes, no)
-        np.testing.assert_array_equal(read(result), np.where(self.condition, yes, no))
 
 
 @pytest.mark.tf

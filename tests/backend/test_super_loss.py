@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from fastnet import backend
 from tests.backend.makers import WITH_GRADIENTS, gradient, make, read
 
 mpmath = pytest.importorskip("mpmath")
@@ -97,17 +96,3 @@ class TestSlopes:
         found = gradient(framework, slopes, excess)
         wanted = gradient(framework, lambda x: weigh(framework, x)[1], excess)
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", list(ROOM))
-@WITH_GRADIENTS
-def test_lambertw_next_to_its_end(framework: str, dtype: str) -> None:
-    """Where all digits of w and of its slope hang on few of z's."""
-    z = (-1 / math.e + np.logspace(-6, -2, 200)).astype(dtype)
-    with mpmath.workdps(40):
-        w = [mpmath.lambertw(mpmath.mpf(float(one))).real for one in z]
-        wanted = np.array([float(mpmath.exp(-one) / (1 + one)) for one in w])
-    room = {"float32": 1e-5, "float64": 1e-11}[dtype]
-    found = read(backend.lambertw(make(framework, z)))
-    np.testing.assert_allclose(found, np.array(w, float), atol=room / 10)
-    np.testing.assert_allclose(gradient(framework, backend.lambertw, z), wanted, rtol=room)

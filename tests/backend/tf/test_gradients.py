@@ -10,45 +10,15 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet.backend as backend
-from fastnet.backend.model_metadata import set_metadata
-from fastnet.backend.tf.gradients import apply_gradients
-from fastnet.backend.tf.setup import prepare_optimizer
 from tests.network.keras_models import (
-    BY_NAME,
-    KERAS_3,
-    KINDS,
     keras,
-    mlp,
-    same_weights,
-    twins,
 )
 
 pytestmark = pytest.mark.tf
 
-ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
-KERAS_3_ONLY = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has one way to an update")
-
 
 def ones(model: Any) -> list[Any]:
     return [tf.ones(weight.shape) for weight in model.weights]
-
-
-def ready(optimizer: Any, model: Any) -> Any:
-    prepare_optimizer(optimizer, model)
-    return optimizer
-
-
-def gradients_of(model: Any) -> list[Any]:
-    numbers = np.random.default_rng(0)
-    return [
-        tf.constant(numbers.standard_normal(one.shape), "float32")
-        for one in model.trainable_variables
-    ]
-
-
-def update(model: Any, optimizer: Any, gradients: list[Any]) -> None:
-    set_metadata(model, "current_optimizer", optimizer)
-    apply_gradients(model, gradients, model.trainable_variables)
 
 
 class TestGetGradient:
@@ -119,42 +89,3 @@ class TestFeedForward:
     def test_of_no_framework(self) -> None:
         with pytest.raises(ValueError, match="Unrecognized model instance object"):
             backend.feed_forward(object(), tf.ones(1))
-
-
-class TestApplyGradients:
-    @KERAS_3_ONLY
-    def test_an_optimizer_for_more_than_is_trained(self) -> None:
-        """It was made for a frozen layer's variables too, which it must not take for granted."""
-        model, twin = twins(mlp)
-        for each in (model, twin):
-            each.layers[0].trainable = False
-        optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
-        optimizer.build(model.variables)
-        other.build(twin.trainable_variables)
-        update(model, optimizer, gradients_of(model))
-        other.apply(gradients_of(twin), twin.trainable_variables)
-        assert same_weights(model, twin)
-
-    @ALL_KINDS
-    def test_something_around_an_optimizer(self, kind: Any) -> None:
-        class Around:
-            def __init__(self, inner: Any) -> None:
-                self.inner = inner
-                self.updates = 0
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.inner, name)
-
-            def apply_gradients(self, pairs: Any) -> Any:
-                self.updates += 1
-                return self.inner.apply_gradients(pairs)
-
-        model, twin = twins(mlp)
-        around, other = (
-            Around(ready(kind.SGD(0.1), model)),
-            ready(kind.SGD(0.1), twin),
-        )
-        update(model, around, gradients_of(model))
-        other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
-        assert around.updates == 1
-        assert same_weights(model, twin)

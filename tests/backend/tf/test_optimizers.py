@@ -21,7 +21,6 @@ from tests.network.keras_models import (
     supervised,
     weights,
 )
-from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
@@ -35,26 +34,6 @@ def update(model: Any, batch: Any) -> list[Any]:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(classify(model(batch["x"], training=True), batch))
     return [each.numpy() for each in tape.gradient(loss, model.trainable_variables)]
-
-
-class TestRead:
-    @pytest.mark.parametrize(
-        ("name", "rate"),
-        [("sgd", 0.01), ("adam", 0.001), ("rmsprop", 0.001), ("adadelta", 0.001)],
-    )
-    def test_of_a_name(self, name: str, rate: float) -> None:
-        assert get_lr(build(name)) == pytest.approx(rate)
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_of_a_schedule(self, kind: Any) -> None:
-        decay = keras.optimizers.schedules.ExponentialDecay(0.4, 1, 0.5)
-        model = build(lambda: kind.SGD(decay), mlp)
-        assert get_lr(model) == pytest.approx(0.4)
-        network = fastnet.Network(supervised(model))
-        with network(mode="train", epoch=1):
-            for batch in batches(2):
-                network.run_step(batch)
-        assert get_lr(model) == pytest.approx(0.1)
 
 
 class TestSet:
@@ -99,23 +78,6 @@ class TestWeightDecay:
         assert float(optimizer.weight_decay) == 0.5
         assert get_lr(model) == 0.125
 
-    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
-    def test_counts_from_the_next_step_on(self, eager: bool) -> None:
-        """A decay is taken off before the update: w - w * decay * rate."""
-        model = build(lambda: keras.optimizers.SGD(0.5, weight_decay=0.25), mlp)
-        network = fastnet.Network(supervised(model))
-        with network(mode="train", epoch=1, eager=eager):
-            for batch, rate, decay in zip(
-                batches(3), (0.5, 0.25, 1.0), (0.25, 0.5, 0.0), strict=True
-            ):
-                set_lr(model, rate, weight_decay=decay)
-                before, gradients = weights(model), update(model, batch)
-                network.run_step(batch)
-                for old, gradient, new in zip(before, gradients, weights(model), strict=True):
-                    wanted = old * (1 - decay * rate) - rate * gradient
-                    np.testing.assert_allclose(new, wanted, rtol=1e-5, atol=1e-6)
-        assert len(network.traces) == (0 if eager else 1)
-
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_an_optimizer_without(self, kind: Any) -> None:
         model = build(lambda: kind.Adam(0.5))
@@ -125,22 +87,3 @@ class TestWeightDecay:
         ):
             set_lr(model, 0.1, weight_decay=0.1)
         assert get_lr(model) == 0.5
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("name", "call"),
-        [("get_lr", get_lr), ("set_lr", lambda model: set_lr(model, 0.1))],
-    )
-    def test_no_optimizer(self, name: str, call: Any) -> None:
-        with raising(
-            ValueError,
-            f"{name} is about an optimizer's learning rate, but model 'net' has no optimizer now. "
-            "Give fastnet.build an optimizer_fn.",
-        ):
-            call(build(None))
-        with raising(
-            AssertionError,
-            f"{name} takes a model from fastnet.build, but this Sequential was not made by it.",
-        ):
-            call(line())

@@ -41,10 +41,6 @@ def test_a_loss_that_is_a_leaf() -> None:
     assert not hidden
 
 
-def test_no_graph() -> None:
-    assert reached(torch.ones(())) == ([], False)
-
-
 def test_functions_of_python() -> None:
     one = torch.ones(2, requires_grad=True)
     leaves, hidden = reached(Double.apply(one).sum())  # type: ignore[no-untyped-call]

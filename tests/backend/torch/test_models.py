@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastnet import backend
-from fastnet.backend.torch.models import InputSpec, TrainingSwitch, feed_forward
+from fastnet.backend.torch.models import TrainingSwitch, feed_forward
 from tests.network.programs import Image, line
 
 
@@ -26,24 +26,6 @@ class Counting(nn.Sequential):
 
 
 class TestTrainingSwitch:
-    def test_asks_the_model_when_something_differs_and_only_then(self) -> None:
-        model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
-        switch = TrainingSwitch(model)
-        switch.set(True)
-        assert model.calls == 1  # it knows nothing of the model yet
-        for _ in range(5):
-            switch.set(True)
-        assert model.calls == 1
-        switch.set(False)
-        assert model.calls == 2
-        assert not model[1][0].training
-        switch.set(False)
-        assert model.calls == 2
-        model[1][0].train()
-        switch.set(False)
-        assert model.calls == 3
-        assert not model[1][0].training
-
     def test_a_layer_that_was_replaced_added_or_taken_away(self) -> None:
         model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)
@@ -106,30 +88,3 @@ class TestFeedForward:
     def test_what_is_no_model(self) -> None:
         with pytest.raises(ValueError, match="function"):
             backend.feed_forward(line, torch.ones(1, 2))
-
-
-class TestInputSpec:
-    def test_of_a_tensor(self) -> None:
-        spec = InputSpec(torch.zeros(2, 3, dtype=torch.int32))
-        assert (tuple(spec.shape), spec.dtype) == ((2, 3), torch.int32)
-        assert spec.device == torch.device("cpu")
-        assert torch.equal(spec.get_dummy_input(), torch.ones(2, 3, dtype=torch.int32))
-
-    def test_of_a_nest(self) -> None:
-        data = {"a": [torch.zeros(1), (torch.zeros(2, dtype=torch.bool), None)], "b": "word"}
-        dummy = InputSpec(data).get_dummy_input()
-        assert torch.equal(dummy["a"][0], torch.ones(1))
-        assert torch.equal(dummy["a"][1][0], torch.ones(2, dtype=torch.bool))
-        assert dummy["a"][1][1] is None
-        assert dummy["b"] is None
-
-    def test_on_a_device(self) -> None:
-        spec = InputSpec([None, torch.zeros(1, device="meta")])
-        assert spec.device == torch.device("meta")
-        assert spec.get_dummy_input()[1].device == torch.device("meta")
-
-    @pytest.mark.parametrize("data", [None, 3, [], {}])
-    def test_of_no_tensor(self, data: Any) -> None:
-        spec = InputSpec(data)
-        assert spec.device is None
-        spec.get_dummy_input()

@@ -122,23 +122,6 @@ class TestErrors:
             path, ValueError, "its settings are", "'amsgrad'", "'momentum'", model=build("sgd")
         )
 
-    @pytest.mark.parametrize(
-        "held",
-        [
-            [1],
-            {"a": 1},
-            {"state": {}},
-            {"state": {}, "param_groups": 3},
-            {"state": {}, "param_groups": [3]},
-            {"state": {}, "param_groups": [{"params": 3}]},
-        ],
-        ids=str,
-    )
-    def test_no_state_of_an_optimizer(self, tmp_path: Path, held: Any) -> None:
-        _, path = saved(tmp_path)
-        torch.save(held, tmp_path / "net_opt.pt")
-        self.refused(path, ValueError, str(tmp_path / "net_opt.pt"), "does not fit the optimizer")
-
     def test_optimizer_state_of_other_shapes(self, tmp_path: Path) -> None:
         """torch itself would take it, and fail in the next step."""
         _, path = saved(tmp_path)
@@ -155,25 +138,6 @@ class TestErrors:
         with pytest.raises(ValueError, match="architecture of model 'net' cannot be saved"):
             save_model(build(), tmp_path, save_architecture=True)
         assert os.listdir(tmp_path) == []
-
-    def test_a_module_that_refuses(self, tmp_path: Path) -> None:
-        """The weights and the optimizer state that were loaded before are restored."""
-
-        class Picky(nn.Linear):
-            def _load_from_state_dict(self, state: Any, *args: Any) -> None:
-                if state["2.weight"].sum() > 0:
-                    raise RuntimeError("I will not")
-                super()._load_from_state_dict(state, *args)
-
-        def make() -> Any:
-            return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), Picky(32, 4))
-
-        model = build(make=make)
-        with torch.no_grad():
-            model[2].weight.fill_(1)
-        steps(fastnet.Network(supervised(model)), batches(2))
-        path = save_model(model, tmp_path, save_optimizer=True)
-        self.refused(path, ValueError, path, "I will not", model=build(make=make))
 
 
 def scaled(scale: float) -> Any:

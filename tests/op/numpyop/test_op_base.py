@@ -32,14 +32,6 @@ class TestInit:
         assert (op.inputs, op.in_list) == (names, is_list)
         assert (op.outputs, op.out_list) == (names, is_list)
 
-    def test_what_the_user_goes_on_changing(self) -> None:
-        keys, mode, ds_id = ["x"], {"train"}, {"a"}
-        op = Op(inputs=keys, outputs=keys, mode=mode, ds_id=ds_id)
-        keys.append("y")
-        mode.add("eval")
-        ds_id.add("b")
-        assert (op.inputs, op.outputs, op.mode, op.ds_id) == (["x"], ["x"], {"train"}, {"a"})
-
 
 def test_types() -> None:
     hints = get_type_hints(Op.__init__)

@@ -17,12 +17,6 @@ class TestEach:
         assert (op.pred_key_idx, op.true_key_idx) == (0, 1)
         assert (op.in_list, op.out_list) == (True, False)
 
-    def test_defaults(self, cls: type[LossOp]) -> None:
-        op = cls(inputs=["y_pred", "y"], outputs="loss")
-        assert op.mode == {"train", "eval", "test"}
-        assert op.ds_id == set()
-        assert op.average_loss is True
-
 
 def test_one_with_its_keys_the_other_way_round() -> None:
     class Turned(LossOp):

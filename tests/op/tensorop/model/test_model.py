@@ -284,23 +284,6 @@ class TestSpreadOverDevices:
             op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
             assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], model.module.body[0](x))
 
-    def test_a_layer_that_is_called_module_is_no_wrapper(self) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.module = nn.Linear(2, 2)
-
-            def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-                out: torch.Tensor = self.module(a) + b
-                return out
-
-        model = built(Model, None)
-        x = TestIntermediateLayers.X
-        op = ModelOp(model, ["x", "x"], ["y", "h"], intermediate_layers="module")
-        result = run(TorchNetwork([op]), {"x": x})
-        assert torch.equal(result["h"], model.module(x))
-        assert torch.equal(result["y"], model.module(x) + x)
-
 
 class TestInputSpec:
     def test_of_a_tensor(self) -> None:

@@ -12,7 +12,6 @@ tf = pytest.importorskip("tensorflow")
 from fastnet.errors import MissingKeyError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
-from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
     KERAS_3,
@@ -289,17 +288,6 @@ class TestIntermediateLayers:
         h = infer(TFNetwork([op]), {"x": X}, eager=eager)["h"]
         np.testing.assert_allclose(h, by_hand(model, X)[name], rtol=1e-5, atol=1e-6)
 
-    def test_a_layer_of_several_outputs(self, eager: bool) -> None:
-        x = layers.Input((3, 2))
-        whole, _, _ = layers.LSTM(4, return_state=True, name="lstm")(x)
-        model = made(keras.Model(x, layers.Dense(1)(whole)))
-        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="lstm")
-        found = infer(TFNetwork([op]), {"x": tf.ones((2, 3, 2))}, eager=eager)["h"]
-        wanted = model.get_layer("lstm")(tf.ones((2, 3, 2)))
-        assert len(found) == 3
-        for own, other in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(own, other, rtol=1e-5)
-
     def test_own_outputs_by_name(self, eager: bool) -> None:
         x = layers.Input((4,))
         hidden = layers.Dense(2, name="hidden")(x)
@@ -355,62 +343,3 @@ def test_layers_that_there_are_not() -> None:
     for place in (7, -8):
         with pytest.raises(IndexError, match=rf"layer {place} of Functional, which has 7.*'up'"):
             ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
-
-
-@EAGER
-class TestWithoutGradients:
-    def test_no_tape_where_nothing_takes_gradients(self, eager: bool) -> None:
-        tapes: list[Any] = []
-
-        class Look(LambdaOp):
-            def forward(self, data: Any, state: Any) -> Any:
-                tapes.append(state["tape"])
-                return data
-
-        model = made(line())
-        network = TFNetwork(
-            [
-                ModelOp(model, "x", "y", trainable=False, gradients=False),
-                Look(lambda y: y, "y", "z"),
-            ]
-        )
-        infer(network, {"x": tf.ones((1, 2))}, "train", eager)
-        assert tapes == [None]
-
-
-class TestAgainstFastEstimator:
-    """The same places and names stand for the same layers, where its models are Keras 2's."""
-
-    @pytest.mark.skipif(KERAS_3, reason="FastEstimator stops at Keras 2")
-    @pytest.mark.parametrize("make", [functional, sequential, Derived])
-    def test_places(self, make: Any) -> None:
-        fe = pytest.importorskip("fastestimator")
-        from fastestimator.op.tensorop.model import ModelOp as TheirModelOp
-
-        model, twin = make(), make()
-        for one in (model, twin):
-            one(X)
-        twin.set_weights(model.get_weights())
-        model = made(model)
-        count = len(list(model._flatten_layers(include_self=False)))
-        compared = 0
-        theirs = fe.build(lambda: twin, None)
-        for place in range(-1, count):
-            their_op = TheirModelOp(theirs, "x", ["y", "h"], intermediate_layers=place)
-            their_op.build("tf")
-            state = {"mode": "eval", "tape": None, "epoch": 1}
-            try:
-                wanted = their_op.forward(X, state)
-            except KeyError:  # an input, or a layer that does not run
-                continue
-            finally:
-                for layer in twin._flatten_layers(include_self=False):
-                    if hasattr(layer, "fe_original_call"):
-                        layer.call = layer.fe_original_call
-                        del layer.fe_original_call
-            op = ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
-            own = infer(TFNetwork([op]), {"x": X}, "eval", eager=True)
-            np.testing.assert_array_equal(own["h"], wanted[1])
-            np.testing.assert_array_equal(own["y"], wanted[0])
-            compared += 1
-        assert compared >= 3

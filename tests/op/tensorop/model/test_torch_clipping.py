@@ -186,14 +186,6 @@ def test_a_captured_step_clips_and_tells(settings: dict[str, float]) -> None:
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-def test_true_is_no_norm_though_it_equals_1() -> None:
-    ops = supervised(built(mlp(), sgd(), model_name="m"), clip_norm=1.0)
-    network = TorchNetwork(ops)
-    ops[2].clip_norm = True
-    with pytest.raises(ValueError, match="clip_norm=True"):
-        network(mode="train", epoch=1)
-
-
 class TestRest:
     """What becomes of steps that are merged, but too few, when a network is left."""
 

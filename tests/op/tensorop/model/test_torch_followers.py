@@ -201,18 +201,6 @@ def test_training_goes_on_to_the_bit(way: str, tmp_path: Path) -> None:
     assert rates[0] == rates[1]
 
 
-def test_the_copy_trains_nothing_and_has_no_optimizer() -> None:
-    model = built(mlp, "adam", model_name="m")
-    run_all(TorchNetwork(ops_of(model, None)), batches(1))
-    ema = EMA(model)
-    assert ema.averaged.model_name == "m_ema"
-    assert ema.averaged.optimizer is None
-    assert ema.averaged.current_optimizer is None
-    assert not any(one.requires_grad for one in ema.averaged.parameters())
-    assert model.current_optimizer is model.optimizer is not None
-    assert ema.get_fe_models() == {model, ema.averaged}
-
-
 def test_a_decay_that_is_written_counts_from_the_next_opening_on() -> None:
     model, twin = twins(mlp)
     built(model, sgd())
@@ -330,24 +318,6 @@ def test_explain_tells_of_them() -> None:
     text = " ".join(str(network.explain("train")).split())
     assert "averages weights with the decay 0.999; model 'm', 'm_ema'" in text
     assert "steps ExponentialLR after each epoch; model 'm'" in text
-
-
-def test_a_profile_that_changes_nothing() -> None:
-    model, twin = twins(mlp)
-    built(model, sgd())
-    ema = EMA(model, decay=0.5)
-    schedules = [
-        LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), per)
-        for per in ("update", "epoch")
-    ]
-    network = TorchNetwork(ops_of(model, ema, *schedules, merge_grad=3, rest="flush"))
-    fastnet.profile(network, batches(5), mode="train", skip=1, update=False)
-    assert same_weights(model, twin)
-    assert same_weights(ema.averaged, twin)
-    assert ema.state_dict() == {"has_begun": False}
-    assert fastnet.backend.get_lr(model) == 0.1
-    assert [one.schedulers[0].last_epoch for one in schedules] == [0, 0]
-    assert network.ops[3].state_dict()["merged"] == 0
 
 
 class TestLayersInEvaluation:

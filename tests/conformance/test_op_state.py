@@ -1,0 +1,135 @@
+"""What ops remember from step to step, saved and given to others like them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import LossOp, SuperLoss
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.agreement import assert_same
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.oracle import make_batches
+
+BATCHES = make_batches(8)
+
+
+class Squares(LossOp):
+    def forward(self, data: Any, state: Any) -> Any:
+        predicted, true = data
+        return (predicted - true) ** 2
+
+
+class Program:
+    """A loss that follows an average, and an update that merges."""
+
+    def __init__(self, fw: Framework, layers: Any = None) -> None:
+        self.fw = fw
+        self.model = fw.build(layers or make_layers(3, 2), fw.sgd(0.1), name="m")
+        self.loss = SuperLoss(Squares(("y", "t"), "each"))
+        self.update = UpdateOp(self.model, "loss", merge_grad=3)
+        mean = LambdaOp(fw.mean, "each", "loss")
+        self.network = fw.network([ModelOp(self.model, "x", "y"), self.loss, mean, self.update])
+
+    def run(self, batches: Any) -> list[float]:
+        results = self.fw.steps(self.network, batches, "train")
+        return [float(result["loss"]) for result in results]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3, 4])
+def test_training_goes_on_where_it_stopped(fw: Framework, before: int) -> None:
+    whole, first = Program(fw), Program(fw)
+    losses = whole.run(BATCHES)
+    early = first.run(BATCHES[:before])
+    state = first.update.state_dict()
+    assert state["merged"] == before % 3
+    kernel, bias = fw.weights(first.model)
+    second = Program(fw, [(kernel, bias)])
+    second.update.load_state_dict(state)
+    second.loss.load_state_dict(first.loss.state_dict())
+    np.testing.assert_allclose(early + second.run(BATCHES[before:]), losses, rtol=1e-6)
+    assert_same(fw.weights(second.model), fw.weights(whole.model))
+
+
+def test_what_is_remembered(fw: Framework) -> None:
+    program = Program(fw)
+    assert program.update.state_dict() == {"merged": 0, "gradients": [None, None]}
+    averages = dict.fromkeys(("train", "eval", "test", "infer"))
+    assert program.loss.state_dict()["averages"] == averages
+    program.run(BATCHES[:2])
+    state = program.update.state_dict()
+    assert state["merged"] == 2
+    assert sorted(one.ndim for one in state["gradients"]) == [1, 2]
+    averages = program.loss.state_dict()["averages"]
+    assert averages["train"] > 0
+    assert averages["eval"] is None
+    # arrays will do, as a file may hold them
+    arrays = [np.asarray(one) for one in state["gradients"]]
+    other = Program(fw)
+    other.update.load_state_dict({"merged": 2, "gradients": arrays})
+    for one, array in zip(other.update.state_dict()["gradients"], arrays, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), array)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda one: 3, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
+        (lambda one: {"merged": 1}, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
+        (lambda one: {"merged": -1, "gradients": one}, "has -1 merged steps"),
+        (lambda one: {"merged": "1", "gradients": one}, "has '1' merged steps"),
+        (lambda one: {"merged": 1, "gradients": one[:1]}, "has 1 gradients, but the model 'm' has"),
+        (lambda one: {"merged": 1, "gradients": one[:1] * 2}, "has gradient 1 of the shape"),
+        (
+            lambda one: {"merged": 1, "gradients": [one[0], one[1].astype("complex64")]},
+            "has gradient 1 of the shape",
+        ),
+        (lambda one: {"merged": 1, "gradients": ["one", None]}, "has gradient 0 of"),
+    ],
+)
+def test_a_bad_state_changes_nothing(fw: Framework, make: Any, text: str) -> None:
+    program = Program(fw)
+    program.run(BATCHES[:2])
+    before = [np.asarray(one) for one in program.update.state_dict()["gradients"]]
+    with pytest.raises(ValueError, match=re.escape(f"The state to load {text}")):
+        program.update.load_state_dict(make(before))
+    after = program.update.state_dict()
+    assert after["merged"] == 2
+    assert all(map(np.array_equal, map(np.asarray, after["gradients"]), before))
+
+
+@pytest.mark.parametrize("state", [3, {}, {"averages": {"train": "much", "eval": None}}])
+def test_a_bad_state_of_a_super_loss_changes_nothing(fw: Framework, state: Any) -> None:
+    program = Program(fw)
+    program.run(BATCHES[:2])
+    before = program.loss.state_dict()
+    with pytest.raises(ValueError, match=r"SuperLoss.*averages"):
+        program.loss.load_state_dict(state)
+    assert program.loss.state_dict() == before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_an_average_goes_on_in_its_own_type(fw: Framework, dtype: str) -> None:
+    ops = [SuperLoss(Squares(("y", "t"), "loss")) for _ in range(2)]
+    networks = [fw.network([op]) for op in ops]
+    source = np.random.default_rng(0)
+
+    def run(network: Any, value: Any) -> Any:
+        given = fw.cast(fw.tensor(value), dtype)
+        with fw.opened(network, "train"):
+            loss = network.run_step({"y": given, "t": given * 0})["loss"]
+        assert str(getattr(loss.dtype, "name", loss.dtype)).removeprefix("torch.") == dtype
+        return fw.array(fw.cast(loss, "float64"))
+
+    values = source.random((6, 3, 1))
+    for value in values[:3]:
+        run(networks[0], value)
+    ops[1].load_state_dict(ops[0].state_dict())
+    for value in values[3:]:
+        assert run(networks[0], value) == run(networks[1], value)
