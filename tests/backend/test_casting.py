@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import sys
 from typing import Any
 
@@ -50,9 +49,6 @@ def test_tensorflows_own_types() -> None:
     tf = pytest.importorskip("tensorflow")
     assert backend.cast(tf.ones(2), tf.int8).dtype == tf.int8
     assert backend.cast(tf.Variable([1.5, 2.5]), "int64").numpy().tolist() == [1, 2]
-
-
-Pair = collections.namedtuple("Pair", ["a", "b"])
 
 
 @FRAMEWORKS

@@ -197,3 +197,28 @@ class TestImageDims:
         text = f"An image has three axes, a batch of them four, but got the shape {shape}."
         with raising(AssertionError, text):
             backend.get_image_dims(make(framework, np.ones(shape)))
+
+
+@pytest.mark.tf
+def test_squeeze_of_a_longer_axis() -> None:
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="squeeze"):
+        backend.squeeze(tf.constant(X), axis=1)
+
+
+@pytest.mark.tf
+def test_get_shape_in_a_graph_of_any_batch_size() -> None:
+    """As in FastEstimator, where it gives a tensor: good for reshaping."""
+
+    tf = pytest.importorskip("tensorflow")
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4, 5), tf.float64)])
+    def flatten(x: Any) -> Any:
+        batch, *rest = backend.get_shape(x)
+        assert rest == [4, 5]
+        return tf.reshape(x, [batch * 4, 5]), tf.reshape(x, backend.get_shape(x))
+
+    for size in (3, 1):
+        flat, same = flatten(tf.constant(X[:size]))
+        np.testing.assert_array_equal(flat, X[:size].reshape(-1, 5))
+        np.testing.assert_array_equal(same, X[:size])

@@ -17,10 +17,6 @@ from tests.network.keras_models import (
 pytestmark = pytest.mark.tf
 
 
-def ones(model: Any) -> list[Any]:
-    return [tf.ones(weight.shape) for weight in model.weights]
-
-
 class TestGetGradient:
     def test_of_one_or_several(self) -> None:
         x, z = tf.Variable([1.0, 2.0, 3.0]), tf.Variable(2.0)

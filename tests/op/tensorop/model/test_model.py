@@ -106,20 +106,17 @@ class TestInputs:
         network = TorchNetwork([ModelOp(built(cls, None), inputs, "y")])
         return run(network, {"a": torch.tensor(1.0), "b": torch.tensor(2.0)})["y"]
 
-    def test_several_for_a_model_that_takes_several(self) -> None:
-        assert self.result(self.Pair, ["a", "b"]) == 12
-        assert self.result(self.Pair, ("b", "a")) == 21
-
-    def test_several_for_a_model_that_takes_one(self) -> None:
-        assert self.result(self.OnePair, ["a", "b"]) == 12
-
-    def test_one_for_a_model_that_could_take_more(self) -> None:
-        assert self.result(self.Optional, "b") == 6
-        assert self.result(self.Optional, ["a", "b"]) == 2
-
-    def test_several_for_a_model_that_takes_any(self) -> None:
-        """As in FastEstimator: `*inputs` is one parameter, and gets the list."""
-        assert self.result(self.Any, ["a", "b"]) == 1
+    def test_of_each_signature(self) -> None:
+        for cls, inputs, expected in (
+            (self.Pair, ["a", "b"], 12),
+            (self.Pair, ("b", "a"), 21),
+            (self.OnePair, ["a", "b"], 12),
+            (self.Optional, "b", 6),
+            (self.Optional, ["a", "b"], 2),
+            # as in FastEstimator, `*inputs` is one parameter, and gets the list
+            (self.Any, ["a", "b"], 1),
+        ):
+            assert self.result(cls, inputs) == expected
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_arrays(self, kind: Any) -> None:

@@ -104,25 +104,25 @@ class TestInputs:
         network = TFNetwork([ModelOp(made(model), inputs, "y")])
         return infer(network, batch, eager=eager, **mode)["y"].numpy().tolist()
 
-    def test_several_for_a_model_that_takes_several(self, eager: bool) -> None:
-        assert self.result(Pair(), ["a", "b"], eager) == [[21]]
-        assert self.result(Pair(), ("b", "a"), eager) == [[12]]
-
-    def test_several_and_whether_it_trains(self, eager: bool) -> None:
-        assert self.result(PairTraining(), ["a", "b"], eager) == [[3]]
-        assert self.result(PairTraining(), ["a", "b"], eager, mode="train") == [[21]]
-
-    def test_several_for_a_model_that_takes_one(self, eager: bool) -> None:
-        assert self.result(OnePair(), ["a", "b"], eager) == [[21]]
-        assert self.result(KeywordOnly(), ["a", "b"], eager) == [[1]]
-
-    def test_several_for_a_model_that_takes_any(self, eager: bool) -> None:
-        """As in torch: `*inputs` is one parameter, and gets the list."""
-        assert self.result(Several(), ["a", "b"], eager) == [[21]]
-
-    def test_one_for_a_model_that_could_take_more(self, eager: bool) -> None:
-        assert self.result(Scaled(), "b", eager) == [[3]]
-        assert self.result(Scaled(), ["b", "a"], eager) == [[2]]
+    @pytest.mark.parametrize(
+        ("make", "inputs", "mode", "expected"),
+        [
+            (Pair, ["a", "b"], "infer", 21),
+            (Pair, ("b", "a"), "infer", 12),
+            (PairTraining, ["a", "b"], "infer", 3),
+            (PairTraining, ["a", "b"], "train", 21),
+            (OnePair, ["a", "b"], "infer", 21),
+            (KeywordOnly, ["a", "b"], "infer", 1),
+            # as in torch, `*inputs` is one parameter, and gets the list
+            (Several, ["a", "b"], "infer", 21),
+            (Scaled, "b", "infer", 3),
+            (Scaled, ["b", "a"], "infer", 2),
+        ],
+    )
+    def test_of_each_signature(
+        self, eager: bool, make: Any, inputs: Any, mode: str, expected: int
+    ) -> None:
+        assert self.result(make(), inputs, eager, mode=mode) == [[expected]]
 
     def test_a_functional_model(self, eager: bool) -> None:
         a, b = layers.Input((1,)), layers.Input((1,))

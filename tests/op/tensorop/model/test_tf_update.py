@@ -373,21 +373,6 @@ class TestErrors:
             eager,
         )
 
-    def test_the_optimizers_own(self, eager: bool) -> None:
-        """Named, and otherwise as the optimizer raises it."""
-
-        class Failing(BY_NAME.SGD):  # type: ignore[misc, name-defined]
-            def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-                raise ArithmeticError("inside")
-
-        model = made(line(), Failing, model_name="m")
-        network = TFNetwork(regression(model))
-        with pytest.raises(ArithmeticError, match="inside") as caught:
-            train(network, [X], eager)
-        notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
-        assert "Raised by the update of model 'm'." in notes
-        assert "Raised by UpdateOp (op 2, inputs ['loss'])." in notes
-
 
 @EAGER
 def test_some_variables_have_no_gradients(eager: bool) -> None:

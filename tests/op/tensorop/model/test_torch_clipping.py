@@ -270,33 +270,17 @@ def test_an_update_inside_of_another_op_cannot_tell_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "text"),
+    ("settings", "text"),
     [
-        (
-            {"clip_norm": 1.0},
-            {},
-            "model 'm'.*clip_norm=1.0 and clip_norm=None",
-        ),
-        (
-            {"outputs": TOLD},
-            {},
-            r"model 'm'.*outputs \['norm', 'stepped'\]",
-        ),
+        ({"clip_norm": 1.0}, "model 'm'.*clip_norm=1.0 and clip_norm=None"),
+        ({"outputs": TOLD}, r"model 'm'.*outputs \['norm', 'stepped'\]"),
     ],
 )
-def test_updates_that_go_together_say_the_same(
-    first: dict[str, Any], second: dict[str, Any], text: str
-) -> None:
+def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: str) -> None:
     model = built(line, sgd(), model_name="m")
-    network = TorchNetwork(
-        [
-            ModelOp(model, "x", "y"),
-            UpdateOp(model, "y", **first),
-            UpdateOp(model, "y", **second),
-        ]
-    )
+    ops = [ModelOp(model, "x", "y"), UpdateOp(model, "y", **settings), UpdateOp(model, "y")]
     with pytest.raises(ValueError, match=text):
-        network(mode="train", epoch=1)
+        TorchNetwork(ops)(mode="train", epoch=1)
 
 
 def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
@@ -315,18 +299,3 @@ def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     model = built(line, source, model_name="m")
     with pytest.raises(ValueError, match=r"'m'.*LBFGS.*closure"):
         TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"rest": "flush", "clip_norm": 0.5}, "the rest flushed; clips to the norm 0.5"),
-        ({"rest": "drop", "clip_value": 0.25}, "the rest dropped; clips to the value 0.25"),
-    ],
-)
-def test_explain_tells_of_it(settings: dict[str, Any], told: str) -> None:
-    model = built(line, sgd(), model_name="m")
-    update = UpdateOp(model, "y", merge_grad=4, **settings)
-    network = TorchNetwork([ModelOp(model, "x", "y"), update])
-    text = str(network.explain("train"))
-    assert f"averages 4 steps, {told}" in " ".join(text.split())

@@ -253,25 +253,17 @@ def test_a_model_that_no_op_updates(inside: bool) -> None:
         TorchNetwork(ops)(mode="train", epoch=1)
 
 
-def test_another_model_is_refused() -> None:
-    model, other = (built(line, sgd(), model_name=name) for name in "ab")
-    ema = EMA(model)
-    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), ema])
-    ema.model = other
-    with pytest.raises(ValueError, match=r"EMA.*'a'.*'b'"):
-        network(mode="train", epoch=1)
-
-
 def halving(optimizer: torch.optim.Optimizer) -> ExponentialLR:
     return ExponentialLR(optimizer, 0.5)
 
 
-def test_a_schedule_of_another_model_is_refused() -> None:
+@pytest.mark.parametrize("make", [EMA, lambda model: LRSchedule(model, halving)])
+def test_another_model_is_refused(make: Any) -> None:
     model, other = (built(line, sgd(), model_name=name) for name in "ab")
-    schedule = LRSchedule(model, halving)
-    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
-    schedule.model = other
-    with pytest.raises(ValueError, match=r"LRSchedule.*'a'.*'b'"):
+    op = make(model)
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), op])
+    op.model = other
+    with pytest.raises(ValueError, match=rf"{type(op).__name__}.*'a'.*'b'"):
         network(mode="train", epoch=1)
 
 
@@ -311,11 +303,17 @@ def test_a_state_that_is_no_averages(state: Any) -> None:
     assert ema.state_dict() == {"has_begun": False}
 
 
-def test_explain_tells_of_them() -> None:
+@pytest.mark.parametrize(
+    ("settings", "clips"),
+    [({"clip_norm": 0.5}, "to the norm 0.5"), ({"clip_value": 0.25}, "to the value 0.25")],
+)
+def test_explain_tells_of_them(settings: Any, clips: str) -> None:
     model = built(line, sgd(), model_name="m")
     schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
-    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), EMA(model), schedule])
+    update = UpdateOp(model, "y", merge_grad=4, rest="flush", **settings)
+    network = TorchNetwork([ModelOp(model, "x", "y"), update, EMA(model), schedule])
     text = " ".join(str(network.explain("train")).split())
+    assert f"averages 4 steps, the rest flushed; clips {clips}" in text
     assert "averages weights with the decay 0.999; model 'm', 'm_ema'" in text
     assert "steps ExponentialLR after each epoch; model 'm'" in text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import types
 import warnings
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
 from tests.network import programs
 from tests.network.programs import (
     built,
@@ -56,12 +54,6 @@ class TestMaking:
         assert op.fe_retain_graph(True) is True
         assert op.fe_retain_graph() is True
         assert op.fe_retain_graph(False) is False
-
-    def test_a_model_knows_its_losses(self) -> None:
-        model = built(line)
-        UpdateOp(model, "a")
-        UpdateOp(model, "b")
-        assert model.loss_name == {"a", "b"}
 
     def test_gradients_of_a_model_of_mixed_precision(self) -> None:
         model = built(line, mixed_precision=True, model_name="m")
@@ -168,16 +160,6 @@ class TestErrorsOfAStep:
         assert is_free(network)
         assert no_gradients(*models)
 
-    @pytest.mark.parametrize("optimizer", [None, EpochScheduler({1: None, 2: "sgd"})])
-    @pytest.mark.parametrize("merge", [1, 2])
-    def test_no_optimizer_in_this_epoch(self, optimizer: Any, merge: int) -> None:
-        model = built(line, optimizer, model_name="m")
-        network = TorchNetwork(regression(model, merge_grad=merge))
-        with pytest.raises(ValueError, match=r"'m'.*no optimizer in this epoch.*UpdateOp"):
-            run(network, X, "train")
-        self.after(network, model)
-        run(network, X, "train", warmup=True)
-
     @pytest.mark.parametrize("merge", [1, 2])
     def test_variables_that_an_earlier_update_has_overwritten(self, merge: int) -> None:
         first = built(lambda: nn.Linear(2, 2), model_name="first")
@@ -208,12 +190,6 @@ class TestErrorsOfAStep:
 
 
 class TestALossThatDoesNotReachTheModel:
-    TEXT = (
-        "UpdateOp (inputs ['loss']) of model 'm': the loss 'loss' has no gradients for any "
-        "parameter of the model, as its graph does not reach it. Make the loss from the output of "
-        "a ModelOp of 'm', in the same step."
-    )
-
     def network(self, model: Any, **update: Any) -> TorchNetwork:
         ops = regression(model, **update)
         other = built(line)
@@ -225,7 +201,9 @@ class TestALossThatDoesNotReachTheModel:
         network = self.network(model)
         before = weights(model)
         for epoch in (1, 2):
-            with pytest.warns(UserWarning, match=f"^{re.escape(self.TEXT)}$") as caught:
+            with pytest.warns(
+                UserWarning, match=r"UpdateOp.*'m'.*'loss'.*ModelOp of 'm'"
+            ) as caught:
                 run_all(network, [X] * 3, epoch=epoch)
             assert [one.filename for one in caught] == [programs.__file__]
         assert same_weights(model, before)
@@ -233,8 +211,9 @@ class TestALossThatDoesNotReachTheModel:
     def test_the_datasets_of_the_op_are_named(self) -> None:
         model = built(line, model_name="m")
         network = self.network(model, ds_id=["a", "b"])
-        text = self.TEXT.replace("'m':", "'m', which runs for ds_id 'a' or 'b' only:")
-        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
+        with pytest.warns(
+            UserWarning, match=r"'m', which runs for ds_id 'a' or 'b' only"
+        ) as caught:
             run_all(network, [X], ds_id="a")
         assert len(caught) == 1
 
@@ -250,18 +229,17 @@ class TestALossThatDoesNotReachTheModel:
         assert not torch.equal(model.bias, before["bias"])
 
 
-class TestMerging:
-    def test_given_gradients_are_not_held_on_to(self) -> None:
-        """A buffer that the program fills anew each step counts with what it held at the time."""
-        model = built(line, sgd(1.0))
-        before = weights(model)
-        buffer = [torch.zeros(1, 2), torch.zeros(1)]
-        network = TorchNetwork([UpdateOp(model, "loss", gradients="g", merge_grad=2)])
-        with network(mode="train", epoch=1):
-            for value in (1.0, 5.0):
-                for gradient in buffer:
-                    gradient.fill_(value)
-                network.run_step({"g": buffer})
-                assert all(bool((gradient == value).all()) for gradient in buffer)
-        torch.testing.assert_close(model.weight.detach(), before["weight"] - 3)
-        torch.testing.assert_close(model.bias.detach(), before["bias"] - 3)
+def test_given_gradients_are_not_held_on_to() -> None:
+    """A buffer that the program fills anew each step counts with what it held at the time."""
+    model = built(line, sgd(1.0))
+    before = weights(model)
+    buffer = [torch.zeros(1, 2), torch.zeros(1)]
+    network = TorchNetwork([UpdateOp(model, "loss", gradients="g", merge_grad=2)])
+    with network(mode="train", epoch=1):
+        for value in (1.0, 5.0):
+            for gradient in buffer:
+                gradient.fill_(value)
+            network.run_step({"g": buffer})
+            assert all(bool((gradient == value).all()) for gradient in buffer)
+    torch.testing.assert_close(model.weight.detach(), before["weight"] - 3)
+    torch.testing.assert_close(model.bias.detach(), before["bias"] - 3)
