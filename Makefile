@@ -74,14 +74,15 @@ typecheck: setup
 
 fe-packages: $(FE_VENV)/.has-packages  ## fill the environment of FastEstimator; may run beside any other target
 
-# The files that speak of TensorFlow: some are marked by a parameter or a fixture of another file.
-of_tf = $$(grep -rlwE --include='test_*.py' 'tf|fw|FRAMEWORKS' tests | grep -v ^tests/integrations/)
+# The files with tests that differ by the version of Keras, but for those of tracing and of processes.
+of_keras = $$(grep -lwE 'KERAS_3|KINDS' tests/*/tf/test_*.py tests/op/tensorop/*/test_*.py \
+	| grep -vE 'fingerprint|workers')
 
-# That environment has TensorFlow 2.15 with Keras 2, so the tests of TensorFlow run there too.
-test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run the tests that need them
+# What is the same in Keras 2 and 3 is shown there by the conformance tests; `make test` shows the rest.
+test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run parity and conformance tests
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) tests/integrations
-	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m tf $(of_tf)
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m "tf and not slow" tests/conformance $(of_keras)
 
 bench-packages: $(VENV)/.has-bench build  ## install what is measured beside fastnet
 
