@@ -98,6 +98,10 @@ class TestSamples:
         assert data["x"].tolist() == [1, 1]
         assert op.calls == 3
 
+    def test_a_missing_key(self) -> None:
+        with pytest.raises(MissingKeyError, match=r"Delete.*'lable'.*'label'"):
+            forward_numpyop([Delete("lable")], {"label": 2}, STATE)
+
     def test_other_errors_pass(self) -> None:
         op = LambdaOp(lambda: int("a"))
         with pytest.raises(ValueError, match="invalid literal"):

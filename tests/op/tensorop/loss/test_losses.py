@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 from fastnet.op.tensorop.loss import (
     CrossEntropy,
     DiceLoss,
+    FocalLoss,
     L1_Loss,
     L2Regularizaton,
     LossOp,
@@ -109,3 +111,12 @@ def test_regularized_weights_that_come_between_steps() -> None:
         loss = op.forward(torch.tensor(1.0), state)
         assert loss.item() == 1 + 0.5 * weight**2
         model[0] = torch.nn.Linear(2, 1, bias=False)
+
+
+def test_focal_loss_without_focus_is_cross_entropy() -> None:
+    logits, truth = torch.randn(4, 3), torch.randint(0, 2, (4, 3))
+    each = functional.binary_cross_entropy_with_logits(logits, truth.float(), reduction="none")
+    for alpha, weights in ((0.5, 0.5), (1, truth), (0, 1 - truth)):
+        op = FocalLoss(("p", "t"), "y", 0, alpha, from_logits=True, normalize=False)
+        wanted = (each * weights).sum(1).mean()
+        torch.testing.assert_close(op.forward([logits, truth], {}), wanted)
