@@ -20,7 +20,10 @@ from typing import Any, ClassVar
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.types import Model, State
 
-__all__ = ["REPORTS", "Followers", "ModelUpdate"]
+__all__ = ["CLIP_SETTINGS", "REPORTS", "Followers", "ModelUpdate"]
+
+CLIP_SETTINGS = ("clip_norm", "clip_value")
+"""The settings of UpdateOp that clip gradients."""
 
 REPORTS = ("grad_norm", "stepped")
 """The names of the values that an update can write."""
@@ -47,6 +50,7 @@ class ModelUpdate(ABC):
         self._holder = holder_of(op.model, "current_optimizer")
         self._given = op.gradients is not None
         self._reports = tuple(reports)
+        self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
         self.merges: int = op.merge_grad
         self.is_merging = op.merge_grad > 1
 

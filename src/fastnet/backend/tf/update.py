@@ -45,7 +45,6 @@ class TFUpdate(ModelUpdate):
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
             )
-        self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
         self._merged: Any = None  # A variable: the number of merged steps.
         self._sums: dict[int, _Sum] = {}
 

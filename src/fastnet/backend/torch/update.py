@@ -74,8 +74,8 @@ class TorchUpdate(ModelUpdate):
                 "supported on several devices. Use merge_grad=1."
             )
         self._named = holder_of(op.model, "model_name")
-        settings = op.clip_norm, op.clip_value, "grad_norm" in reports
-        self._clip = partial(clip_gradients, *settings) if any(settings) else None
+        clips = any(self._clipping)
+        self._clip = partial(clip_gradients, *self._clipping) if clips else None
         self._merged = Merged(0, {})
         # What the running step has merged. It becomes `_merged` when the step cannot fail any more.
         self._uncommitted: Merged | None = None

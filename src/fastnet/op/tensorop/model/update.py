@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, set_metadata
-from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
+from fastnet.backend.model_update import CLIP_SETTINGS, REPORTS, Followers, ModelUpdate
 from fastnet.errors import nearest_name, shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -128,7 +128,7 @@ class UpdateOp(HoldsModel):
                 f"UpdateOp of '{name}' has merge_grad={shorten(self.merge_grad)}, but it must be "
                 "an int of at least 1."
             )
-        for setting in ("clip_norm", "clip_value"):
+        for setting in CLIP_SETTINGS:
             most = getattr(self, setting)
             if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
                 raise ValueError(
