@@ -23,16 +23,14 @@ hypothesis.settings.load_profile("fastnet")
 LONGEST = (
     "network/torch/compiled/test_random.py",
     "network/tf/test_workers.py",
-    "network/tf/replicas/test_compiled.py",
     "docs/test_programs.py",
     "network/test_interrupts.py",
     "examples/test_distributed.py",
     "network/torch/compiled/test_inductor.py",
-    "network/tf/compiled/test_pieces.py",
     "network/tf/compiled/test_training.py",
     "network/torch/compiled/test_sizes.py",
     "differential/test_tf_programs.py",
-    "network/tf/test_fingerprint.py",
+    "network/tf/test_changes.py",
     "network/tf/compiled/test_programs.py",
     "op/tensorop/model/test_huggingface.py",
 )

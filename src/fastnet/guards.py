@@ -51,8 +51,7 @@ _CONTAINERS = (
 )
 # Classes written in C that keep objects in members, as a partial keeps its function.
 _WITH_MEMBERS = (functools.partial, property, staticmethod, classmethod, defaultdict)
-# Attributes of these are not compared: torch modules have many OrderedDicts, and Python adds some
-# attributes to the others when they are first read.
+# Attributes of these are not compared: Python adds some of them when they are first read.
 _WITHOUT_ATTRIBUTES = (OrderedDict, staticmethod, classmethod)
 # Instances of these are compared by identity.
 _LEAVES = (
@@ -68,7 +67,9 @@ _LEAVES = (
     weakref.WeakValueDictionary,
 )
 # The same, for modules that are not imported here. If nobody has imported them, none exist.
-_LEAVES_ELSEWHERE = (("logging", "Logger"), ("threading", "Thread"))
+_OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
+_OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
+_OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
 # Instances of exactly these are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
@@ -85,7 +86,6 @@ _LONGEST_KEY = 60
 # Tuples within more tuples than this are compared by identity. Each level may double the time.
 _DEEPEST = 12
 
-# The instructions that read globals and attributes.
 _READ_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _READ_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
@@ -271,7 +271,7 @@ def _is_any(cls: type, others: Iterable[Any]) -> bool:
 
 def _is_leaf(cls: type) -> bool:
     """Return whether instances of a class are compared by identity only."""
-    elsewhere = [getattr(sys.modules.get(module), name, None) for module, name in _LEAVES_ELSEWHERE]
+    elsewhere = [getattr(sys.modules.get(one), name, None) for one, name in _OTHER_LEAVES.items()]
     if any(_is_any(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
         return True
     # Tensors, arrays and their scalars have these in every framework.

@@ -89,7 +89,7 @@ class TestOneBatch:
         infer(network, {"x": ones(2, 2)})
         assert len(reasons(network)) == 2
         assert reasons(network)[0] == first()
-        assert "were switched" in reasons(network)[1]
+        assert "_trainable has changed" in reasons(network)[1]
 
     def test_leaves_the_callers_batch_alone(self) -> None:
         array, inner = np.ones(2), {"z": [1.5, "a"]}

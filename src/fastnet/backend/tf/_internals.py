@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,12 +25,10 @@ __all__ = [
     "DirectCall",
     "Messages",
     "autograph_status",
-    "deferred_captures",
     "direct_call",
     "graph_code",
     "is_composite",
     "is_recording",
-    "launch_call",
     "look_up",
     "messages",
     "profiler_is_on",
@@ -102,11 +99,7 @@ COMPOSITES: tuple[type, ...] = (_composite,) if _composite else (*_known, tf.dat
 
 
 def is_composite(value: Any) -> bool:
-    """Return whether a value is one that TensorFlow makes of several tensors.
-
-    Args:
-        value: No container.
-    """
+    """Return whether a value is one that TensorFlow makes of several tensors."""
     if _composite:
         return isinstance(value, _composite)
     if isinstance(value, COMPOSITES):
@@ -133,22 +126,13 @@ _knows_autograph = _convert is not None and _status is not None
 
 
 def autograph_status() -> AbstractContextManager[Any]:
-    """Return whether AutoGraph is on.
-
-    Returns:
-        A context in which it is as it is now. Where that cannot be told it changes nothing, and
-        `trace` does not turn it off.
-    """
+    """Return whether AutoGraph is on."""
     status: AbstractContextManager[Any] = _status() if _knows_autograph else nullcontext()
     return status
 
 
 def graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let AutoGraph turn a function's conditions and loops over tensors into those of a graph.
-
-    Args:
-        function: The function. What AutoGraph cannot read runs as it is.
-    """
+    """Let AutoGraph turn a function's conditions and loops over tensors into those of a graph."""
     if _knows_autograph:
         converted: Callable[..., Any] = _convert(function, _status())
         return converted
@@ -171,16 +155,6 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     """Make a graph of a function.
 
     AutoGraph does not convert it, but what `graph_code` has been given.
-
-    Args:
-        function: Takes and returns tensors.
-        specs: What it will be given.
-
-    Returns:
-        The concrete function.
-
-    Raises:
-        Exception: Whatever `function` raises.
     """
     if _knows_autograph:
         return tf.function(function, autograph=False).get_concrete_function(*specs)
@@ -211,16 +185,7 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
 def source_error(
     error: Exception,
 ) -> tuple[Exception, list[tuple[str, int, str]], list[str]] | None:
-    """Find the error that AutoGraph has wrapped in another one.
-
-    Args:
-        error: The error.
-
-    Returns:
-        The one inside, the lines that it came by as file, number and function, from the innermost
-        on, and what layers of Keras 2 around it have said. None if AutoGraph has wrapped none, or
-        in a way that is not known here, so that the error is raised as it is.
-    """
+    """Find the error that AutoGraph has wrapped in another one."""
     layers = []
     wrapper: Any = error
     while str(wrapper).startswith("Exception encountered when calling"):
@@ -248,9 +213,6 @@ def registered_gradients(graph: Any) -> list[str]:
     TensorFlow keeps for good what `tf.custom_gradient` registers, and with it the graph. Every
     optimizer of Keras does so, for the sum of the gradients of all devices. Where they cannot be
     told, a program that traces on and on grows.
-
-    Args:
-        graph: The graph.
     """
     if _registry is None:
         return []
@@ -262,11 +224,7 @@ def registered_gradients(graph: Any) -> list[str]:
 
 
 def unregister_gradients(names: Sequence[str]) -> None:
-    """Let TensorFlow forget gradients.
-
-    Args:
-        names: What `registered_gradients` has returned, of a graph that runs no more.
-    """
+    """Let TensorFlow forget gradients."""
     for name in names:
         _registry.pop(name, None)
 
@@ -285,17 +243,7 @@ _could_record: Any = look_up("tensorflow.python.eager.record.could_possibly_reco
 
 
 class DirectCall(NamedTuple):
-    """What calling a concrete function amounts to, once its arguments are bound to names.
-
-    Attributes:
-        function: Takes the function's name, the tensors as a list, and how many there are of
-            results; returns a sequence of tensors, or nothing.
-        name: The name.
-        captured: The tensors to give after those of the step.
-        results: How many results there are.
-        could_record: Tells whether a tape of the program's own is to know of the step.
-        executing_eagerly: Tells whether it is part of no graph of the program's own.
-    """
+    """What calling a concrete function amounts to, once its arguments are bound to names."""
 
     function: Callable[[bytes, list[tf.Tensor], int], Any]
     name: bytes
@@ -305,31 +253,23 @@ class DirectCall(NamedTuple):
     executing_eagerly: Callable[[], bool]
 
 
-def recording() -> tuple[Callable[[], bool], Callable[[], bool]] | None:
-    """Return what tells whether something of the program's own is to know of a step.
-
-    Returns:
-        What tells whether a tape may be, and what tells that no graph is; None where only the
-        latter can be told.
-    """
+def recording() -> tuple[Callable[[], bool], Callable[[], bool]]:
+    """Return what tells whether a tape may record a step, and whether no graph does."""
     if _find_context is None or _could_record is None:
-        return None
+        return _always, tf.executing_eagerly
     return _could_record, _find_context().executing_eagerly
+
+
+def _always() -> bool:
+    return True
 
 
 def direct_call(concrete: Any) -> DirectCall | None:
     """Find the shortest way to call a concrete function.
 
     Saves the binding of arguments in each step of a graph. Without it the function is called.
-
-    Args:
-        concrete: A concrete function of flat tensors, which returns a list of tensors.
-
-    Returns:
-        The way, or None. A tape or a graph around the step learns of it by a public call only.
     """
-    asked = recording()
-    if asked is None:
+    if _find_context is None or _could_record is None:
         return None
     try:
         deferred = concrete.graph.deferred_external_captures
@@ -341,123 +281,7 @@ def direct_call(concrete: Any) -> DirectCall | None:
     if not steady or handles or not isinstance(name, bytes):
         return None
     call = _find_context().call_function
-    return DirectCall(call, name, captured, len(outputs), *asked)
-
-
-def deferred_captures(graph: Any) -> list[tuple[Callable[[], tf.Tensor], tf.Tensor]]:
-    """Return what a graph takes that is only found when it is called.
-
-    The devices of a strategy number by it what they say to each other.
-
-    Args:
-        graph: The graph of a concrete function.
-
-    Returns:
-        What is called for each value, and what stands for that in the graph. Where it cannot be
-        told there is nothing, and steps that have it are not compiled.
-    """
-    calls = getattr(graph, "deferred_external_captures", None) or ()
-    inside = getattr(graph, "deferred_internal_captures", None) or ()
-    if len(calls) != len(inside) or not all(map(tf.is_tensor, inside)):
-        return []
-    return [(partial(_only_tensor, call), one) for call, one in zip(calls, inside, strict=True)]
-
-
-def _only_tensor(call: Callable[[], Any]) -> tf.Tensor:
-    (found,) = tf.nest.flatten(call())
-    return tf.convert_to_tensor(found)
-
-
-def _executes(function: Any) -> bool:
-    inspect.signature(function).bind("XlaLaunch", 1, [], (), None)
-    return True
-
-
-_execute: Any = look_up("tensorflow.python.eager.execute.quick_execute", _executes)
-
-
-def _is_on(find: Any) -> bool:
-    return find() is True
-
-
-_wraps_ops: Any = look_up(
-    "tensorflow.python.eager.context.run_eager_op_as_function_enabled", _is_on
-)
-_set_wrapping: Any = look_up(
-    "tensorflow.python.pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction", callable
-)
-
-
-def _has_a_size(registry: Any) -> bool:
-    return isinstance(registry.size(), int)
-
-
-# what graphs call of Python, in threads of TensorFlow
-_python_functions: Any = look_up("tensorflow.python.ops.script_ops._py_funcs", _has_a_size)
-
-
-def _is_alone() -> bool:
-    """Return whether no other thread may run an operation of TensorFlow, now or soon."""
-    return len(sys._current_frames()) == 1 and not _python_functions.size()
-
-
-def launch_call(
-    concrete: Any, skipped: int = 0
-) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
-    """Find the shortest way to call a function that XLA compiles.
-
-    Saves what TensorFlow does to find out, in each call, that a function is to be compiled, and to
-    run an operation as a function of its own: near half of the time of a small step. Without it the
-    function is called.
-
-    Args:
-        concrete: A concrete function of flat tensors, which returns a list of tensors, made with
-            `jit_compile`.
-        skipped: How many tensors are given before those that it takes.
-
-    Returns:
-        The way, which raises what the compiler raises; None if there is none.
-    """
-    direct = direct_call(concrete)
-    if direct is None or _execute is None:
-        return None
-    # the values come first, then the variables
-    handles = [one.dtype == tf.resource for one in concrete.inputs]
-    first = handles.index(True) if True in handles else len(handles)
-    if not all(handles[first:]) or len(handles) == first == 0:
-        return None
-    attributes: tuple[Any, ...] = (
-        *("Tconstants", []),
-        *("Targs", [one.dtype.as_datatype_enum for one in concrete.inputs[:first]]),
-        *("Nresources", len(handles) - first),
-        *("Tresults", [one.dtype.as_datatype_enum for one in concrete.outputs]),
-        *("function", direct.name),
-    )
-    execute, context = _execute, _find_context()
-    captured, count = direct.captured, direct.results
-    handle = getattr(context, "_handle", None)
-    names = (_wraps_ops, _set_wrapping, _python_functions, handle)
-    can_set, set_wrapping = None not in names, _set_wrapping
-
-    def run(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        results: list[tf.Tensor] = execute(
-            "XlaLaunch", count, tensors[skipped:] + captured, attributes, context
-        )
-        return results
-
-    def launch(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        # those of other threads would fail
-        if not _is_alone():
-            return run(tensors)
-        # to run an operation TensorFlow makes a function of it and runs that, which takes a fifth
-        # of the time of a small step
-        set_wrapping(handle, False)
-        try:
-            return run(tensors)
-        finally:
-            set_wrapping(handle, True)
-
-    return launch if can_set else run
+    return DirectCall(call, name, captured, len(outputs), *recording())
 
 
 def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
@@ -465,12 +289,6 @@ def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
 
     The optimizers of older Keras hand such handles to TensorFlow. Where it cannot be told, steps
     that have them are not compiled.
-
-    Args:
-        handle: The handle of a resource.
-
-    Returns:
-        The type and the shape; None of what is no variable.
     """
     data = getattr(handle, "_handle_data", None)
     if data is None or not getattr(data, "is_set", False) or len(data.shape_and_type) != 1:
@@ -483,12 +301,6 @@ def is_recording(tape: tf.GradientTape | None) -> bool | None:
     """Return whether a tape records now.
 
     Saves the context manager that finds out by trying, in each step that takes gradients.
-
-    Args:
-        tape: The tape, or None.
-
-    Returns:
-        Whether it does; None where that cannot be told.
     """
     if tape is None:
         return False
@@ -535,56 +347,28 @@ class Messages:
     """Short texts between workers, by the service that TensorFlow coordinates them by.
 
     They take no part in collectives: one that hangs does not hold them up, and can be broken off.
-
-    Args:
-        context: TensorFlow's context.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
     def put(self, key: str, text: str) -> None:
-        """Leave a text for all workers.
-
-        Args:
-            key: What it is found under; used once.
-            text: The text.
-        """
+        """Leave a text for all workers."""
         self._context.set_config_key_value(key, text)
 
     def get(self, key: str, seconds: float) -> str | None:
-        """Wait for a text.
-
-        Args:
-            key: What it is found under.
-            seconds: How long.
-
-        Returns:
-            The text; None if there was none by then.
-
-        Raises:
-            OpError: If the service is gone: it is the first worker's.
-        """
+        """Wait for a text."""
         try:
             return str(self._context.get_config_key_value(key, max(1, int(1000 * seconds))))
         except tf.errors.DeadlineExceededError:
             return None
 
     def abort(self, text: str) -> None:
-        """Break off the collectives of this process; there will be none any more.
-
-        Args:
-            text: Why.
-        """
+        """Break off the collectives of this process; there will be none any more."""
         self._context.abort_collective_ops(tf.errors.ABORTED, text)
 
     def answers(self, task: str, seconds: float) -> bool:
-        """Return whether a worker is there.
-
-        Args:
-            task: Its name, such as "/job:worker/replica:0/task:1".
-            seconds: How long to wait for the answer.
-        """
+        """Return whether a worker is there."""
         try:
             self._context.check_collective_ops_peer_health(task, max(1, int(1000 * seconds)))
         except tf.errors.OpError:
@@ -610,9 +394,6 @@ class CollectiveKeys:
     TensorFlow counts them up as graphs are traced, so that a worker which traces once more than the
     others (its batch has another size) would wait for them under numbers that they have not. Where
     they cannot be had, all workers have to trace alike.
-
-    Args:
-        strategy: The strategy of several workers.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -626,12 +407,7 @@ class CollectiveKeys:
         return {group: dict(numbers) for group, numbers in self._table.items()}
 
     def go_on_from(self, numbers: dict[Any, dict[Any, int]], least: bool = False) -> None:
-        """Let other numbers come next.
-
-        Args:
-            numbers: What `now` has returned.
-            least: Whether those that are beyond them already stay as they are.
-        """
+        """Let other numbers come next."""
         for group, wanted in numbers.items():
             own = self._table[group]
             own.update(

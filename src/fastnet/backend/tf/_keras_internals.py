@@ -20,13 +20,8 @@ from fastnet.backend.tf._internals import look_up
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 
 __all__ = [
+    "BOOKKEEPING",
     "INSIDE",
-    "OF_KERAS",
-    "OF_MODELS",
-    "OF_OPTIMIZERS",
-    "OF_VARIABLES",
-    "TRACKING",
-    "WRITTEN_BY_LOADING",
     "build_optimizer",
     "has_unreadable_seeds",
     "is_beside",
@@ -60,16 +55,7 @@ def _refusal(name: str, purpose: str) -> RuntimeError:
 
 
 def sublayers(layer: Any, recursive: bool) -> list[Any]:
-    """List the layers in a layer.
-
-    Args:
-        layer: The layer, or a model.
-        recursive: Whether to list those in these as well.
-
-    Returns:
-        Each layer once. Where Keras's own list cannot be had, these are the layers that models list
-        and those that other layers have as attributes, in the order of these.
-    """
+    """List the layers in a layer."""
     flatten = getattr(layer, "_flatten_layers", None)
     if flatten is not None:
         return list(flatten(include_self=False, recursive=recursive))
@@ -84,11 +70,7 @@ def sublayers(layer: Any, recursive: bool) -> list[Any]:
 
 
 def keeps_places(model: Any) -> bool:
-    """Return whether `sublayers` has Keras's order, so that layers can be told by their places.
-
-    Args:
-        model: The model.
-    """
+    """Return whether `sublayers` has Keras's order, so that layers can be told by their places."""
     if getattr(model, "_flatten_layers", None) is not None:
         return True
     layers = [model, *sublayers(model, recursive=True)]
@@ -121,11 +103,7 @@ def _parts(layer: Any) -> Iterator[Any]:
 
 
 def updatable(model: Any) -> list[Any]:
-    """List the variables of a model that are trained, or would be if their layers were not frozen.
-
-    Args:
-        model: The model.
-    """
+    """List the variables that are trained, or would be if their layers were not frozen."""
     layers = [model, *sublayers(model, recursive=True)]
     frozen = [layer for layer in layers if not layer.trainable]
     trained = list(model.trainable_variables)
@@ -163,11 +141,7 @@ def _thawed(model: Any, layers: list[Any]) -> set[int]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether a program has called a model's `compile`.
-
-    Args:
-        model: The model.
-    """
+    """Return whether a program has called a model's `compile`."""
     if is_keras3(model):
         return bool(getattr(model, "compiled", False))
     # Keras 2 makes the second when it compiles
@@ -187,27 +161,14 @@ def _inner(optimizer: Any) -> Any:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Return whether an optimizer with a method `build` has its variables.
-
-    Args:
-        optimizer: The optimizer. Building one of Keras 2 again does nothing, so that one which
-            cannot be told from others may be said to have none.
-    """
+    """Return whether an optimizer with a method `build` has its variables."""
     if hasattr(optimizer, "built"):
         return bool(optimizer.built)
     return bool(getattr(optimizer, "_built", optimizer in _built_for))
 
 
 def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """Let an optimizer make its variables.
-
-    Args:
-        optimizer: The optimizer.
-        variables: What it is to update.
-
-    Raises:
-        RuntimeError: If it is an older one of Keras 2, which has no public way.
-    """
+    """Let an optimizer make its variables."""
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
         _built_for[optimizer] = _built_for[_inner(optimizer)] = list(variables)
@@ -219,19 +180,7 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
 
 def updated_by(optimizer: Any, model: Any) -> list[int] | None:
-    """Find out for which of a model's weights an optimizer has variables.
-
-    Args:
-        optimizer: The optimizer, inside of all that scales losses.
-        model: The model.
-
-    Returns:
-        The places among the weights, in the optimizer's order; None for not yet any.
-
-    Raises:
-        ValueError: If it updates what is none of them.
-        RuntimeError: If it cannot be found out.
-    """
+    """Find out for which of a model's weights an optimizer has variables."""
     if not is_keras3(model):
         keys = _keys_in_keras2(optimizer, model)
         if keys is None:
@@ -281,23 +230,12 @@ def settings_in_variables(optimizer: Any) -> list[Any]:
     """List the settings of an older optimizer of Keras 2 that it has in variables.
 
     Without them its variables look as if some op had made them, and ops are traced twice.
-
-    Args:
-        optimizer: The optimizer.
     """
     return list(getattr(optimizer, "_hyper", {}).values())
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Return what decides an optimizer's learning rate.
-
-    Args:
-        optimizer: The optimizer, inside of all that scales losses.
-
-    Returns:
-        The schedule, which takes how many steps there were, or None for a number. Where the
-        optimizer's own cannot be had it is another one of the same settings.
-    """
+    """Return what decides an optimizer's learning rate."""
     schedule = getattr(optimizer, "_learning_rate", _MISSING)
     if schedule is _MISSING:
         with tf.init_scope():  # it reads variables, maybe while a graph is traced
@@ -309,11 +247,7 @@ def schedule_of(optimizer: Any) -> Any:
 
 
 def lacks_its_rate(optimizer: Any) -> bool:
-    """Return whether a schedule was set whose rate Keras 2 puts into a variable yet to be made.
-
-    Args:
-        optimizer: The optimizer, inside of all that scales losses.
-    """
+    """Return whether a schedule was set whose rate Keras 2 puts into a variable yet to be made."""
     if is_keras3(optimizer) or getattr(optimizer, "_compute_current_learning_rate", None) is None:
         return False
     has_one = getattr(optimizer, "_current_learning_rate", None) is not None
@@ -321,23 +255,12 @@ def lacks_its_rate(optimizer: Any) -> bool:
 
 
 def make_rate(optimizer: Any) -> None:
-    """Make that variable.
-
-    Args:
-        optimizer: An optimizer that lacks it.
-    """
+    """Make that variable."""
     optimizer._compute_current_learning_rate()
 
 
 def loss_scale_variables(optimizer: Any) -> list[Any]:
-    """List the variables that Keras 2 has besides an optimizer's, for the scale of its losses.
-
-    Args:
-        optimizer: The optimizer.
-
-    Raises:
-        RuntimeError: If it has such, which cannot be read.
-    """
+    """List the variables that Keras 2 has besides an optimizer's, for the scale of its losses."""
     scale = getattr(optimizer, "_loss_scale", None)
     if scale is None and not is_keras3(optimizer) and hasattr(optimizer, "get_scaled_loss"):
         raise _refusal("_loss_scale", "save the scale of losses")
@@ -349,11 +272,7 @@ def loss_scale_variables(optimizer: Any) -> list[Any]:
 
 
 def seed_states(layer: Any) -> list[Any]:
-    """List the states of the generators that a layer has of its own.
-
-    Args:
-        layer: The layer, or a model.
-    """
+    """List the states of the generators that a layer has of its own."""
     if is_keras3(layer):
         seeds = getattr(layer, "_seed_generators", None)
         if seeds is not None:
@@ -371,11 +290,7 @@ def seed_states(layer: Any) -> list[Any]:
 
 
 def has_unreadable_seeds(layer: Any) -> bool:
-    """Return whether a layer of Keras 2 has a generator whose state cannot be read.
-
-    Args:
-        layer: The layer.
-    """
+    """Return whether a layer of Keras 2 has a generator whose state cannot be read."""
     if is_keras3(layer):
         return False
     generator = getattr(layer, "_random_generator", _MISSING)
@@ -393,12 +308,7 @@ def _takes_nothing(function: Any) -> bool:
 
 
 def shared_seeds() -> tuple[Any, bool]:
-    """Find the state of the generator that Keras 3 uses where it is given no seed.
-
-    Returns:
-        The state, or None; and whether that is all there is: False where there is one that cannot
-        be found.
-    """
+    """Find the state of the generator that Keras 3 uses where it is given no seed."""
     if int(getattr(sys.modules.get("keras"), "__version__", "2").partition(".")[0]) < 3:
         return None, True
     seeds = look_up("keras.src.random.seed_generator.global_seed_generator", _takes_nothing)
@@ -413,9 +323,6 @@ def restart_uids(package: str) -> None:
 
     Without a way to do so the names go on, and a program that asks for a layer by name is told
     those that there are.
-
-    Args:
-        package: The name of the Keras.
     """
     backend = sys.modules[package].backend
     if hasattr(backend, "reset_uids"):
@@ -440,11 +347,7 @@ _LAYERS = "layers"
 
 
 def is_beside(path: str) -> bool:
-    """Return whether an array in a file of weights is not of the layers, but saved beside them.
-
-    Args:
-        path: Its path in the file.
-    """
+    """Return whether an array in a file of weights is not of the layers, but saved beside them."""
     parts = path.split("/")
     return any(
         _BESIDE.fullmatch(part) and before != _LAYERS
@@ -452,134 +355,15 @@ def is_beside(path: str) -> bool:
     )
 
 
-# The attributes below are passed over where objects are looked at to tell whether a graph still
-# stands for them (`baked.py`). A name that a version of Keras does not have does no harm, and what
-# it keeps under a name that is not here is looked at like anything else: at worst ops are traced
-# once more than they must.
-
-TRACKING = frozenset(
-    {
-        "_self_setattr_tracking",
-        "_self_unconditional_checkpoint_dependencies",
-        "_self_unconditional_dependency_names",
-        "_self_unconditional_deferred_dependencies",
-        "_self_update_uid",
-        "_self_name_based_restores",
-        "_self_saveable_object_factories",
-        "_obj_reference_counts_dict",
-        "_tracker",
-        "_tracked",
-        "_lock",
-    }
-)
-# of layers, variables and the like: what calls leave behind, and what a graph does not depend on
-OF_KERAS = TRACKING | {
-    "_auto_config",
-    "_build_input_shape",
-    "_build_shapes_dict",
-    "_call_context_args",
-    "_call_has_context_arg",
-    "_call_signature",
-    "_called",
-    "_captured_weight_regularizer",
-    "_dropout_mask_cache",
-    "_inbound_nodes",
-    "_inbound_nodes_value",
-    "_initializer",
-    "_losses",
-    "_losses_override",
-    "_loss_ids",
-    "_metrics_lock",
-    "_outbound_nodes",
-    "_outbound_nodes_value",
-    "_parent_path",
-    "_path",
-    "_recurrent_dropout_mask_cache",
-    "_saved_model_arg_spec",
-    "_saved_model_inputs_spec",
-    "_seed",
-    "_thread_local",
-    "_updates",
-    "_built",
-    "built",
-    "call_signature_parameters",
-}
-# of models: what `compile` and `fit` keep, and the nodes of which a functional model is made
-OF_MODELS = OF_KERAS | {
-    "_autotune_steps_per_execution",
-    "_checkpoint",
-    "_cluster_coordinator",
-    "_compile_config",
-    "_compile_loss",
-    "_compile_metrics",
-    "_compiled_trainable_state",
-    "_compute_loss_has_training_arg",
-    "_created_nodes",
-    "_distribute_reduction_method",
-    "_distribute_strategy",
-    "_distribution_strategy",
-    "_initial_epoch",
-    "_inputs",
-    "_inputs_struct",
-    "_is_compiled",
+BOOKKEEPING = (
     "_jit_compile",
-    "_layer_call_argspecs",
-    "_loss_tracker",
-    "_metrics",
-    "_network_nodes",
-    "_nodes",
-    "_nodes_by_depth",
-    "_operations_by_depth",
-    "_output_mask_cache",
-    "_output_shape_cache",
-    "_output_tensor_cache",
-    "_outputs",
-    "_outputs_struct",
-    "_predict_counter",
-    "_pss_evaluation_shards",
-    "_run_eagerly",
-    "_steps_per_execution",
-    "_steps_per_execution_tuner",
-    "_tensor_usage_count",
-    "_test_counter",
-    "_train_counter",
-    "_training_state",
-    "auto_scale_loss",
-    "compiled",
-    "compiled_loss",
-    "compiled_metrics",
-    "current_optimizer",
-    "fe_compiled",
-    "history",
-    "jit_compile",
-    "loss",
-    "model_name",
-    "optimizer",
-    "predict_function",
-    "pss_evaluation_shards",
-    "run_eagerly",
-    "steps_per_execution",
-    "stop_training",
-    "test_function",
-    "train_function",
-    "train_tf_function",
-    "unrolled_steps_per_execution",
-}
-# of optimizers: variables of their own, which are made when they are needed
-OF_OPTIMIZERS = OF_KERAS | {
-    "_deferred_slot_restorations",
-    "_distribution_strategy",
-    "_hypers_created",
-    "_mesh",
-    "_slot_names",
-    "_slots",
+    "_losses",
+    "_obj_reference_counts_dict",
+    "_self_unconditional_checkpoint_dependencies",
+    "_self_unconditional_dependency_names",
+    "_tracked",
     "_u_product_counter",
-    "_variables",
-    "_weights",
-}
-
-# what loading weights writes to the layers of Keras 3, where it means the same as nothing
-WRITTEN_BY_LOADING = {"is_awq_calibrated": False, "is_gptq_calibrated": False}
-
-# of variables: all that a graph depends on
-OF_VARIABLES = frozenset({"_trainable", "_constraint"})
+    "is_awq_calibrated",
+    "is_gptq_calibrated",
+)
+"""Attributes of layers and optimizers that calls, saving and loading write."""

@@ -6,7 +6,7 @@ import dataclasses
 import linecache
 import os
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,7 @@ _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras"
 
 @dataclasses.dataclass(frozen=True)
 class Composite:
-    """Describes a value that consists of several tensors.
-
-    Attributes:
-        key: What two values have in common that one graph can serve.
-        spec: How to make such a value of its tensors.
-        distributed: Whether its tensors are the parts of a batch that devices have, and not what
-            they hold between them, such as the rows of a ragged tensor.
-    """
+    """Describes a value that consists of several tensors."""
 
     key: Hashable
     spec: Any = dataclasses.field(compare=False)
@@ -128,16 +121,7 @@ KIND = TensorKind(
 
 
 def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., Any]:
-    """Let a function run while a graph is traced.
-
-    Args:
-        function: The function.
-        convert: Whether AutoGraph is to turn its conditions and loops over tensors into those of
-            the graph. What AutoGraph cannot read runs as it is.
-
-    Returns:
-        A function that raises what `function` raises, and not what AutoGraph makes of that.
-    """
+    """Let a function run while a graph is traced."""
     run_it = graph_code(function) if convert else function
 
     def run(*args: Any) -> Any:
@@ -168,15 +152,7 @@ def _source_error(error: Exception) -> Exception:
 
 
 def source_of(graph: Any, node: str) -> str | None:
-    """Find the line of a program that put a node into a graph.
-
-    Args:
-        graph: The graph.
-        node: The node's name; one of a branch or a loop is inside the node that this is.
-
-    Returns:
-        A sentence with the line, or None if it is no line of the program's own.
-    """
+    """Find the line of a program that put a node into a graph."""
     operations = {operation.name: operation for operation in graph.get_operations()}
     while node and node not in operations:
         node = node.rpartition("/")[0]
@@ -206,9 +182,6 @@ def forget_gradients(concrete: Any) -> None:
 
     TensorFlow keeps for good what `tf.custom_gradient` registers while a graph is traced, and with
     it the graph. Every optimizer of Keras does so, for the sum of the gradients of all devices.
-
-    Args:
-        concrete: A concrete function.
     """
     names = registered_gradients(concrete.graph)
     if names:
@@ -216,36 +189,33 @@ def forget_gradients(concrete: Any) -> None:
 
 
 def caller(
-    concrete: Any, explain: Callable[[BaseException, Any], None]
-) -> Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]:
+    concrete: Any,
+    explain: Callable[[BaseException, Any], None],
+    recorded: Callable[[list[tf.Tensor]], Iterable[tf.Tensor]] | None = None,
+) -> Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]:
     """Return the shortest way to call a traced function.
 
-    Args:
-        concrete: A concrete function of flat tensors, which returns a list of tensors.
-        explain: Given an error of TensorFlow that a call raises, and the graph, adds to it.
-
-    Returns:
-        A function that takes the tensors as a list and returns a sequence of tensors. It keeps
-        `concrete`, and what that captured, alive.
+    `recorded` runs the calls that a tape or a graph of the user records; by default the function.
     """
 
-    def call_publicly(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def call_publicly(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        if recorded is not None and not tf.executing_eagerly():
+            return recorded(tensors)
         try:
-            outputs: Sequence[tf.Tensor] = concrete(*tensors)
+            return concrete(*tensors) or ()
         except tf.errors.OpError as error:
             explain(error, concrete.graph)
             raise
-        return outputs
 
     direct = direct_call(concrete)
     if direct is None:
         return call_publicly
     call_function, name, captured, count, could_record, executing_eagerly = direct
+    call_recorded = recorded or call_publicly
 
-    def call(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         if could_record() or not executing_eagerly():
-            # a tape or a graph of the program's own is to know of this step
-            return call_publicly(tensors)
+            return call_recorded(tensors)
         try:
             return call_function(name, tensors + captured, count) or ()
         except tf.errors.OpError as error:

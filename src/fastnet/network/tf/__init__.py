@@ -1,4 +1,4 @@
-"""Networks of Keras models, and how their steps are run: op by op, in graphs, on many devices."""
+"""Networks of Keras models, and how their steps run: eagerly, as graphs, on several devices."""
 
 from fastnet.network.tf.network import TFNetwork
 

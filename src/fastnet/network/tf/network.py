@@ -16,7 +16,7 @@ from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.tf.open_axes import Axes, OpenAxes
-from fastnet.network.tf.programs import Programs
+from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
 from fastnet.network.trace_records import TraceRecord
@@ -30,7 +30,7 @@ class TFNetwork(BaseNetwork):
 
     The ops are traced into a graph in the first step, and each later step calls the graph: Python
     in an op's `forward` (a print, a counter, a random number of numpy) runs while it is traced, and
-    not in each step. Open the network with ``eager=True`` to run op by op instead.
+    not in each step. Open the network with ``eager=True`` to run eagerly instead.
 
     The first trace is for batches of just the shapes that it was made with. When a batch of another
     size comes, a second one is made for batches of any size: while it is, ``x.shape[0]`` is None,
@@ -38,13 +38,11 @@ class TFNetwork(BaseNetwork):
     is a trace of its own, unless `open_axes` says that one does for all; of many the 16 last used
     are kept. Values in a batch that are no tensors and no arrays (strings, ints, None, objects with
     their attributes, the order of a dict) are constants of the graph, so that another value is
-    another trace. What a graph was made of is compared on each entry: ops and their attributes,
-    layers, variables and optimizers that were changed or replaced count from the next opening on.
-    A counter in an op is no change where it was tracing that counted; it is one where the op ran by
-    itself, or a `tf.py_function` in it. So do closures, globals, and what is in containers, arrays,
-    objects, classes and modules of the program's own, as far as its code reads their names. Arrays
-    over 16 MiB changed in place, environment variables, and objects of installed packages that are
-    no functions are not looked at.
+    another trace. On each entry the ops, layers, variables and optimizers that a graph was traced
+    from are compared, with all data that is reached from them. What was changed or replaced takes
+    effect from then on. A counter in an op is no change where tracing increments it; it is one
+    where the op runs eagerly, or in a `tf.py_function`. Contents of arrays and settings of
+    libraries are not compared: see `retrace`.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
@@ -54,9 +52,9 @@ class TFNetwork(BaseNetwork):
             axis or several for the tensors of all keys, or a dict of keys to such, where the others
             keep axis 0. An axis below 0 counts from the last. None for axis 0, () for no axis.
             Values of several tensors (ragged and sparse ones) always leave open how much they hold.
-        compile: Whether XLA compiles each graph to one program, or the `CompileOptions` to do that
-            by. What it cannot compile, or would not run to the same end, runs as a graph, and
-            `traces` says why.
+        compile: Whether XLA compiles each graph, or the `CompileOptions` to do that with. What it
+            cannot compile, or computes otherwise in the first step, runs as a graph, and `traces`
+            says why.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.

@@ -1,36 +1,25 @@
-"""The ops of one opening as TensorFlow graphs: what is traced, when, and why."""
+"""When the ops of a plan are traced, which trace a step uses, and why.
+
+A `Program` has the traces for each state of its ops, models and optimizers, which guards tell
+apart. For one state, `_Traces` has a trace for each input signature, or for batches of any size.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import time
-from collections.abc import Callable, Hashable, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
-import tensorflow as tf
-
-from fastnet._nest import leaves_of
-from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
-from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.model_update import ModelUpdate
-from fastnet.backend.tf._internals import autograph_status, trace
-from fastnet.backend.tf.graph import (
-    KIND,
-    UNKNOWN,
-    as_graph_code,
-    caller,
-    forget_gradients,
-    source_of,
-)
-from fastnet.backend.tf.lifting import Lifted
-from fastnet.errors import add_note, describe_op
+from fastnet._trace import Parts, Slot, Trace, TracedStep, map_form
+from fastnet.backend.tf.graph import KIND, caller
+from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.tf.compiled.step import CompiledStep, Compiler, Kinds
-from fastnet.network.tf.forms import (
+from fastnet.network.tf.compiled import CompiledStep, Compiler, Signatures
+from fastnet.network.tf.input_signature import (
     Axis,
     any_size,
     covers,
@@ -39,355 +28,138 @@ from fastnet.network.tf.forms import (
     other_lengths,
     slots_of,
 )
-from fastnet.network.tf.graph_state import GraphState
 from fastnet.network.tf.open_axes import OpenAxes
-from fastnet.network.updates import updates_in
-from fastnet.types import Forward, State
+from fastnet.network.tf.replicas import Replicas
+from fastnet.network.tf.step_graph import ReplicaGraph, StepGraph
+from fastnet.network.tf.trace_guard import TraceGuard, tracing
+from fastnet.network.trace_records import Records
+from fastnet.op.settings import last_resolved
+from fastnet.types import State
 from fastnet.util.warnings import warn
 
-__all__ = ["InForce", "Program", "Record"]
+__all__ = ["Programs"]
 
-# containers among them, whose items are looked at one by one
-_STAYING = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
-# schedules that go round, between optimizers or frozen layers, need not trace anew each time
-_MOST_STATES = 8
+# Schedules that alternate between optimizers or frozen layers need not trace again each time.
+_MAX_STATES = 8
 _MANY_TRACES = 8
-# how many traces in a row the values of one key may ask for before somebody is told
+# After so many traces in a row that the values of one key caused, there is a warning.
 _MANY_IN_A_ROW = 3
 
-# Told why ops were traced or compiled, the seconds of both, why they were not compiled, and
-# what was where it is not all.
-Record = Callable[[str, float, float, str | None, str | None], None]
+# Records why ops were traced or compiled, the seconds of both, and why they were not compiled.
+Record = Callable[[str, float, float, str | None], None]
 
-# the ids of what schedulers stand for, and of the ops
-InForce = tuple[list[int], list[int]]
-
-
-class _NoTensor:
-    """A class without instances, so that no value of a batch passes for a tensor at first sight."""
-
-
-def _updates_of(plan: ExecutionPlan) -> list[ModelUpdate]:
-    """List the updates that a plan is bound to."""
-    return [op.updater() for op in updates_in(plan.ops)] if plan.takes_gradients else []
+# The ids of the current values of schedulers, and of the ops.
+ActiveItems = tuple[list[int], list[int]]
+# Those of the latest trace of a mode, and its guard.
+Latest = tuple[ActiveItems, TraceGuard | None]
 
 
 class Program:
-    """The ops of a plan, as graphs.
-
-    Args:
-        plan: The plan.
-        state: The state of a context, for what is the same in all of them.
-        record: Told of each trace, and of each compilation.
-        latest: What was in force in the latest trace of each mode, warming up or not. The programs
-            of a network share it.
-        open_axes: The axes that a graph may leave open.
-        options: How steps are compiled; None where they are not.
-
-    Attributes:
-        keys: What ops read from the batch, in the order of a step's forms.
-        mode: The mode.
-        traced: What the latest trace was made of, or None.
-        open_axes: The axes that a graph may leave open.
-        spread: Whether its steps are spread over several devices.
-    """
-
-    spread = False
+    """The traces of a plan."""
 
     def __init__(
         self,
+        graph: StepGraph,
         plan: ExecutionPlan,
         state: State,
         record: Record,
-        latest: dict[Hashable, InForce],
+        latest: dict[Hashable, Latest],
         open_axes: OpenAxes,
         options: CompileOptions | None = None,
     ) -> None:
         self.open_axes = open_axes
+        self.graph = graph
         self._compiler = None if options is None else self._make_compiler(options)
-        # the keys whose values were warned of
+        # The keys of which a warning was given.
         self.warned: set[str] = set()
-        self.keys = sorted(plan.kernel.resolution.device_inputs.names())
+        self.keys = graph.keys
         self.mode = str(state["mode"])
-        self.traced: GraphState | None = None
+        self.traced: TraceGuard | None = None
         self.record = record
         self._ops = plan.ops
         self._models = plan.models
+        self._is_training = state["mode"] == "train" or plan.takes_gradients
         self._latest = latest
         self._setting = state["mode"], state["warmup"]
-        self._in_force = list(map(id, plan.scheduled)), list(map(id, plan.ops))
+        self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         self._epoch = int(state["epoch"])
-        self._takes_gradients = plan.takes_gradients
-        self._plan = plan.kernel_with(_in_graph)
-        self._updates = _updates_of(plan)
-        self._constant_state: dict[str, Any] = {
-            key: state[key] for key in ("warmup", "mode", "req_grad", "eager") if key in state
-        }
-        self._look = partial(
-            GraphState,
-            plan.models,
-            plan.ops,
-            state["mode"] == "train" or plan.takes_gradients,
-        )
-        self._steps: list[_Static] = []
-        # for all that ask before the first trace: an opening that is measured asks twice
-        self._untraced: _Static | None = None
+        self._steps: list[_Traces] = []
+        # A context that is measured asks twice before the first trace.
+        self._untraced: _Traces | None = None
 
-    def step_for_now(self) -> TracedStep:
-        """Find the step for the ops and the models as they are now.
-
-        Returns:
-            The step, which traces where it must.
-        """
-        for static in reversed(self._steps):
-            if static.state is not None and static.state.holds():
-                # that which was used longest ago is the first to go, as among traces
-                self._steps.remove(static)
-                self._steps.append(static)
-                return static.step
+    def current_step(self) -> TracedStep:
+        """Return the step for the ops and models as they are now, which traces where it must."""
+        for traces in reversed(self._steps):
+            if traces.guard is not None and traces.guard.first_change() is None:
+                # Drop the least recently used first.
+                self._steps.remove(traces)
+                self._steps.append(traces)
+                return traces.step
         if self._untraced is None:
-            self._untraced = _Static(self)
+            self._untraced = _Traces(self)
         return self._untraced.step
 
-    def rebind(self, plan: ExecutionPlan) -> None:
-        """Trace again if a setting of an UpdateOp has replaced the update that was traced."""
-        updates = _updates_of(plan)
-        if updates != self._updates:
-            self._updates = updates
-            self._plan = plan.kernel_with(_in_graph)
-            self._steps.clear()
+    def make_guard(self) -> TraceGuard:
+        """Return a guard of the ops and models as they are now."""
+        return TraceGuard(self._models, self._ops, self._is_training)
+
+    def keep(self, traces: _Traces) -> None:
+        """Keep traces to be found again."""
+        self._latest[self._setting] = self._active_items, traces.guard
+        self.traced = traces.guard
+        if traces is self._untraced:
             self._untraced = None
-
-    def look(self) -> GraphState:
-        """Look at what a graph would be made of.
-
-        Returns:
-            How it is now.
-        """
-        return self._look()
-
-    def keep(self, static: _Static) -> None:
-        """Keep what was traced.
-
-        Args:
-            static: The traces.
-        """
-        self._latest[self._setting] = self._in_force
-        self.traced = static.state
-        if static is self._untraced:
-            self._untraced = None
-        if static not in self._steps:
-            while len(self._steps) >= _MOST_STATES:
+        if traces not in self._steps:
+            while len(self._steps) >= _MAX_STATES:
                 del self._steps[0]
-            self._steps.append(static)
+            self._steps.append(traces)
 
     def first_reason(self) -> str:
-        """Return why there is no trace for the ops and the models as they are now.
-
-        Returns:
-            The reason, in words.
-        """
-        changes = "" if self.traced is None else self.traced.difference()
-        if changes:
-            return changes
-        before = self._latest.get(self._setting, self._in_force)
-        # a dataset's own ops are in force beside others, and not in their place
-        if all(now != then for now, then in zip(self._in_force, before, strict=True)):
-            return f"other ops are in force from epoch {self._epoch} on"
-        return f"first step in mode '{self.mode}'" + (
-            ", warming up" if self._constant_state["warmup"] else ""
-        )
+        """Return why there is no trace for the ops and the models as they are now."""
+        before, guard = self._latest.get(self._setting, (self._active_items, None))
+        if self.traced is not None or before[1] == self._active_items[1]:
+            # Another program has traced the same ops, with other settings.
+            guard = self.traced or guard
+            change = None if guard is None else guard.first_change()
+            if change:
+                return f"{change} has changed"
+        # A dataset's own ops are active beside others, and not in their place.
+        if all(now != then for now, then in zip(self._active_items, before, strict=True)):
+            return f"other ops are active from epoch {self._epoch} on"
+        return f"first step in mode '{self.mode}'" + (", warming up" if self._setting[1] else "")
 
     def _make_compiler(self, options: CompileOptions) -> Compiler:
-        def tell(reason: str, seconds: float, fallback: str | None, part: str | None) -> None:
-            self.record(reason, 0.0, seconds, fallback, part)
+        def record(reason: str, seconds: float, fallback: str | None) -> None:
+            self.record(reason, 0.0, seconds, fallback)
 
-        return Compiler(options, tell, self.spread)
+        return Compiler(options, record, self.graph.is_replicated)
 
     def trace(
-        self, forms: list[Any], wide: bool, kinds: Kinds
+        self, forms: list[Any], wide: bool, signatures: Signatures
     ) -> tuple[Trace, CompiledStep | None]:
-        """Trace the ops.
-
-        Args:
-            forms: The form of the value of each key.
-            wide: Whether axes were left open in them.
-            kinds: The kinds of batches that were compiled before.
-
-        Returns:
-            The trace, and what it calls where steps are compiled.
-
-        Raises:
-            Exception: Whatever an op raises.
-        """
-        outputs: dict[str, Any] = {}
-        # tf.function turns it off for all that is in it, but ops are to say so themselves
-        self._autograph = autograph_status()
-
-        def run(epoch: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            waiting = iter(tensors)
-
-            def put(part: Slot | Parts) -> Any:
-                if isinstance(part, Slot):
-                    return next(waiting)
-                return KIND.join(part.kind, [next(waiting) for _ in part.slots])
-
-            batch = dict(zip(self.keys, map_form(forms, put), strict=True))
-            known = leaves_of(batch)
-            return self._take_out(self._run_ops(batch, epoch), set(map(id, known)), outputs)
-
-        epoch = tf.TensorSpec((), tf.int32, name="epoch")
-        specs = epoch, *_specs(self.keys, forms)
-        concrete = self._concrete(run, specs)
-        self._check_captures(concrete.graph)
-        forget_gradients(concrete)
-        call = caller(concrete, self._explain)
+        """Trace the ops for a signature, and prepare to compile them."""
+        concrete, outputs = self.graph.trace(forms)
+        trace = Trace(caller(concrete, self.graph.explain), forms, outputs, wide)
         if self._compiler is None:
-            return Trace(call, forms, outputs, wide), None
-        step = self._compiler.compile(concrete, call, kinds, self._op_in, self._explain, wide)
-        return Trace(step.call, forms, outputs, wide), step
-
-    def tracing(self, static: _Static, anew: bool) -> AbstractContextManager[None]:
-        """Return what is entered while ops are traced.
-
-        Args:
-            static: The traces that this will be one of.
-            anew: Whether it is the first for the ops and the models as they are now.
-        """
-        return nullcontext()
-
-    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
-        """Trace a function, once if all variables that it makes are its models'."""
-        lifted = Lifted()
-
-        def run_lifted(*args: tf.Tensor) -> Any:
-            with lifted.scope():
-                return run(*args)
-
-        concrete = trace(run_lifted, specs)
-        optimizers = [get_metadata(model, "current_optimizer") for model in self._models]
-        if lifted.are_of(self._models, optimizers):
-            return concrete
-        # whatever makes others may do so each time
-        return trace(run, specs)
-
-    def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
-        state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
-        with self._autograph:
-            if not self._takes_gradients:
-                return self._plan.run(batch, state)
-            with tf.GradientTape(persistent=True) as tape:
-                state["tape"] = tape
-                return self._plan.run(batch, state)
-
-    def _take_out(
-        self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
-    ) -> list[tf.Tensor]:
-        """Take the tensors out of results, and refuse what a graph cannot give.
-
-        Args:
-            results: The results.
-            known: The ids of what the batch holds, which is the same in each step.
-            outputs: Filled with the form of each result.
-        """
-        found: list[tf.Tensor] = []
-        strange: list[Any] = []
-
-        def convert(value: Any) -> Any:
-            tensor = KIND.convert(value)
-            if tensor is not None:
-                found.append(tensor)
-            return tensor
-
-        def split(value: Any) -> Any:
-            parts = KIND.split(value)
-            if parts is not None:
-                found.extend(parts[1])
-            else:
-                strange.extend(_strangers(value, known))
-            return parts
-
-        readers = KIND.type_of_others, KIND.shape_of_others
-        kind = TensorKind(_NoTensor, *readers, convert, split, KIND.join)
-        graph = tf.compat.v1.get_default_graph()
-        for key, value in results.items():
-            writer = self._writer(key)
-            if writer is None:
-                continue  # what postprocessing will replace is still the batch's own
-            op, place = writer
-            first = len(found)
-            outputs[key] = kind.form_of(value)
-            if strange:
-                raise TypeError(
-                    f"{describe_op(op, place)} writes '{key}', which is, or holds, a value of type "
-                    f"{type(strange[0]).__name__}. A graph cannot make such a value anew in each "
-                    "step. Return tensors, or open the network with eager=True."
-                )
-            with tf.name_scope(_scope(op, place)):
-                # one that an op holds on to is not of this graph before this
-                found[first:] = [
-                    one if getattr(one, "graph", None) is graph else tf.identity(one)
-                    for one in found[first:]
-                ]
-        return found
-
-    def _writer(self, key: str) -> tuple[Any, int] | None:
-        for place, op in reversed(list(enumerate(self._ops))):
-            if key in op.outputs:
-                return op, place
-        return None
-
-    def _check_captures(self, graph: Any) -> None:
-        """Refuse tensors that are left over from other graphs."""
-        for outside, inside in graph.captures:
-            if tf.is_symbolic_tensor(outside):
-                users = [self._op_in(user.name) for user in inside.consumers()]
-                user = next((one for one in users if one), "An op")
-                raise TypeError(
-                    f"{user} uses the tensor '{outside.name}' of another graph: an op has kept it "
-                    "from an earlier trace, or it is of a tf.function around the step. Let the "
-                    "tensors of a step come from its batch, and keep what outlives it in a "
-                    "tf.Variable."
-                )
-
-    def _explain(self, error: BaseException, graph: Any) -> None:
-        """Name the op in an error that was raised while a graph ran."""
-        for node in re.findall(r"\{\{node ([^}]*)\}\}", str(error)):
-            op = self._op_in(node)
-            if op:
-                add_note(error, f"Raised by {op}.")
-                line = source_of(graph, node)
-                if line:
-                    add_note(error, line)
-                return
-
-    def _op_in(self, node: str) -> str | None:
-        """Describe the op that a node of a graph is of, as its scope tells."""
-        found = re.search(r"(?:^|[/_^])op(\d+)_\w*/", node)
-        if not found or int(found[1]) >= len(self._ops):
-            return None
-        op = describe_op(self._ops[int(found[1])], int(found[1]))
-        return f"the gradient of {op}" if "gradient_tape/" in node[: found.start(1)] else op
+            return trace, None
+        names = [key for key, form in outputs.items() for _ in slots_of(form)]
+        return trace, CompiledStep(self._compiler, concrete, trace, signatures, names, self.graph)
 
 
-class _Static:
-    """The traces of a program for one state of its ops and models.
-
-    Attributes:
-        state: What they were made of, or None before there is one.
-    """
+class _Traces:
+    """The traces of a program for one state of its ops and models."""
 
     def __init__(self, program: Program) -> None:
         self.step = TracedStep(program.keys, KIND, self._trace, context=("epoch",))
-        self.state: GraphState | None = None
+        self.guard: TraceGuard | None = None
         self._program = program
         self._latest: list[Any] | None = None
         self._count = 0
-        # the key whose values have asked for the latest traces, and for how many
+        # The key whose values caused the latest traces, and how many.
         self._asking: tuple[str | None, int] = None, 0
-        # axes whose lengths ops must know
+        # Axes whose lengths ops must know.
         self._closed: set[Axis] = set()
-        self._kinds = Kinds()
+        self._signatures = Signatures()
 
     def _trace(self, values: list[Any]) -> Trace:
         program = self._program
@@ -395,24 +167,19 @@ class _Static:
         exact = [_form_of(*entry) for entry in zip(program.keys, values, strict=True)]
         latest = self._latest
         key: str | None = None
-        changes = "" if self.state is None else self.state.difference()
-        if changes:
-            # while the network is open: what was traced before it no longer stands for this
+        change = None if self.guard is None else self.guard.first_change()
+        if change:
+            # It has changed while the network is open.
             self.step.traces = []
             self._closed = set()
-            self._kinds = Kinds()
-            reason = changes
+            self._signatures = Signatures()
+            reason = f"{change} has changed"
         elif latest is None:
             reason = program.first_reason()
         else:
             key, reason = difference(program.keys, exact, latest)
-        before = program.look()
-        try:
-            with program.tracing(self, anew=bool(changes) or latest is None):
-                trace, step, remark = self._trace_widest(exact)
-        finally:
-            after = program.look()
-            before.ran(after)
+        with tracing(), program.graph.tracing(self, is_first=bool(change) or latest is None):
+            trace, step, remark = self._trace_widest(exact)
         reason += remark
         if trace.wide:
             self.step.traces = [
@@ -422,15 +189,15 @@ class _Static:
             ]
         self._latest = trace.inputs
         self._count += 1
-        self.state = after
+        self.guard = program.make_guard()
         program.keep(self)
 
         def record() -> None:
             seconds = time.perf_counter() - started
-            compiling, fallback = (0.0, None) if step is None else step.first_outcome(reason)
-            program.record(reason, seconds - compiling, compiling, fallback, None)
+            compiling, fallback, note = (0.0, None, "") if step is None else step.outcome(reason)
+            program.record(reason + note, seconds - compiling, compiling, fallback)
 
-        _time_first_call(trace, step, record)
+        _time_first_call(trace, record)
         for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):
             if warning:
                 warn(warning)
@@ -456,20 +223,20 @@ class _Static:
                 continue
             try:
                 forms = open_lengths(keys, exact, opened)
-                trace, step = self._program.trace(forms, bool(opened), self._kinds)
+                trace, step = self._program.trace(forms, bool(opened), self._signatures)
             except Exception as error:
                 first = first or error
                 last = error
                 continue
             self._closed |= axes - opened
             if last is None:
-                return trace, step, _opening_text(opened)
+                return trace, step, _describe_open_axes(opened)
             because = f"; {meaning}, because with any an op failed: {_first_line(last)}"
             return trace, step, because
         assert first is not None
         assert last is not None
         if _first_line(first) != _first_line(last):
-            # a model that the first try has built in part fails otherwise the next time
+            # A model that the first attempt has partly built fails differently the next time.
             add_note(last, f"Before that, for batches of any size: {_first_line(first)}")
         add_note(
             last,
@@ -538,29 +305,21 @@ class _Static:
         )
 
 
-def _time_first_call(trace: Trace, step: CompiledStep | None, done: Callable[[], None]) -> None:
-    """Have something run when a traced function was called for the first time."""
+def _time_first_call(trace: Trace, done: Callable[[], None]) -> None:
+    """Call a function after the first call of a trace."""
     call = trace.call
 
     def call_first(tensors: list[Any]) -> Any:
-        trace.call = call if step is None else call_unsettled
+        trace.call = call
         try:
-            return trace.call(tensors)
+            return call(tensors)
         finally:
             done()
-
-    def call_unsettled(tensors: list[Any]) -> Any:
-        assert step is not None
-        try:
-            return step.call(tensors)
-        finally:
-            if step.is_settled:
-                trace.call = step.call
 
     trace.call = call_first
 
 
-def _opening_text(axes: set[Axis]) -> str:
+def _describe_open_axes(axes: set[Axis]) -> str:
     if not axes:
         return ""
     numbers = sorted({axis for _, axis in axes})
@@ -585,58 +344,70 @@ def _settle(part: Slot | Parts) -> Slot | Parts:
     )
 
 
-def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
-    """Run an op's forward as code of a graph, under a name that errors and profiles show."""
-    name = _scope(op, place)
-    module = getattr(getattr(type(op), "forward", None), "__module__", None) or ""
-    own = module.startswith("fastnet.") and not getattr(op, "calls_user_code", False)
-
-    def run(data: Any, state: State) -> Any:
-        with tf.name_scope(name):
-            return as_graph_code(forward, convert=not own)(data, state)
-
-    return run
-
-
-def _scope(op: Any, place: int) -> str:
-    return f"op{place}_{re.sub('[^A-Za-z0-9_]', '', type(op).__name__)}"
-
-
-def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
-    """Return what a graph takes, under names that errors show."""
-    named = [
-        (re.sub("[^A-Za-z0-9_]", "_", key), slot)
-        for key, form in zip(keys, forms, strict=True)
-        for slot in slots_of(form)
-    ]
-    return [
-        tf.TensorSpec(_static(slot), tf.dtypes.as_dtype(slot.type), name=f"{name}_{number}")
-        for number, (name, slot) in enumerate(named)
-    ]
-
-
-def _static(slot: Slot) -> list[int | None] | None:
-    """Return the shape of a slot as far as a graph is to know it."""
-    if slot.shape is None:
-        return None
-    return [None if length == UNKNOWN else length for length in slot.shape]
-
-
-def _strangers(value: Any, known: set[int]) -> list[Any]:
-    """List what a graph cannot hand out as it was when it was traced: the value, or what is in it.
-
-    Args:
-        value: No tensor. What is in a container, other than a set, is looked at for itself.
-        known: The ids of what the batch holds.
-    """
-    if isinstance(value, (set, frozenset)):
-        return [one for member in value for one in _strangers(member, known)]
-    container = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return [] if container or isinstance(value, _STAYING) or id(value) in known else [value]
-
-
 def _first_line(error: Exception) -> str:
-    # a KeyError's own text is in quotes, its lines with it
+    # The text of a KeyError is in quotes, including its line breaks.
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     line = str(text).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+class Programs:
+    """The graphs of one network."""
+
+    def __init__(self, options: CompileOptions | None = None) -> None:
+        self.records = Records("as a graph")
+        self.told: Callable[[str, float, float], None] | None = None
+        self._options = options
+        # The state of the current context; there is one at a time.
+        self._state: State = {}
+        self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
+        self._latest: dict[Hashable, Latest] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether steps are to be compiled."""
+        return self._options is not None
+
+    def find(
+        self, context: NetworkContext, replicas: Replicas | None, open_axes: OpenAxes
+    ) -> Program:
+        """Find the graphs of a context: plans of the same ops share them."""
+        plan, state = context.plan, context.state
+        self._state = state
+        returned = plan.kernel.resolution.returned
+        key = (
+            state["mode"],
+            state["warmup"],
+            tuple(map(id, plan.ops)),
+            # `forward` may be assigned, as may the class of an op.
+            tuple(id(getattr(op.forward, "__func__", op.forward)) for op in plan.ops),
+            # What follows from settings is part of the forwards that a program holds.
+            tuple(map(last_resolved, plan.ops)),
+            frozenset(returned.names()),
+            # The table is another one where the keys of ops were read again.
+            id(returned.table),
+            None if replicas is None else (id(replicas.strategy), bool(plan.slicers)),
+        )
+        program = plan.programs.get(key) or self._found.get(key)
+        if program is None:
+            record = partial(self._record, str(state["mode"]))
+            graph = (
+                StepGraph(plan, state) if replicas is None else ReplicaGraph(plan, state, replicas)
+            )
+            program = Program(graph, plan, state, record, self._latest, open_axes, self._options)
+            self._found[key] = program
+        plan.programs[key] = program
+        return program
+
+    def _record(
+        self,
+        mode: str,
+        reason: str,
+        seconds: float,
+        compiling: float,
+        fallback: str | None,
+    ) -> None:
+        context = {"mode": mode, "epoch": self._state["epoch"]}
+        self.records.add(context, reason, seconds, compiling, fallback)
+        if self.told is not None:
+            self.told(reason, seconds, compiling)

@@ -1,4 +1,4 @@
-"""How the steps of an opening are run in TensorFlow."""
+"""Runs the steps of a context in TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
-from fastnet.network.tf.programs import Programs
+from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replica_slicer import ReplicaSlicer
 from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.tf.spreading import spread
@@ -32,16 +32,7 @@ __all__ = ["TFRunner", "check_ops"]
 
 
 class TFRunner(Runner):
-    """Runs the steps of an opening in TensorFlow: as a graph, or op by op.
-
-    Args:
-        context: The context.
-        programs: The graphs of the network.
-        open_axes: The axes that a graph may leave open.
-
-    Attributes:
-        spreads: Whether batches are whole, and are to be spread over the devices.
-    """
+    """Runs the steps of a context in TensorFlow, as graphs or eagerly."""
 
     def __init__(self, context: NetworkContext, programs: Programs, open_axes: OpenAxes) -> None:
         super().__init__(context)
@@ -108,7 +99,7 @@ class TFRunner(Runner):
         return op_ranges(partial(titles, self.context.plan.ops))
 
     def slicers(self) -> list[Any]:
-        """Return the slicers in force, which cut the parts of all devices alike."""
+        """Return the active slicers, which cut the parts of all devices alike."""
         slicers = self.context.plan.slicers
         if self._replicas is None:
             return slicers
@@ -119,24 +110,13 @@ class TFRunner(Runner):
         return run if self._replicas is None else lambda batch: to_global(run(batch))
 
     def can_spread(self, batch: Mapping[str, Any]) -> bool:
-        """Return whether there are devices to spread a batch over that is not spread yet.
-
-        Args:
-            batch: The batch.
-        """
+        """Return whether there are devices to spread a batch over that is not spread yet."""
         if self._replicas is None:
             return False
         return not any(map(is_distributed, leaves_of(batch)))
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Return the function that runs a minibatch.
-
-        Args:
-            meter: What takes the times of its parts, or None.
-
-        Returns:
-            The function.
-        """
+        """Return the function that runs a minibatch."""
         if self._is_plain:
             return super().step(meter)
         step, programs = self._step, self._programs
@@ -165,7 +145,7 @@ class TFRunner(Runner):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether steps run op by op, on one device."""
+        """Whether steps run eagerly on one device."""
         return self._replicas is None and self._is_eager
 
     @cached_property
@@ -218,7 +198,7 @@ class TFRunner(Runner):
     def _static_step(self, eager: RunStep) -> RunStep:
         kernel, state = self.context.plan.kernel, self.context.state
         program = self._programs.find(self.context, self._replicas, self._open_axes)
-        traced = program.step_for_now()
+        traced = program.current_step()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             try:
@@ -239,15 +219,7 @@ class TFRunner(Runner):
 
 
 def check_ops(plan: ExecutionPlan, replicas: Replicas | None) -> None:
-    """Refuse ops that cannot run on several devices.
-
-    Args:
-        plan: What would run.
-        replicas: The devices, or None for one.
-
-    Raises:
-        ValueError: If one of them cannot.
-    """
+    """Refuse ops that cannot run on several devices."""
     if replicas is not None and plan.takes_gradients:
         replicas.check(plan.ops)
 

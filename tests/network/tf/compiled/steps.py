@@ -11,30 +11,7 @@ import numpy as np
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop import TensorOp
-from tests.network.keras_models import Batch, keras, tf, twins, weights
-
-ENDING = (
-    ". network.traces tells of all such reasons; open the network with eager=True, or make it "
-    "without `compile`, to have no such warning."
-)
-
-
-class CallingPython(TensorOp):
-    """Notes by Python what it is given, and hands on its double."""
-
-    def __init__(self, inputs: str, outputs: str) -> None:
-        super().__init__(inputs, outputs)
-        self.seen: list[Any] = []
-
-    def forward(self, data: Any, state: Any) -> Any:
-        def note(value: Any) -> Any:
-            self.seen.append(value.numpy().copy())
-            return value * 2
-
-        result = tf.py_function(note, [data], data.dtype)
-        result.set_shape(data.shape)
-        return result
+from tests.network.keras_models import Batch, keras, twins, weights
 
 
 def pair(

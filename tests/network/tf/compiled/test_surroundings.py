@@ -13,9 +13,8 @@ import pytest
 
 import fastnet
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.tf import _internals
 from fastnet.network import TFNetwork
-from fastnet.network.tf.compiled import step
+from fastnet.network.tf import compiled as compiling
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import AxisSlicer
@@ -375,37 +374,6 @@ def test_weights_that_are_kept_on_average() -> None:
     assert_same_weights(ours, other)
 
 
-def test_other_threads_run_operations_meanwhile() -> None:
-    network = TFNetwork(LambdaOp(lambda x: tf.reduce_sum(x * x), "x", "y"), compile=True)
-    wrong: list[Any] = []
-    done = threading.Event()
-
-    def others() -> None:
-        number = tf.constant(0, tf.int32)
-        count = 0
-        while not done.is_set() and not wrong:
-            count += 1
-            try:
-                number += 1
-                if number.numpy() != count:
-                    wrong.append((number, count))
-            except Exception as error:
-                wrong.append(error)
-
-    thread = threading.Thread(target=others)
-    thread.start()
-    try:
-        with network(mode="infer", epoch=1):
-            for _ in range(300):
-                found = network.run_step({"x": tf.fill([4], 2.0)})["y"]
-                assert found.numpy() == 16.0
-    finally:
-        done.set()
-        thread.join()
-    assert wrong == []
-    assert is_compiled(network)
-
-
 def test_a_step_of_another_thread_while_the_first_compiles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -425,7 +393,7 @@ def test_a_step_of_another_thread_while_the_first_compiles(
         thread.join()
         yield
 
-    monkeypatch.setattr(step, "report_if_slow", beside)
+    monkeypatch.setattr(compiling, "report_if_slow", beside)
     with network("infer", 1):
         run()
         run()
@@ -434,49 +402,3 @@ def test_a_step_of_another_thread_while_the_first_compiles(
         ("first step in mode 'infer'", None)
     ]
     assert is_compiled(network)
-
-
-def test_an_error_leaves_tensorflow_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, told = launched(monkeypatch)
-    # pytest may have threads of its own
-    monkeypatch.setattr(_internals, "_is_alone", lambda: True)
-    assert launch([tf.ones(2)])[0].numpy().tolist() == [2.0, 2.0]
-    with pytest.raises(tf.errors.OpError):
-        launch([tf.ones(2), tf.ones(2)])
-    assert told == [False, True, False, True]
-
-
-def test_tensorflow_is_left_alone_where_others_may_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, told = launched(monkeypatch)
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        assert launch([tf.ones(2)])[0].numpy().tolist() == [2.0, 2.0]
-    finally:
-        done.set()
-        thread.join()
-    monkeypatch.setattr(_internals.sys, "_current_frames", lambda: {1: None})
-    assert launch([tf.ones(2)])[0].numpy().tolist() == [2.0, 2.0]
-    assert len(told) == (0 if _internals._python_functions.size() else 2)
-    del told[:]
-    called = tf.function(lambda x: tf.numpy_function(lambda y: y, [x], tf.float32))
-    assert float(called(tf.constant(3.0))) == 3.0
-    assert launch([tf.ones(2)])[0].numpy().tolist() == [2.0, 2.0]
-    assert told == []
-
-
-def launched(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[bool]]:
-    """Return what calls a program, and what TensorFlow is told around that."""
-    names = (_internals._set_wrapping, _internals._wraps_ops, _internals._python_functions)
-    if None in names:
-        pytest.skip("TensorFlow is told nothing")
-    told: list[bool] = []
-    monkeypatch.setattr(_internals, "_set_wrapping", lambda handle, wraps: told.append(wraps))
-    run = tf.function(lambda x: [x + 1.0], jit_compile=True).get_concrete_function(
-        tf.TensorSpec((2,), tf.float32)
-    )
-    launch = _internals.launch_call(run)
-    assert launch is not None
-    # TensorFlow forgets a function that nobody has
-    return lambda tensors: (run, launch(tensors))[1], told

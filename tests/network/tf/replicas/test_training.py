@@ -304,7 +304,7 @@ class TestTraining:
                 network.run_step({"x": halves(x), "y": halves(y)})
         assert [(trace.epoch, trace.reason) for trace in network.traces] == [
             (1, "first step in mode 'train'"),
-            (2, "the model 'm' has another optimizer"),
+            (2, "the optimizer of model 'm' has changed"),
         ]
 
     @EITHER_WAY

@@ -30,14 +30,7 @@ _PART = "; a value that is no tensor is part of the graph"
 
 
 def slots_of(form: Any) -> list[Slot]:
-    """List the slots of a form, in order.
-
-    Args:
-        form: A form, or a list of forms.
-
-    Returns:
-        The slots; several for what is made of several tensors.
-    """
+    """List the slots of a form, in order."""
     slots: list[Slot] = []
 
     def note(slot: Slot) -> Shape:
@@ -49,28 +42,12 @@ def slots_of(form: Any) -> list[Slot]:
 
 
 def any_size(form: Any) -> Any:
-    """Leave every axis of each tensor open.
-
-    Args:
-        form: A form, or a list of forms.
-
-    Returns:
-        A new form.
-    """
+    """Leave every axis of each tensor open."""
     return _map_shapes(form, lambda slot: None if slot.shape is None else (None,) * len(slot.shape))
 
 
 def other_lengths(keys: list[str], forms: list[Any], others: list[Any]) -> set[Axis]:
-    """Find the axes that have one length in some forms and another one in other forms.
-
-    Args:
-        keys: The keys that are read.
-        forms: The form of the value of each key.
-        others: Forms that differ in nothing but the lengths of axes.
-
-    Returns:
-        The axes, counted from the front; an axis that is open in one of two differs.
-    """
+    """Find the axes that have one length in some forms and another one in other forms."""
     found: set[Axis] = set()
     for key, form, other in zip(keys, forms, others, strict=True):
         for slot, old in zip(slots_of(form), slots_of(other), strict=True):
@@ -80,16 +57,7 @@ def other_lengths(keys: list[str], forms: list[Any], others: list[Any]) -> set[A
 
 
 def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> list[Any]:
-    """Leave some axes open.
-
-    Args:
-        keys: The keys that are read.
-        forms: The form of the value of each key.
-        open_axes: The axes, counted from the front.
-
-    Returns:
-        New forms.
-    """
+    """Leave some axes open."""
 
     def open_some(key: str, form: Any) -> Any:
         def shape_of(slot: Slot) -> Shape:
@@ -106,15 +74,7 @@ def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> lis
 
 
 def covers(wide: Any, narrow: Any) -> bool:
-    """Return whether all that fits one form fits another form too.
-
-    Args:
-        wide: The form that is to take more.
-        narrow: The form that is to take less.
-
-    Returns:
-        Whether it is so.
-    """
+    """Return whether all that fits one form fits another form too."""
     # the kernel matches a form with another as it does a batch, where slots are the tensors
     step = TracedStep(("form",), _SLOTS, _nothing)
     step.traces = [Trace(_nothing, [wide], {})]
@@ -122,17 +82,7 @@ def covers(wide: Any, narrow: Any) -> bool:
 
 
 def difference(keys: list[str], forms: list[Any], before: list[Any]) -> tuple[str | None, str]:
-    """Return why a batch does not fit what was traced.
-
-    Args:
-        keys: The keys that are read.
-        forms: The form of the value of each key.
-        before: The form that was traced for each of them.
-
-    Returns:
-        The key of the first difference, None where it is in nothing but the lengths of axes, and
-        the difference in words.
-    """
+    """Return why a batch does not fit what was traced."""
     for key, form, old in zip(keys, forms, before, strict=True):
         if covers(old, form):
             continue

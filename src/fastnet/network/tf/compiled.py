@@ -1,0 +1,386 @@
+"""Traced steps that XLA compiles as a whole, and that are verified when they first run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fastnet._trace import Trace
+from fastnet.backend.tf._internals import recording, shape_of_eager, variable_spec
+from fastnet.backend.tf.graph import caller
+from fastnet.errors import shorten
+from fastnet.network.compile_options import CompileOptions
+from fastnet.network.tf.products import run_with_loops
+from fastnet.network.tf.step_graph import StepGraph
+from fastnet.network.trace_records import report_if_slow
+
+__all__ = ["CompiledStep", "Compiler", "Signatures"]
+
+# Takes tensors as a list, and returns tensors.
+Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
+# Records why something was compiled, how many seconds that took, and why it is not used, or None.
+Record = Callable[[str, float, str | None], None]
+
+# TensorFlow keeps all that XLA has compiled, so a network whose ops change forever needs a limit.
+_MAX_PROGRAMS = 64
+# Verifying copies the state of a step.
+_MAX_STATE_BYTES = 1 << 28
+# XLA leaves these out.
+_CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+# These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
+_RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
+_SEEDED = ("StatelessMultinomial", "StatelessRandom", "StatelessTruncatedNormal")
+# How far results may differ, relative to the largest value of a tensor, by the coarsest type.
+_TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 0.01, "bfloat16": 0.05}
+_SMALLEST = 1e-6
+
+
+class Signatures:
+    """Counts the input signatures that were compiled for the ops and models as they are now."""
+
+    count = 0
+
+
+class Compiler:
+    """Compiles the traced steps of one program."""
+
+    def __init__(self, options: CompileOptions, record: Record, replicated: bool) -> None:
+        self.options = options
+        self.record = record
+        self._replicated = replicated
+        self._count = 0
+
+    def find_reason(self, concrete: Any, describe: Callable[[str], str | None]) -> str | None:
+        """Return why a traced step cannot be compiled, or None."""
+        if self._replicated:
+            return "a strategy runs the steps on several devices, and XLA compiles for one only"
+        if tf.config.list_logical_devices("GPU"):
+            return "there is a GPU, and steps are compiled on the CPU only"
+        for node in _nodes_of(concrete):
+            user = describe(node.name) or "the step"
+            if node.op in _CHECKS:
+                return f"{user} uses '{node.op}', which XLA leaves out"
+            if node.op.startswith(_RANDOM):
+                return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
+            if node.op.startswith(_SEEDED) and self.options.fallback_random:
+                return (
+                    f"{user} draws random numbers by '{node.op}', which are others in XLA, and "
+                    "fallback_random asks for the same"
+                )
+        return None
+
+    def limit(self, signatures: Signatures) -> str | None:
+        """Return why no further input signature is compiled, or None."""
+        if signatures.count >= self.options.most_kinds:
+            return f"there are more than {self.options.most_kinds} input signatures"
+        if self._count >= _MAX_PROGRAMS:
+            return f"{_MAX_PROGRAMS} programs were compiled for what runs in this mode"
+        return None
+
+    def count(self, signatures: Signatures) -> None:
+        """Count one more compiled program."""
+        signatures.count += 1
+        self._count += 1
+
+
+class CompiledStep:
+    """A traced step that XLA compiles for each input signature when that first comes."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        concrete: Any,
+        trace: Trace,
+        signatures: Signatures,
+        names: list[str],
+        graph: StepGraph,
+    ) -> None:
+        self._compiler, self._concrete, self._signatures = compiler, concrete, signatures
+        self._trace, self._graph_call = trace, trace.call
+        self._names, self._graph = names, graph
+        self._calls: dict[Any, Call] = {}
+        self._compiling = Lock()
+        self._launch: Call | None = None
+        self._reason: str | None = None
+        self.note = ""
+        self._outcome: tuple[float, str | None] = 0.0, None
+        fallback = compiler.limit(signatures) or compiler.find_reason(concrete, graph.describe)
+        if fallback is not None:
+            self._outcome = 0.0, fallback
+            return
+        trace.call = self._call_by_shapes
+
+    def outcome(self, reason: str) -> tuple[float, str | None, str]:
+        """Return the seconds that compiling took, why it is not used, and a note for the reason.
+
+        What is compiled later is recorded with the same reason.
+        """
+        self._reason = reason
+        return *self._outcome, self.note
+
+    def _call_by_shapes(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        shapes = tuple(map(shape_of_eager, tensors))
+        return (self._calls.get(shapes) or self._first_call)(tensors)
+
+    def _first_call(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        """Compile for an input signature, and run the first step of it."""
+        could_record, executing_eagerly = recording()
+        # A step of another thread does not wait for the compiler.
+        if could_record() or not executing_eagerly() or not self._compiling.acquire(blocking=False):
+            return self._graph_call(tensors)
+        try:
+            return self._compile(tensors)
+        finally:
+            self._compiling.release()
+
+    def _compile(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        shapes = tuple(map(shape_of_eager, tensors))
+        fallback = self._compiler.limit(self._signatures)
+        call = self._graph_call
+        results: Iterable[tf.Tensor] | None = None
+        started = time.perf_counter()
+        self.note = ""
+        if fallback is None:
+            try:
+                with report_if_slow("compiling a step with XLA"):
+                    if self._launch is None:
+                        compiled = _compile(self._concrete)
+                        self._launch = caller(compiled, self._explain, self._graph_call)
+                    call, results, fallback = self._begin(self._launch, tensors)
+            except _XLAError as error:
+                fallback = _describe_error(str(error), self._graph.describe)
+            else:
+                self._compiler.count(self._signatures)
+        seconds = time.perf_counter() - started
+        self._calls[shapes] = call
+        if not self._trace.wide:
+            self._trace.call = call
+        if self._reason is None:
+            self._outcome = seconds, fallback
+        else:
+            text = ", ".join(map(str, shapes[1:]))  # without the epoch
+            reason = f"a batch has the shapes {text}" if len(self._calls) > 1 else self._reason
+            self._compiler.record(reason + self.note, seconds, fallback)
+        return self._graph_call(tensors) if results is None else results
+
+    def _explain(self, error: BaseException, graph: Any) -> None:
+        # The operations of the compiled function do not know the lines that they come from.
+        self._graph.explain(error, self._concrete.graph)
+
+    def _begin(
+        self, launch: Call, tensors: list[tf.Tensor]
+    ) -> tuple[Call, Iterable[tf.Tensor], str | None]:
+        """Run a first step; return what runs the next, the results, and why it is the graph."""
+        verify = self._compiler.options.verify
+        state = _State(self._concrete)
+        skipped = "not asked for" if verify is None else self._unverifiable(state)
+        if skipped is not None:
+            self.note = "" if verify is None else f"; not verified, since {skipped}"
+            return launch, _run(launch, tensors), None
+        verifier = _Verifier(
+            self._graph_call, launch, state, self._names, _tolerance(self._concrete)
+        )
+        results, difference = verifier.run(tensors)
+        if difference is not None:
+            return self._graph_call, results, difference
+        if verify == "first":
+            return launch, results, None
+        assert isinstance(verify, int)
+        return verifier.every(verify), results, None
+
+    def _unverifiable(self, state: _State) -> str | None:
+        if any(node.op.startswith(_SEEDED) for node in _nodes_of(self._concrete)):
+            return "it draws random numbers"
+        if state.size is None:
+            return "it has state that is not in variables"
+        if state.size > _MAX_STATE_BYTES and self._compiler.options.verify == "first":
+            return f"its variables have {state.size >> 20} MB"
+        return None
+
+
+class _XLAError(Exception):
+    """XLA cannot compile a step."""
+
+
+def _nodes_of(concrete: Any) -> Iterator[Any]:
+    definition = concrete.graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+def _compile(concrete: Any) -> Any:
+    """Return a traced step as a function that XLA compiles when it is first called."""
+    inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
+    specs = [tf.TensorSpec(one.shape, one.dtype) for one in inputs]
+    try:
+        # The strategy or device of the caller has no part in this.
+        with tf.init_scope():
+            run = tf.function(partial(run_with_loops, concrete), jit_compile=True, autograph=False)
+            return run.get_concrete_function(specs)
+    except Exception as error:
+        raise _XLAError(f"{type(error).__name__}: {error}") from error
+
+
+def _run(call: Call, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+    try:
+        return call(tensors)
+    except tf.errors.OpError as error:
+        raise _XLAError(str(error)) from error
+
+
+def _describe_error(text: str, describe: Callable[[str], str | None]) -> str:
+    """Say what XLA cannot compile, by the nodes and kernels that its error names."""
+    ops = [describe(node) for node in re.findall(r"\{\{node ([^}]*)\}\}", text)]
+    where = next(filter(None, ops), "the step")
+    kernels = sorted(set(re.findall(r"No registered '(\w+)' OpKernel", text)))
+    if kernels:
+        return f"XLA cannot compile {where}: it has no kernel for {', '.join(kernels)}"
+    words = re.sub(r"\{\{[^}]*\}\}", "", text).split()
+    return f"XLA cannot compile {where}: {shorten(' '.join(words))}"
+
+
+class _State:
+    """The variables that a traced step uses."""
+
+    def __init__(self, concrete: Any) -> None:
+        known = {id(one.handle): str(one.name) for one in concrete.graph.variables}
+        handles = [one for one, _ in concrete.graph.captures if one.dtype == tf.resource]
+        found = map(variable_spec, handles)
+        specs = [one for one in found if one is not None and one.shape.is_fully_defined()]
+        self.size: int | None = None
+        if len(specs) < len(handles):
+            return
+        self.size = sum(one.shape.num_elements() * one.dtype.size for one in specs)
+        self._variables = [(one, spec.dtype) for one, spec in zip(handles, specs, strict=True)]
+        self.names = [known.get(id(one), "a variable") for one in handles]
+
+    def read(self) -> list[Any]:
+        """Return copies of their values."""
+        return [
+            np.array(tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype).numpy())
+            for one, dtype in self._variables
+        ]
+
+    def write(self, values: list[Any], before: list[Any]) -> None:
+        """Assign those values that differ from others."""
+        for (handle, dtype), value, old in zip(self._variables, values, before, strict=True):
+            if value.tobytes() != old.tobytes():
+                tensor = tf.constant(value, dtype)
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
+
+
+class _Verifier:
+    """Runs steps both as the graph and compiled, from the same state, and compares."""
+
+    def __init__(
+        self, graph_call: Call, launch: Call, state: _State, names: list[str], tolerance: float
+    ) -> None:
+        self._graph_call, self._launch, self._state = graph_call, launch, state
+        self._tolerance = tolerance
+        self._names = [f"'{name}'" for name in names]
+        self._names += [f"variable '{name}'" for name in state.names]
+
+    def run(self, tensors: list[tf.Tensor]) -> tuple[Iterable[tf.Tensor], str | None]:
+        """Return the results of the graph, whose state stays, and the difference, or None."""
+        state = self._state
+        before = state.read()
+        _, compiled = self._step(lambda one: _run(self._launch, one), tensors)
+        state.write(before, state.read())
+        results, graph = self._step(self._graph_call, tensors)
+        found = self._compare(compiled, graph, [0.0] * len(graph))
+        if found:
+            # An optimizer such as Adam divides a gradient by its size, so that rounding errors
+            # decide on the update where a gradient is 0. Such results change with the input, too.
+            after = state.read()
+            noise = np.random.default_rng(0)
+            size = self._tolerance / 1000
+            state.write([_disturb(one, size, noise) for one in before], after)
+            inputs = [tf.constant(_disturb(one.numpy(), size, noise), one.dtype) for one in tensors]
+            _, disturbed = self._step(self._graph_call, inputs)
+            state.write(after, state.read())
+            found = self._compare(compiled, graph, _distances(disturbed, graph))
+        names = ", ".join(self._names[index] for index in found[:3])
+        if not found:
+            return results, None
+        return results, f"the compiled step computes other values of {names} than the graph"
+
+    def every(self, count: int) -> Call:
+        """Return what runs compiled steps, of which each one in `count` is verified."""
+        left = count
+
+        def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+            nonlocal left
+            left -= 1
+            if left:
+                return self._launch(tensors)
+            left = count
+            results, difference = self.run(tensors)
+            if difference is not None:
+                raise RuntimeError(f"Verifying each step in {count}: {difference}.")
+            return results
+
+        return call
+
+    def _compare(self, compiled: list[Any], graph: list[Any], slack: list[float]) -> list[int]:
+        """Return the indices of values that differ."""
+        values = enumerate(zip(compiled, graph, slack, strict=True))
+        return [index for index, found in values if _differs(*found, self._tolerance)]
+
+    def _step(self, call: Call, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
+        """Run a step; return its results, and the values of these and of the variables after it."""
+        results = list(call(tensors))
+        return results, [one.numpy() for one in results] + self._state.read()
+
+
+def _differs(found: Any, wanted: Any, slack: float, tolerance: float) -> bool:
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return True
+    if not _is_inexact(wanted):
+        return not np.array_equal(found, wanted)
+    found, wanted = _wide(found), _wide(wanted)
+    finite = np.isfinite(wanted)
+    if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+        return True
+    scale = np.max(np.abs(wanted[finite]), initial=0.0)
+    allowed = tolerance * scale + _SMALLEST + 4 * slack
+    return not np.all(np.abs(found[finite] - wanted[finite]) <= allowed)
+
+
+def _distances(disturbed: list[Any], graph: list[Any]) -> list[float]:
+    """Return by how much results changed with the input."""
+    distances = []
+    for value, wanted in zip(disturbed, graph, strict=True):
+        apart = 0.0
+        if _is_inexact(wanted):
+            apart = float(np.nanmax(np.abs(_wide(value) - _wide(wanted)), initial=0.0))
+        distances.append(apart if np.isfinite(apart) else 0.0)
+    return distances
+
+
+def _disturb(value: Any, size: float, noise: np.random.Generator) -> Any:
+    """Return a floating-point value with relative errors of the size of rounding errors."""
+    if not _is_inexact(value):
+        return value
+    return (_wide(value) * (1 + size * noise.standard_normal(value.shape))).astype(value.dtype)
+
+
+def _tolerance(concrete: Any) -> float:
+    operations = concrete.graph.get_operations()
+    types = {one.dtype.name for operation in operations for one in operation.outputs}
+    return max((_TOLERANCES[name] for name in types if name in _TOLERANCES), default=1e-3)
+
+
+def _is_inexact(value: Any) -> bool:
+    return bool(tf.dtypes.as_dtype(value.dtype).is_floating or value.dtype.kind == "c")
+
+
+def _wide(value: Any) -> Any:
+    return value.astype("complex128" if value.dtype.kind == "c" else "float64")

@@ -1,1 +1,0 @@
-"""Steps of Keras models as programs that XLA has compiled."""

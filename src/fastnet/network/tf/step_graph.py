@@ -1,0 +1,322 @@
+"""The ops of a plan as one TensorFlow graph of flat tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from fastnet._nest import leaves_of
+from fastnet._trace import Parts, Slot, TensorKind, map_form
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.tf._internals import CollectiveKeys, autograph_status, trace
+from fastnet.backend.tf._keras_internals import settings_in_variables
+from fastnet.backend.tf.graph import KIND, UNKNOWN, as_graph_code, forget_gradients, source_of
+from fastnet.errors import add_note, describe_op
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.tf.input_signature import slots_of
+from fastnet.network.tf.replicas import Replicas, combine, join_values
+from fastnet.types import Forward, State
+
+__all__ = ["ReplicaGraph", "StepGraph"]
+
+# A graph returns these as they are. The items of containers are looked at one by one.
+_CONSTANTS = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
+
+
+class _NoTensor:
+    """A class without instances, so that no value of a batch passes for a tensor at first sight."""
+
+
+class StepGraph:
+    """Traces the ops of a plan into graphs, for batches of whatever signature.
+
+    Args:
+        plan: The plan.
+        state: The state of a context, for what is the same in all of them.
+
+    Attributes:
+        keys: The keys that ops read from the batch, in the order of a signature's forms.
+        is_replicated: Whether a strategy runs the steps on several devices.
+    """
+
+    is_replicated = False
+
+    def __init__(self, plan: ExecutionPlan, state: State) -> None:
+        self.keys = sorted(plan.kernel.resolution.device_inputs.names())
+        self._ops = plan.ops
+        self._models = plan.models
+        self._takes_gradients = plan.takes_gradients
+        self._plan = plan.kernel_with(_in_graph)
+        self._constant_state: dict[str, Any] = {
+            key: state[key] for key in ("warmup", "mode", "req_grad") if key in state
+        }
+        self._constant_state["eager"] = False
+
+    def trace(self, forms: list[Any]) -> tuple[Any, dict[str, Any]]:
+        """Trace the ops; return the concrete function and the form of each of its results."""
+        outputs: dict[str, Any] = {}
+        # tf.function turns AutoGraph off for everything inside, and each op turns it on again.
+        self._autograph = autograph_status()
+
+        def run(epoch: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            waiting = iter(tensors)
+
+            def put(part: Slot | Parts) -> Any:
+                if isinstance(part, Slot):
+                    return next(waiting)
+                return KIND.join(part.kind, [next(waiting) for _ in part.slots])
+
+            batch = dict(zip(self.keys, map_form(forms, put), strict=True))
+            known = leaves_of(batch)
+            return self._take_out(self._run_ops(batch, epoch), set(map(id, known)), outputs)
+
+        epoch = tf.TensorSpec((), tf.int32, name="epoch")
+        specs = epoch, *_specs(self.keys, forms)
+        concrete = self._concrete(run, specs)
+        self._check_captures(concrete.graph)
+        forget_gradients(concrete)
+        return concrete, outputs
+
+    def tracing(self, program: Hashable, is_first: bool) -> AbstractContextManager[None]:
+        """Return the context in which a program traces."""
+        return nullcontext()
+
+    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
+        """Trace a function, once if all variables that it makes belong to its models."""
+        captured = _CapturedVariables()
+
+        def run_captured(*args: tf.Tensor) -> Any:
+            with captured.scope():
+                return run(*args)
+
+        concrete = trace(run_captured, specs)
+        optimizers = [get_metadata(model, "current_optimizer") for model in self._models]
+        if captured.are_of(self._models, optimizers):
+            return concrete
+        # An op that makes other variables may make them in each call.
+        return trace(run, specs)
+
+    def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
+        state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
+        with self._autograph:
+            if not self._takes_gradients:
+                return self._plan.run(batch, state)
+            with tf.GradientTape(persistent=True) as tape:
+                state["tape"] = tape
+                return self._plan.run(batch, state)
+
+    def _take_out(
+        self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
+    ) -> list[tf.Tensor]:
+        """Take the tensors out of results, and refuse what a graph cannot give."""
+        found: list[tf.Tensor] = []
+        strange: list[Any] = []
+
+        def convert(value: Any) -> Any:
+            tensor = KIND.convert(value)
+            if tensor is not None:
+                found.append(tensor)
+            return tensor
+
+        def split(value: Any) -> Any:
+            parts = KIND.split(value)
+            if parts is not None:
+                found.extend(parts[1])
+            else:
+                strange.extend(_strangers(value, known))
+            return parts
+
+        readers = KIND.type_of_others, KIND.shape_of_others
+        kind = TensorKind(_NoTensor, *readers, convert, split, KIND.join)
+        graph = tf.compat.v1.get_default_graph()
+        for key, value in results.items():
+            writer = self._writer(key)
+            if writer is None:
+                continue  # Postprocessing will replace it.
+            op, place = writer
+            first = len(found)
+            outputs[key] = kind.form_of(value)
+            if strange:
+                raise TypeError(
+                    f"{describe_op(op, place)} writes '{key}', which is, or holds, a value of type "
+                    f"{type(strange[0]).__name__}. A graph cannot make such a value anew in each "
+                    "step. Return tensors, or open the network with eager=True."
+                )
+            with tf.name_scope(_scope(op, place)):
+                # A tensor that an op holds may belong to another graph.
+                found[first:] = [
+                    one if getattr(one, "graph", None) is graph else tf.identity(one)
+                    for one in found[first:]
+                ]
+        return found
+
+    def _writer(self, key: str) -> tuple[Any, int] | None:
+        for place, op in reversed(list(enumerate(self._ops))):
+            if key in op.outputs:
+                return op, place
+        return None
+
+    def _check_captures(self, graph: Any) -> None:
+        """Refuse tensors that are left over from other graphs."""
+        for outside, inside in graph.captures:
+            if tf.is_symbolic_tensor(outside):
+                users = [self.describe(user.name) for user in inside.consumers()]
+                user = next((one for one in users if one), "An op")
+                raise TypeError(
+                    f"{user} uses the tensor '{outside.name}' of another graph: an op has kept it "
+                    "from an earlier trace, or it is of a tf.function around the step. Let the "
+                    "tensors of a step come from its batch, and keep what outlives it in a "
+                    "tf.Variable."
+                )
+
+    def explain(self, error: BaseException, graph: Any) -> None:
+        """Name the op in an error that was raised while a graph ran."""
+        for node in re.findall(r"\{\{node ([^}]*)\}\}", str(error)):
+            op = self.describe(node)
+            if op:
+                add_note(error, f"Raised by {op}.")
+                line = source_of(graph, node)
+                if line:
+                    add_note(error, line)
+                return
+
+    def describe(self, node: str) -> str | None:
+        """Describe the op that a node of a graph belongs to by the scope in its name."""
+        found = re.search(r"(?:^|[/_^])op(\d+)_\w*/", node)
+        if not found or int(found[1]) >= len(self._ops):
+            return None
+        op = describe_op(self._ops[int(found[1])], int(found[1]))
+        return f"the gradient of {op}" if "gradient_tape/" in node[: found.start(1)] else op
+
+
+class ReplicaGraph(StepGraph):
+    """Traces graphs in each of which all devices of a strategy run their parts of a batch."""
+
+    def __init__(self, plan: ExecutionPlan, state: State, replicas: Replicas) -> None:
+        super().__init__(plan, state)
+        self.is_replicated = replicas.count > 1
+        self._devices = replicas
+        # What slicers have cut is put together for each device by itself.
+        self._combine = replicas.bundle if plan.slicers else join_values
+        self._collective_keys = CollectiveKeys(replicas.strategy)
+        self._first_keys: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @contextmanager
+    def tracing(self, program: Hashable, is_first: bool) -> Iterator[None]:
+        """Let a graph for other batches communicate under the numbers of the first one.
+
+        The other workers may have no such batches, and trace nothing.
+        """
+        before = self._collective_keys.now()
+        if is_first or program not in self._first_keys:
+            self._first_keys[program] = before
+            yield
+            return
+        self._collective_keys.go_on_from(self._first_keys[program])
+        try:
+            yield
+        finally:
+            self._collective_keys.go_on_from(before, least=True)
+
+    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
+        # The strategy makes the variables of all devices.
+        return tf.function(run, autograph=False).get_concrete_function(*specs)
+
+    def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
+        run = partial(super()._run_ops, epoch=epoch)
+        return combine(self._devices.run(run, batch), self._combine)
+
+
+class _CapturedVariables:
+    """Makes the variables that a trace asks for at once, outside of its graph.
+
+    `tf.function` traces a function that makes variables a second time, to see that it makes none in
+    later calls. The weights of a model that is built when it first runs, and what its optimizer
+    keeps, are known to be made once: with these one trace will do.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[tf.Variable] = []
+
+    def scope(self) -> Any:
+        """Return the context to trace in."""
+        return tf.variable_creator_scope(self._make)
+
+    def are_of(self, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
+        """Return whether all that were made belong to models, or their optimizers."""
+        if not self.made:
+            return True
+        known = {id(one) for model in models for one in _tf_variables(model.variables)}
+        for optimizer in optimizers:
+            variables = getattr(optimizer, "variables", ())
+            known |= set(map(id, _tf_variables(variables() if callable(variables) else variables)))
+            # what Keras 2's older ones were given, the learning rate among it
+            known |= set(map(id, settings_in_variables(optimizer)))
+        return all(id(one) in known for one in self.made)
+
+    def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        value = kwargs.get("initial_value")
+        if not callable(value) and tf.is_tensor(value) and not hasattr(value, "numpy"):
+            # of the graph itself: there is no value outside
+            return next_creator(**kwargs)
+        with tf.init_scope():
+            variable = next_creator(**{**kwargs, "experimental_enable_variable_lifting": False})
+        self.made.append(variable)
+        return variable
+
+
+def _tf_variables(variables: Iterable[Any]) -> list[Any]:
+    # Keras 3 has variables of its own around those of TensorFlow
+    return [one if isinstance(one, tf.Variable) else one.value for one in variables]
+
+
+def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
+    """Run an op's forward as code of a graph, under a name that errors and profiles show."""
+    name = _scope(op, place)
+    module = getattr(getattr(type(op), "forward", None), "__module__", None) or ""
+    own = module.startswith("fastnet.") and not getattr(op, "calls_user_code", False)
+
+    def run(data: Any, state: State) -> Any:
+        with tf.name_scope(name):
+            return as_graph_code(forward, convert=not own)(data, state)
+
+    return run
+
+
+def _scope(op: Any, place: int) -> str:
+    return f"op{place}_{re.sub('[^A-Za-z0-9_]', '', type(op).__name__)}"
+
+
+def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
+    """Return what a graph takes, under names that errors show."""
+    named = [
+        (re.sub("[^A-Za-z0-9_]", "_", key), slot)
+        for key, form in zip(keys, forms, strict=True)
+        for slot in slots_of(form)
+    ]
+    return [
+        tf.TensorSpec(_static(slot), tf.dtypes.as_dtype(slot.type), name=f"{name}_{number}")
+        for number, (name, slot) in enumerate(named)
+    ]
+
+
+def _static(slot: Slot) -> list[int | None] | None:
+    """Return the shape of a slot as far as a graph is to know it."""
+    if slot.shape is None:
+        return None
+    return [None if length == UNKNOWN else length for length in slot.shape]
+
+
+def _strangers(value: Any, known: set[int]) -> list[Any]:
+    """List what a graph cannot return: a value, or what it holds."""
+    if isinstance(value, (set, frozenset)):
+        return [one for member in value for one in _strangers(member, known)]
+    container = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return [] if container or isinstance(value, _CONSTANTS) or id(value) in known else [value]

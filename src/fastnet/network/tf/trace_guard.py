@@ -1,0 +1,95 @@
+"""Tells whether the ops, models and optimizers that a graph was traced from have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from fastnet.backend.model_metadata import NAMES, get_metadata, holder_of, name_of
+from fastnet.backend.tf._keras_internals import BOOKKEEPING
+from fastnet.backend.tf.models import all_layers
+from fastnet.guards import Snapshot
+from fastnet.types import Model
+from fastnet.util.warnings import warn
+
+__all__ = ["TraceGuard", "tracing"]
+
+# A change of these builds another plan, and thereby another program.
+_OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
+
+_live: WeakSet[TraceGuard] = WeakSet()
+
+
+class TraceGuard:
+    """A snapshot of the ops of a graph, of their models and, if it trains them, the optimizers."""
+
+    def __init__(self, models: list[Model], ops: list[Any], training: bool) -> None:
+        self._models, self._ops, self._training = models, ops, training
+        self.renew()
+        _live.add(self)
+
+    def renew(self) -> None:
+        """Compare with the present state from here on."""
+        self._optimizers = self._current_optimizers()
+        self._snapshot = Snapshot(self._roots(), self._skipped())
+        if self._snapshot.truncated is not None:
+            warn(
+                f"The ops lead to too much data to compare, at {self._snapshot.truncated}. Call "
+                "network.retrace() after a change of what lies beyond."
+            )
+
+    def first_change(self) -> str | None:
+        """Return the path of the first change, or None if nothing has changed."""
+        for model, then, now in zip(
+            self._models, self._optimizers, self._current_optimizers(), strict=True
+        ):
+            if now is not then:
+                return f"the optimizer of model '{name_of(model)}'"
+        return self._snapshot.first_change()
+
+    def _current_optimizers(self) -> list[Any]:
+        if not self._training:
+            return [None] * len(self._models)
+        return [get_metadata(model, "current_optimizer") for model in self._models]
+
+    def _roots(self) -> Iterator[tuple[str, Any]]:
+        """List what is compared, each under the name that the path of a change begins with."""
+        for index, op in enumerate(self._ops):
+            yield f"op {index} ({type(op).__name__})", op
+        for model, optimizer in zip(self._models, self._optimizers, strict=True):
+            owner = f"model '{name_of(model)}'"
+            yield owner, model
+            yield f"the optimizer of {owner}", optimizer
+            for layer in all_layers(model)[1:]:
+                yield f"layer '{layer.name}' of {owner}", layer
+            # Snapshots compare variables by identity, as they do tensors.
+            for variable in model.variables if model.built else ():
+                yield f"variable '{variable.name}' of {owner}", vars(variable)
+
+    def _skipped(self) -> Iterator[tuple[Any, str]]:
+        for op in self._ops:
+            yield from ((op, name) for name in _OF_PLANS)
+        for model in self._models:
+            for name in NAMES:
+                yield holder_of(model, name), name
+        layers = [layer for model in self._models for layer in all_layers(model)]
+        for owner in (*layers, *self._optimizers):
+            for name in BOOKKEEPING:
+                yield owner, name
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Keep guards valid through the changes that tracing makes, such as a counter in an op.
+
+    Such a change would otherwise cause each of two graphs of the same op to be traced again after
+    the other one, without end.
+    """
+    valid = [guard for guard in list(_live) if guard.first_change() is None]
+    try:
+        yield
+    finally:
+        for guard in valid:
+            guard.renew()
