@@ -18,6 +18,7 @@ PACKAGE = Path(fastnet.__file__).parent
 # `Snapshot`, `NestMap`, and `Contents`, which compares the training flags of a model's modules.
 KERNEL = {"_execute", "_guards", "_nest", "_watch"}
 MOST_FILES = 14
+MOST_COMPILED_FILES = 30
 
 
 def files_entered(use: Any) -> set[str]:
@@ -58,6 +59,32 @@ def test_an_eager_training_step_in_torch() -> None:
     print("\n".join(sorted(python | {f"{name}.pyx" for name in KERNEL})))
     assert all((PACKAGE / f"{name}.pyx").exists() for name in KERNEL)
     assert len(python) + len(KERNEL) <= MOST_FILES
+
+
+def test_a_compiled_training_step_in_torch() -> None:
+    model = fastnet.build(lambda: torch.nn.Linear(64, 10), optimizer_fn="adam")
+    network = fastnet.Network(
+        [
+            ModelOp(model, inputs="image", outputs="scores"),
+            CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
+            UpdateOp(model, loss_name="loss"),
+        ],
+        compile=fastnet.CompileOptions(backend="eager"),
+    )
+    batch = {"image": torch.randn(32, 64), "label": torch.randint(10, (32,))}
+
+    def use() -> None:
+        with network("train", epoch=1):
+            for _ in range(2):
+                network.run_step(batch)
+
+    use()
+    use()
+    # The first step of a context runs eagerly.
+    python = files_entered(use)
+    print("\n".join(sorted(python | {f"{name}.pyx" for name in (*KERNEL, "_trace")})))
+    assert [trace.fallback for trace in network.traces] == [None]
+    assert len(python) + len(KERNEL) + 1 <= MOST_COMPILED_FILES
 
 
 def test_no_file_is_longer_than_500_lines() -> None:

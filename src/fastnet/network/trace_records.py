@@ -53,6 +53,21 @@ class Records:
         self._instead = instead
         self._warned: set[str] = set()
         self._part: str | None = None
+        self._is_summarized = False
+
+    def summarize(self) -> None:
+        """Print once what was compiled, to the standard error, if it took over two seconds."""
+        compiled = [one for one in self.kept if one.compile_seconds and not one.fallback]
+        seconds = sum(one.seconds + one.compile_seconds for one in self.kept)
+        if self._is_summarized or seconds < 2.0 or sys.stderr is None or not is_main():
+            return
+        self._is_summarized = True
+        fallbacks = [one for one in self.kept if one.fallback]
+        print(
+            f"fastnet: compiled {len(compiled)} programs in {seconds:.0f} s, {len(fallbacks)} "
+            "fallbacks; see network.traces",
+            file=sys.stderr,
+        )
 
     def of(self, part: str) -> Records:
         """Return an object that adds records about a part of a step to the same list."""
@@ -85,9 +100,9 @@ class Records:
 
 @contextmanager
 def report_if_slow(what: str) -> Iterator[None]:
-    """Print a line if the body takes over two seconds and the standard error is a terminal."""
+    """Print a line to the standard error if the body takes over two seconds."""
     stream = sys.stderr
-    if stream is None or not stream.isatty() or not is_main():
+    if stream is None or not is_main():
         yield
         return
     timer = threading.Timer(2.0, print, [f"fastnet: {what} ..."], {"file": stream})

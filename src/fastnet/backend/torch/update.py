@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -346,12 +347,22 @@ class TorchUpdate(ModelUpdate):
                 f"'{name_of(self._model)}' from: nothing that it was made of needs gradients. "
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
-        if str(error).startswith(OVERWRITTEN):
+        if str(error).startswith(OVERWRITTEN) and self._may_be_parameter(str(error)):
             raise RuntimeError(
                 f"The gradients of '{name_of(self._model)}' need variables that an earlier "
                 "update in this step has overwritten. Pass defer=True to the UpdateOps of models "
                 "that work together with this one."
             ) from error
+
+    def _may_be_parameter(self, text: str) -> bool:
+        """Return whether autograd's error is about a tensor with the shape of a parameter."""
+        found = re.search(r"\[torch\.\w+ \[([\d, ]*)\]\]", text)
+        shape = found and sorted(int(size) for size in re.findall(r"\d+", found[1]))
+        models = (self._model, *self._others)
+        # A linear layer reads its weight transposed.
+        return shape is None or any(
+            sorted(one.shape) == shape for model in models for one in model.parameters()
+        )
 
 
 class OptimizerStep:

@@ -61,7 +61,7 @@ class TorchRunner(Runner):
         self._mixed_precision: Precision = network.mixed_precision
         if self._mixed_precision:
             self.around = "autocast", "autocast"
-        self._captured = None if network._options is None else _compiled_step(network, context)
+        self._compiled = None if network._options is None else _compiled_step(network, context)
 
     def open(self) -> None:
         """Move the active models and their optimizer state to the device.
@@ -84,6 +84,8 @@ class TorchRunner(Runner):
 
     def close(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
+        if self._compiled is not None:
+            self._compiled.records.summarize()
         if self._is_spread:
             for model in self.context.plan.models:
                 reshard(model)
@@ -113,7 +115,7 @@ class TorchRunner(Runner):
 
     def step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, timed by `meter` if there is one."""
-        captured = self._captured
+        captured = self._compiled
         if captured is None:
             return super().step(meter)
         if captured.refused is None:
@@ -140,7 +142,7 @@ class TorchRunner(Runner):
 
     def _titles(self) -> list[str]:
         found = titles(self.context.plan.ops)
-        first = None if self._captured is None else self._captured.title_of_first()
+        first = None if self._compiled is None else self._compiled.title_of_first()
         if first is not None:
             found[0] = first
         return found

@@ -79,11 +79,7 @@ class Accumulation:
 
     @contextmanager
     def as_before(self, before: Sequence[Merged]) -> Iterator[None]:
-        """Go back to what had been added up.
-
-        Args:
-            before: What `now` gave.
-        """
+        """Go back to what had been added up."""
         after = self.now()
         self._put(before)
         try:
@@ -92,12 +88,7 @@ class Accumulation:
             self._put(after)
 
     def put(self, merged: Sequence[Merged], kinds: Sequence[_Kind]) -> None:
-        """Go on from what a step has left.
-
-        Args:
-            merged: What counts now.
-            kinds: Of which kind the next step is.
-        """
+        """Go on from what a step has left."""
         self._put(merged)
         self._known = list(zip(merged, kinds, strict=True))
 
@@ -141,15 +132,7 @@ class Phase:
     def traced(
         self, stands_for: Mapping[int, torch.Tensor], sums: Iterable[torch.Tensor]
     ) -> Iterator[Callable[[], list[torch.Tensor]]]:
-        """Put other tensors into the places of the sums, while ops are traced.
-
-        Args:
-            stands_for: The tensors in the places of parameters, by the ids of these.
-            sums: A tensor for each of those that a step takes.
-
-        Yields:
-            What gives the sums that the ops have left, right after they have run.
-        """
+        """Put other tensors into the places of the sums, while ops are traced."""
         waiting = iter(sums)
         inside: list[Merged] = []
         for merged, kind in zip(self._merging.now(), self._kinds, strict=True):
@@ -175,14 +158,7 @@ class Phase:
             yield left
 
     def settle(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Let what a step has left count.
-
-        Args:
-            results: What the step has returned: what ops write, and then the sums.
-
-        Returns:
-            What ops write.
-        """
+        """Let what a step has left count."""
         end = len(results) - sum(len(one) for one in self._left if one is not None)
         others, sums = results[:end], list(results[end:])
         if self._copied is None:

@@ -104,22 +104,7 @@ def capture(
     phase: Phase | None = None,
     is_open: Sequence[bool] = (),
 ) -> Capture:
-    """Trace the ops of a plan, and leave everything as it was.
-
-    Args:
-        plan: The ops.
-        bound: The plan that runs them eagerly.
-        make: Makes the context manager around the ops of each step, or None.
-        keys: The keys that ops read from the batch.
-        values: Their values in a batch; only dtypes and shapes of tensors matter.
-        state: The other tensors that they read and write.
-        phase: The merged gradients that the step takes and returns, or None.
-        is_open: For each tensor of the batch, in order, whether the size of its axis 0 is open:
-            one size of two or more for all of them. Empty if none is.
-
-    Raises:
-        Uncapturable: If a compiled step would not do what the ops do eagerly.
-    """
+    """Trace the ops of a plan, and leave everything as it was."""
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
@@ -207,11 +192,7 @@ class _Tracer:
         self._saved.clear()
 
     def trace(self, opened: bool) -> Capture:
-        """Trace the ops, with the sizes open that are to be open.
-
-        Raises:
-            Uncapturable: If they cannot be traced.
-        """
+        """Trace the ops, with the sizes open that are to be open."""
         mode = fake_mode(opened)
         self._running = None
         reals = self._state.tensors
@@ -388,6 +369,7 @@ class _Tracer:
 
     def _describe(self, error: Exception) -> str:
         """Say where tracing has failed, and with what."""
+        walked = list(traceback.walk_tb(error.__traceback__))
         frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
@@ -403,6 +385,8 @@ class _Tracer:
         name = type(error).__name__
         if "DataDependent" in name or "DynamicOutputShape" in name or "data_depend" in first:
             what = "looks at the values of tensors"
+            if any(frame.f_code.co_name == "_detect_is_causal_mask" for frame, _ in walked):
+                what += " of a mask; pass is_causal= to the nn.Transformer"
         else:
             what = f"could not be traced: {name}: {first}"
         return f"{where}{line}{what}" if where or line else f"the ops {what}"

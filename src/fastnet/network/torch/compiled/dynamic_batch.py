@@ -28,17 +28,7 @@ class Rows(NamedTuple):
 def that_differ(
     keys: Sequence[str], forms: Sequence[Any], batch: Mapping[str, Any], values: Sequence[Any]
 ) -> Rows | None:
-    """Find the rows that a batch has more or fewer of than another one.
-
-    Args:
-        keys: The keys that ops read.
-        forms: The forms of their values in the other batch, with all sizes.
-        batch: The batch.
-        values: Its values of the keys.
-
-    Returns:
-        The rows; None if that is not all that they differ in, or if there are not several rows.
-    """
+    """Find the rows that a batch has more or fewer of than another one."""
     before, now = _slots(forms), _slots([KIND.form_of(value) for value in values])
     if len(before) != len(now):
         return None
@@ -59,14 +49,7 @@ def that_differ(
 
 
 def of_all(values: Sequence[Any]) -> Rows | None:
-    """Find the rows of a batch all of whose tensors have as many.
-
-    Args:
-        values: The values of the keys that ops read.
-
-    Returns:
-        The rows; None if there are none, or not several.
-    """
+    """Find the rows of a batch all of whose tensors have as many."""
     slots = _slots([KIND.form_of(value) for value in values])
     sizes = {_first(one) for one in slots} - {None}
     if len(sizes) != 1:
@@ -78,13 +61,7 @@ def of_all(values: Sequence[Any]) -> Rows | None:
 
 
 def open_forms(forms: Sequence[Any], is_open: Sequence[bool], length: Length) -> list[Any]:
-    """Put an open length in the place of the size of axis 0.
-
-    Args:
-        forms: The forms of values.
-        is_open: For which of their tensors, in order.
-        length: The length.
-    """
+    """Put an open length in the place of the size of axis 0."""
     opens = iter(is_open)
 
     def put(slot: Slot) -> Slot:

@@ -12,12 +12,7 @@ __all__ = ["environment"]
 
 
 def environment(device: str) -> tuple[Any, ...] | None:
-    """Return the settings of this thread that decide how torch computes on a kind of device.
-
-    Returns:
-        Settings to compare; None where modes, transforms or hooks of saved tensors are active, so
-        that steps cannot be captured.
-    """
+    """Return the settings of this thread that decide how torch computes on a kind of device."""
     if (
         modes_are_active()
         or transforms_are_active()

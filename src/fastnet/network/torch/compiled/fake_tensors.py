@@ -79,11 +79,7 @@ class OptimizerState:
         return list(chain.from_iterable(groups))
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return its state tensors, as they are now.
-
-        Raises:
-            Uncapturable: If something else than tensors is among them.
-        """
+        """Return its state tensors, as they are now."""
         found: list[torch.Tensor] = []
         for parameter, name in self.entries():
             value = self.optimizer.state[parameter][name]
@@ -184,11 +180,7 @@ class StepState:
             self.optimizers[id(optimizer)] = state
 
     def optimizer_tensors(self) -> list[torch.Tensor]:
-        """Return the state tensors of optimizers, then of their scalers, as they are now.
-
-        Raises:
-            Uncapturable: If something of it cannot be captured.
-        """
+        """Return the state tensors of optimizers, then of their scalers, as they are now."""
         optimizers = [one.tensors() for one in self.optimizers.values()]
         return list(chain.from_iterable([*optimizers, *map(tensors_of, self._scalers)]))
 
@@ -232,12 +224,7 @@ class StepState:
 
     @contextmanager
     def replaced(self, fakes: list[torch.Tensor], numbers: torch.Tensor) -> Iterator[None]:
-        """Put a fake tensor in the place of each tensor, and replace what optimizers do.
-
-        Args:
-            fakes: A fake tensor for each of `tensors`.
-            numbers: A fake tensor of the optimizers' numbers.
-        """
+        """Put a fake tensor in the place of each tensor, and replace what optimizers do."""
         by_id = self.by_id(fakes)
         self.taken = {}
         with ExitStack() as stack:

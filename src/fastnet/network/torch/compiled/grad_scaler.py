@@ -20,15 +20,7 @@ _METHODS = ("scale", "unscale_", "step", "update", "get_scale")
 
 
 def tensors_of(scaler: Any) -> list[torch.Tensor]:
-    """List what a scaler remembers: its scale, and for how many steps in a row all was finite.
-
-    Args:
-        scaler: The scaler.
-
-    Raises:
-        Uncapturable: If it is not torch's own, or remembers nothing yet, or has still to be told
-            that a step is over.
-    """
+    """List what a scaler remembers: its scale, and for how many steps in a row all was finite."""
     kind = type(scaler)
     if kind is not torch.amp.GradScaler:
         raise Uncapturable(f"the loss is scaled by a {kind.__name__}")
@@ -47,11 +39,7 @@ def tensors_of(scaler: Any) -> list[torch.Tensor]:
 
 
 def numbers_of(scaler: Any) -> list[float]:
-    """List the numbers that a scaler goes by.
-
-    Args:
-        scaler: The scaler.
-    """
+    """List the numbers that a scaler goes by."""
     return [
         float(scaler.get_growth_factor()),
         float(scaler.get_backoff_factor()),
@@ -76,12 +64,7 @@ class ScalerInTrace:
         self._stepped: set[int] = set()
 
     def scales_for(self, optimizer: Any, take: TakeStep) -> None:
-        """Have an optimizer use it.
-
-        Args:
-            optimizer: The optimizer.
-            take: Takes its step, but where it is given a tensor that is True.
-        """
+        """Have an optimizer use it."""
         self._takes[id(optimizer)] = take
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -139,11 +122,7 @@ class ScalerInTrace:
         self._stepped.clear()
 
     def check_updated(self) -> None:
-        """Refuse what a step would leave to the next one.
-
-        Raises:
-            Uncapturable: If it has looked at gradients since its last update.
-        """
+        """Refuse what a step would leave to the next one."""
         if self._overflown:
             raise Uncapturable("the ops look at scaled gradients without updating the scale")
 

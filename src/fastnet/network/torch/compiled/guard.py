@@ -59,6 +59,12 @@ class Guard(Snapshot):
         found = (index for index, (name, _) in enumerate(ops) if path.startswith(name))
         return next(found, None)
 
+    def first_change_is_number(self) -> bool:
+        """Return whether the first change is one of a Python int or float."""
+        index = self._next_change(0)
+        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        return position >= 0 and type(values[position]) in (int, float)
+
     def first_changed_op(self) -> int | None:
         """Return the index of the first op from which a change is reachable."""
         changed = (root - self._first_op for root in self.changed_roots())

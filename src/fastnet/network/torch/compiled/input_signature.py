@@ -52,17 +52,7 @@ KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, 
 
 
 def require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
-    """Refuse a value of the batch that a graph cannot take.
-
-    Args:
-        key: Its key.
-        value: The value.
-        device: Where the step runs.
-        place: The place of the op that reads it first.
-
-    Raises:
-        Uncapturable: If it is one.
-    """
+    """Refuse a value of the batch that a graph cannot take."""
     for leaf in all_in(value):
         kind = type(leaf)
         if kind is torch.Tensor:
@@ -86,11 +76,7 @@ def require_plain(key: str, value: Any, device: torch.device, place: int | None)
 
 
 def all_in(value: Any) -> list[Any]:
-    """List the leaves of a value; what is no list, tuple or dict is one.
-
-    Args:
-        value: The value.
-    """
+    """List the leaves of a value; what is no list, tuple or dict is one."""
     if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
         return [leaf for part in value for leaf in all_in(part)]
     if type(value) is dict:
@@ -99,9 +85,5 @@ def all_in(value: Any) -> list[Any]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """List the tensors among the leaves of a value.
-
-    Args:
-        value: The value.
-    """
+    """List the tensors among the leaves of a value."""
     return [leaf for leaf in all_in(value) if isinstance(leaf, torch.Tensor)]

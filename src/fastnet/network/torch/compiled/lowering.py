@@ -66,20 +66,7 @@ def lower(
     options: CompileOptions,
     size: int | None = None,
 ) -> Lowered:
-    """Compile what was traced.
-
-    Args:
-        capture: What was traced.
-        options: How it is to be compiled.
-        size: Where a size is open, how large it is mostly.
-
-    Returns:
-        The function.
-
-    Raises:
-        Uncapturable: If what has an open size is for a single one.
-        Exception: Whatever the compiler raises.
-    """
+    """Compile what was traced."""
     graph, mode = capture.graph, capture.mode
     # a compiler that keeps programs on disk keeps conditions on what it is given as a number
     sizes = [] if capture.size is None else [capture.size]
@@ -163,12 +150,7 @@ def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
 
 
 def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
-    """Return what takes small products of matrices apart, for a compiler to make loops of.
-
-    Args:
-        others: What takes products apart that are not small.
-        length: Gives the length of an axis.
-    """
+    """Return what takes small products of matrices apart, for a compiler to make loops of."""
     product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
     def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,14 +17,7 @@ __all__ = ["noting", "require_once"]
 
 @contextmanager
 def noting(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:
-    """Take down which ops would step their schedulers while ops are traced, and let none do so.
-
-    Args:
-        ops: The ops in force.
-
-    Yields:
-        Those ops, in order; a program has them do so after each of its steps.
-    """
+    """Take down which ops would step their schedulers while ops are traced, and let none do so."""
     noted: list[LRSchedule] = []
     with ExitStack() as stack:
         for op in ops:
@@ -39,16 +32,7 @@ def noting(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:
 
 
 def require_once(noted: Sequence[LRSchedule], ops: Sequence[Any], taken: dict[int, int]) -> None:
-    """Refuse schedulers that step between updates of one step, of which each has a rate of its own.
-
-    Args:
-        noted: The ops that step schedulers.
-        ops: The ops in force.
-        taken: How many steps each optimizer has taken, by its id.
-
-    Raises:
-        Uncapturable: If there is one.
-    """
+    """Refuse schedulers that step between several updates of one step."""
     for op in noted:
         if (
             taken.get(id(get_metadata(op.model, "current_optimizer")), 0) != 1

@@ -53,14 +53,7 @@ class Rule:
         return [name for name in self.numbers if name not in _PAIRS]
 
     def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
-        """List the numbers of a group, in order.
-
-        Args:
-            group: One of the optimizer's `param_groups`.
-
-        Raises:
-            Uncapturable: If one of them is no number, such as a tensor.
-        """
+        """List the numbers of a group, in order."""
         found: list[float] = []
         for name in self.numbers:
             if name in _PAIRS:
@@ -77,18 +70,7 @@ class Rule:
         return found
 
     def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a group must stay as it is, of which an update is told.
-
-        Args:
-            group: One of the optimizer's `param_groups`.
-
-        Returns:
-            The other settings by name, and of each number whether it is nothing: that is left out
-            of the arithmetic, as torch leaves it out.
-
-        Raises:
-            Uncapturable: If one of them is no plain value.
-        """
+        """Return what of a group must stay as it is, of which an update is told."""
         found: dict[str, Any] = {}
         for name in (*self.settings, "capturable", "differentiable"):
             # which AdamW of older versions does not say of itself
@@ -110,17 +92,7 @@ def _sign_of(number: float) -> int:
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
-    """Find how an optimizer updates.
-
-    Args:
-        optimizer: The optimizer.
-
-    Returns:
-        Its rule.
-
-    Raises:
-        Uncapturable: If a captured step cannot do what the optimizer does.
-    """
+    """Find how an optimizer updates."""
     kind = type(optimizer)
     rule = next((one for one in _RULES if one.kind is kind), None)
     name = kind.__name__
@@ -148,11 +120,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
 
 
 def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer has still to make what it remembers, by a first step.
-
-    Args:
-        optimizer: The optimizer.
-    """
+    """Return whether an optimizer has still to make what it remembers, by a first step."""
     if optimizer.state:
         return False
     try:

@@ -80,6 +80,7 @@ class Program:
         self.outputs = list(capture.outputs)
         self.is_verified = False
         self.unverified: str | None = None
+        self.changed_number: str | None = None
         self._around = around
         self._device = state.device.type
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
@@ -171,6 +172,7 @@ class Program:
         if not self._guard.is_unchanged():
             change = self._guard.first_change()
             if change is not None:
+                self.changed_number = change if self._guard.first_change_is_number() else None
                 return f"{change} has changed"
         if self.state.has_other_optimizers():
             return "another optimizer is current"

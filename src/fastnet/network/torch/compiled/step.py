@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -42,6 +43,7 @@ __all__ = ["CompiledStep", "never_captured"]
 
 # what changes in each step would have all of them traced
 _MOST_IN_A_ROW = 4
+_MOST_OF_A_NUMBER = 2
 _MOST_PROGRAMS = 64
 _IN_PROGRAM = (
     "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
@@ -63,16 +65,7 @@ Told = Callable[[str, float, float], None]
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever it is fed with.
-
-    Args:
-        plan: The ops.
-        device: Where they run.
-        spread: Whether there are processes that communicate.
-
-    Returns:
-        The reason; None if steps can perhaps be captured.
-    """
+    """Return why no step of a plan can be captured, whatever it is fed with."""
     if device.type not in ("cpu", "cuda"):
         return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if spread:
@@ -122,7 +115,7 @@ class CompiledStep:
         self._device = device
         self._move, self._release = handling.move, handling.release
         self._options = options
-        self._records = records
+        self.records = records
         self._keys = sorted(plan.kernel.resolution.device_inputs.names())
         self._programs: list[Program] = []
         self._current: Program | None = None
@@ -133,6 +126,8 @@ class CompiledStep:
         self._made = 0
         self._misses = 0
         self._steps = 0
+        # How often the ops were traced again because of a number, by its path.
+        self._numbers: Counter[str] = Counter()
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
         self._step_of: Callable[[BoundPlan], RunStep] | None = None
@@ -152,15 +147,10 @@ class CompiledStep:
         return None if self._first is None else op_title(self._first)
 
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
-        """Have all steps run op by op.
-
-        Args:
-            reason: Why.
-            context: The state that ops are given.
-        """
+        """Have all steps run op by op."""
         if self._refused != reason:
             self._refused = reason
-            self._records.add(context, "first step", fallback=reason)
+            self.records.add(context, "first step", fallback=reason)
 
     def step(
         self,
@@ -170,15 +160,7 @@ class CompiledStep:
         called: Callable[[], None] | None = None,
         told: Told | None = None,
     ) -> RunStep:
-        """Return the function that runs the steps of a context.
-
-        Args:
-            step_of: Returns the function that runs steps by a bound plan.
-            bound: The plan that runs the ops eagerly.
-            make: Makes what is entered around the ops of each step, or None.
-            called: Called after a program has run, or None.
-            told: Told of what is traced in a step, or None.
-        """
+        """Return the function that runs the steps of a context."""
         self._bound, self._make, self._step_of = bound, make, step_of
         if self._layout.takes_gradients and self._merging is None:
             merging = Accumulation(self._layout.ops)
@@ -223,18 +205,7 @@ class CompiledStep:
         batch: Mapping[str, Any],
         moved: Mapping[str, Any],
     ) -> tuple[dict[str, Any] | None, str | None]:
-        """Run a step by a program, if it is one for it.
-
-        Args:
-            program: The program.
-            eager: Runs the step op by op.
-            called: Called after the program has run, or None.
-            batch: The batch.
-            moved: What of it ops read, where they run.
-
-        Returns:
-            The result, or None and why it is not.
-        """
+        """Run a step by a program, if it is one for it."""
         if not program.is_of_phase():
             return None, _OTHER_PHASE
         reason = program.difference()
@@ -339,7 +310,7 @@ class CompiledStep:
             # for as long as it is there, which may be for good
             if not self._programs and not self._is_looked_at:
                 self._is_looked_at = True
-                self._records.add(context, "first step", fallback=_LOOKED_AT)
+                self.records.add(context, "first step", fallback=_LOOKED_AT)
             return
         if any(map(_waits, updates_in(self._layout.ops))):
             return  # for a step that does update
@@ -359,6 +330,16 @@ class CompiledStep:
             return
         if reason is None:
             reason = "first step" if not self._programs else difference or _OTHER_KIND
+        number = next((one.changed_number for one in self._programs if one.changed_number), None)
+        if number is not None and f"{number} has changed" == reason:
+            self._numbers[number] += 1
+            if self._numbers[number] == _MOST_OF_A_NUMBER:
+                self.refuse(
+                    f"{number} is a number that keeps changing, and each value would be compiled; "
+                    "hold it in a tensor, or put it into the batch",
+                    context,
+                )
+                return
         self._misses += reason not in _KINDS
         if self._misses > _MOST_IN_A_ROW:
             self._programs.clear()
@@ -397,11 +378,7 @@ class CompiledStep:
         context: Mapping[str, Any],
         reason: str,
     ) -> tuple[str, float, float]:
-        """Make a program of the ops, or refuse to.
-
-        Returns:
-            Why, and the seconds that tracing and compiling took.
-        """
+        """Make a program of the ops, or refuse to."""
         started = time.perf_counter()
         rows = self._rows(batch, values)
         if rows is not None:
@@ -426,14 +403,14 @@ class CompiledStep:
                 if failed.index and self._make is None and can_split(self._layout, failed.index):
                     self._split_at(failed.index)
                 seconds = traced - started, ended - traced
-                self._records.add(context, reason, *seconds, fallback=self._refused)
+                self.records.add(context, reason, *seconds, fallback=self._refused)
                 return reason, *seconds
         self._made += 1
         self._programs.append(program)
         self._current = program
         program.unverified = reason_to_skip(program, self._options)
         seconds = traced - started, time.perf_counter() - traced
-        self._records.add(context, reason, *seconds, unverified=program.unverified)
+        self.records.add(context, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
     def _run_in_two(self, run: RunStep, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,7 +425,7 @@ class CompiledStep:
     def _split_at(self, count: int) -> None:
         """Compile the first ops by themselves from the next step on."""
         what = f"{self._layout.describe(0)} to {self._layout.describe(count - 1)}"
-        records = self._records.of(what)
+        records = self.records.of(what)
 
         def make_steps(plan: ExecutionPlan) -> CompiledStep:
             return CompiledStep(plan, self._options, records, Handling(), self._device)
@@ -485,20 +462,7 @@ class CompiledStep:
         context: Mapping[str, Any],
         rows: Rows | None,
     ) -> tuple[Program, float]:
-        """Trace the ops and compile them.
-
-        Args:
-            values: What they are traced with.
-            around: What is around the step.
-            context: The state that ops are given.
-            rows: Of what there may be more or fewer; None for a program of one size.
-
-        Returns:
-            The program, and when tracing ended.
-
-        Raises:
-            _Failed: Whatever it is, the step has been run.
-        """
+        """Trace the ops and compile them."""
         plan = self._layout
         assert self._bound is not None
         is_open = () if rows is None else rows.is_open
