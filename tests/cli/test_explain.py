@@ -34,15 +34,6 @@ def test_text(explanation: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "(y -> z)" not in printed  # not in this mode
 
 
-def test_without_options_it_is_the_first_training_step(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", "networks:network"]) == 0
-    printed = capsys.readouterr().out
-    assert "mode 'train', epoch 1" in printed
-    assert "neither read" not in printed  # all outputs are wanted back
-
-
 @pytest.mark.parametrize("form", ["json", "mermaid", "dot"])
 def test_forms(form: str, explanation: Any, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["explain", "networks.py:make_network", *OPENING]
@@ -60,15 +51,6 @@ def test_a_picture_needs_graphviz(
     monkeypatch.setenv("PATH", str(folder))
     assert main(["explain", "networks.py:make_network", "--output", "graph.svg"]) == 2
     assert "needs Graphviz" in capsys.readouterr().err
-
-
-def test_what_is_no_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "networks.py:make_netwrk"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == (
-        "fastnet: networks.py has no 'make_netwrk'. Did you mean networks.py:make_network?\n"
-    )
 
 
 def test_a_network_that_could_not_be_opened(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -31,17 +29,6 @@ def test_a_network(place: str, folder: Path) -> None:
     network = load_network(place)
     with network(mode="infer", epoch=1):
         assert network.ctx_outputs == {"y", "nobody_reads_this"}
-
-
-def test_a_file_in_another_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    # it imports a module that lies beside it
-    network = load_network(f"{folder / 'networks.py'}:network")
-    assert len(network.ops) == 3
-    # AutoGraph reads the source of its functions.
-    assert "FACTOR" in inspect.getsource(sys.modules["networks"].make_network)
 
 
 @pytest.mark.parametrize(
@@ -80,19 +67,6 @@ def test_a_file_that_has_the_name_of_another_module(module: ModuleType, folder: 
     assert sys.modules[name] is module
 
 
-def test_a_file_that_fails_is_run_again_once_it_is_corrected(folder: Path) -> None:
-    with pytest.raises(ModuleNotFoundError):
-        load_network("broken.py:network")
-    (folder / "broken.py").write_text("from networks import network  # with another length\n")
-    assert load_network("broken.py:network") is load_network("networks:network")
-
-
-@pytest.mark.parametrize("place", ["broken:network", "broken.py:network"])
-def test_a_fault_inside_of_the_module_is_its_own(place: str, folder: Path) -> None:
-    with pytest.raises(ModuleNotFoundError, match="a_package_that_is_nowhere"):
-        load_network(place)
-
-
 def test_random_data() -> None:
     (batch,) = load_batches(
         "image:float32:32x1x8x8,label:int64:500:10,flag:bool:40,bit:uint8:40,half:float16:3",
@@ -111,12 +85,6 @@ def test_random_data() -> None:
     assert 0.9 < float(batch["image"].std()) < 1.1
     assert set(batch["label"].tolist()) == set(range(10))
     assert set(batch["bit"].tolist()) == {0, 1}
-
-
-def test_random_data_are_the_same_each_time() -> None:
-    first, again = (load_batches("x:float64:5,y:int8:5:100", "torch", 1)[0] for _ in range(2))
-    for key, value in first.items():
-        np.testing.assert_array_equal(value, again[key])
 
 
 @pytest.mark.tf
@@ -184,20 +152,3 @@ def test_not_a_batch(asked: str, parts: list[str], folder: Path) -> None:
     assert len(message) < 500
     for part in parts:
         assert part in message
-
-
-@pytest.mark.parametrize("kind", ["text", "pickle", "one array", "nothing"])
-def test_a_file_that_is_none_of_arrays(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "batch.npz"
-    if kind == "text":
-        path.write_text("x, y\n1, 2\n")
-    elif kind == "nothing":
-        path.touch()
-    elif kind == "one array":
-        with path.open("wb") as file:
-            np.save(file, np.ones(3))
-    else:
-        np.savez(path, x=np.array([{"a": 1}], dtype=object))
-    pattern = rf"^--batch: {re.escape(repr(str(path)))} cannot be read as an .npz file"
-    with pytest.raises(UsageError, match=pattern):
-        load_batches(str(path), "torch", 1)

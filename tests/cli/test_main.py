@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
 
 import pytest
 
@@ -84,25 +83,6 @@ def test_arguments_that_are_refused(
         assert part in message
 
 
-@pytest.mark.parametrize(("installed", "told"), [("1.2.3", "1.2.3"), (None, "0+unknown")])
-def test_version(
-    installed: str | None,
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def version(name: str) -> str:
-        if installed is None:
-            raise metadata.PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr() == (f"fastnet {told}\n", "")
-
-
 def test_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -146,13 +126,3 @@ def as_a_module(*words: str) -> subprocess.CompletedProcess[str]:
 def test_as_a_module(words: list[str], status: int, out: str, err: str) -> None:
     done = as_a_module(*words)
     assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
-
-
-@pytest.mark.parametrize(
-    "words", [["--verzion"], ["--version=3"], ["nosuch"], ["explain"], ["bench", "nosuch"]]
-)
-def test_no_words_end_in_a_traceback(words: list[str]) -> None:
-    done = as_a_module(*words)
-    assert done.returncode == 2
-    assert "usage: fastnet" in done.stderr
-    assert "Traceback" not in done.stderr

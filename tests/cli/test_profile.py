@@ -81,27 +81,6 @@ def test_what_is_run(counting: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "eval: 4 steps" in capsys.readouterr().out
 
 
-def test_the_defaults(counting: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "counting:network", "--batch", "counting:batches"]) == 0
-    seen = counting().seen
-    assert len(seen) == 105  # 100 are measured
-    assert {each[:3] for each in seen} == {("train", 1, False)}
-    assert "train: 100 steps" in capsys.readouterr().out
-
-
-def test_eager(counting: Any) -> None:
-    asked = ["--batch", "counting:batches", "--steps", "2", "--eager"]
-    assert main(["profile", "counting:network", *asked]) == 0
-    assert {each[2] for each in counting().seen} == {True}
-
-
-def test_outputs(folder: Path, tmp_path: Path) -> None:
-    options = ["--steps", "3", "--outputs", "y,z", "--json", "made.json"]
-    assert main([*COMMAND, *options]) == 0
-    rows = Profile.from_json(tmp_path / "made.json").rows
-    assert {row.name for row in rows if row.kind == "output"} == {"y", "z"}
-
-
 def test_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = pytest.importorskip("matplotlib.image")
     options = ["--json", "made.json", "--trace", "made.trace", "--plot", "made.png"]
@@ -124,23 +103,6 @@ def test_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     before, after = (Profile.from_json(folder / f"{name}.json") for name in ("before", "after"))
     assert printed == f"{after}\n\n{before.compare(after)}\n"
-
-
-@pytest.mark.tf
-def test_in_tensorflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tensorflow")
-    (folder / "networks.py").write_text(
-        "from fastnet import TFNetwork\n"
-        "from fastnet.op.tensorop import LambdaOp\n"
-        "network = TFNetwork([LambdaOp(fn=lambda x: x * 2, inputs='x', outputs='y')])\n"
-    )
-    command = ["profile", "networks:network", "--batch", "x:float32:2x3", "--steps", "4"]
-    assert main([*command, "--json", "graph.json"]) == 0
-    assert main([*command, "--eager", "--json", "eager.json"]) == 0
-    graph, eager = (Profile.from_json(folder / f"{name}.json") for name in ("graph", "eager"))
-    assert {row.name for row in eager.rows if row.kind == "op"} == {"LambdaOp(x) -> y"}
-    assert not [row for row in graph.rows if row.kind == "op"]
-    assert [row.count for row in graph.rows if row.kind == "graph"] == [4]
 
 
 def test_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,26 +128,12 @@ def test_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "train: 2 steps, which trained the models" in capsys.readouterr().out
 
 
-def test_the_least_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMAND, "--steps", "9", "--json", "before.json"]) == 0
-    assert main([*COMMAND, "--steps", "9", "--compare", "before.json", "--least", "2.5"]) == 0
-    assert "more than the noise and 2.5 %" in capsys.readouterr().out
-
-
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Return what is said of a command that is refused."""
     assert main(list(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     return printed.err.removeprefix("fastnet: ").removesuffix("\n")
-
-
-@pytest.mark.parametrize("shape", ["9" * 5000, "3x", "1e9"])
-def test_a_batch_of_no_shape(folder: Path, capsys: pytest.CaptureFixture[str], shape: str) -> None:
-    message = told(capsys, "profile", "networks:network", "--batch", f"x:float32:{shape}")
-    assert message.startswith("--batch: ")
-    assert "\n" not in message
-    assert len(message) < 500
 
 
 def test_a_batch_without_a_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,14 +191,3 @@ def test_a_picture_without_matplotlib(
     assert told(capsys, *COMMAND, "--plot", "made.png") == (
         "--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'"
     )
-
-
-def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:
-    (folder / "faulty.py").write_text(
-        "from fastnet import TorchNetwork\n"
-        "from fastnet.op.tensorop import LambdaOp\n"
-        "network = TorchNetwork([LambdaOp(fn=lambda x: 1 // 0, inputs='x', outputs='y')])\n"
-    )
-    with pytest.raises(ZeroDivisionError) as caught:
-        main(["profile", "faulty.py:network", "--batch", "x:float32:2x3"])
-    assert any("faulty.py" in str(entry.path) for entry in caught.traceback)

@@ -13,7 +13,6 @@ tf = pytest.importorskip("tensorflow")
 
 import torch
 
-import fastnet
 from fastnet.backend import load_model, save_model, set_lr
 from fastnet.schedule import EpochScheduler
 from tests.conformance.frameworks import Framework, make_layers
@@ -94,14 +93,6 @@ class TestRoundTrip:
         assert same(fw, trained(fw, other), trained(fw, fresh))
         assert not same(fw, trained(fw, model), other)
         assert same(fw, made(fw, seed=2, weights_path=path), made(fw, weights_path=path))
-
-    def test_saving_changes_nothing(self, fw: Framework, tmp_path: Path) -> None:
-        model, twin = made(fw), made(fw)
-        for seed in (0, 1):
-            for one in (model, twin):
-                trained(fw, one, seed=seed)
-            save_model(model, tmp_path, save_optimizer=True)
-        assert same(fw, model, twin)
 
     @pytest.mark.parametrize("last", [1, 3])
     def test_each_optimizer_of_a_schedule(self, fw: Framework, tmp_path: Path, last: int) -> None:
@@ -198,12 +189,3 @@ class TestErrors:
         beside.write_bytes(good)
         Path(path).write_bytes(Path(path).read_bytes()[:-300] if content is None else content)
         self.refused(fw, path, ValueError, path, "damaged")
-
-
-def test_a_folder_is_none_of_its_files(
-    fw: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = save_model(made(fw), "")
-    assert os.path.samefile(path, tmp_path / os.path.basename(path))
-    assert fastnet.build(lambda: fw.make_model(LAYERS), None, weights_path=path) is not None

@@ -233,19 +233,6 @@ class TestNothingHappens:
             assert set(network.run_step({"x": torch.ones(1)})) == {"x", "y"}
         assert (explanation.mode, explanation.epoch) == ("eval", 2)
 
-    def test_changed_lists_are_noticed(self) -> None:
-        network = TorchNetwork([passing("x", "y")])
-        network.ops.append(passing("y", "z"))
-        assert [item.outputs for item in network.explain("infer").ops] == [("y",), ("z",)]
-
-    def test_keys_are_those_that_an_opening_would_go_by(self) -> None:
-        op = passing("x", "y")
-        network = TorchNetwork([op])
-        op.outputs = ["z"]
-        assert network.explain("infer").ops[0].outputs == ("z",)
-        network.retrace()
-        assert network.explain("infer").ops[0].outputs == ("z",)
-
 
 class _Fails:
     """A scheduler that does not know what to give."""

@@ -12,7 +12,6 @@ from typing import Any
 import pydot
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastnet.explain import Explanation
 from fastnet.network import TorchNetwork
@@ -142,20 +141,6 @@ def test_awkward_keys(key: str) -> None:
     assert nodes["op0"] == f"0 Fuse\n· LambdaOp: {key} -> y"
 
 
-@given(
-    st.text(
-        st.characters(exclude_categories=["Cs"], exclude_characters=":;"), min_size=1, max_size=8
-    )
-)
-@settings(max_examples=25)
-def test_any_key(key: str) -> None:
-    op = LambdaOp(lambda x: x, "x", "y")
-    op.inputs = [key]
-    explanation = TorchNetwork([op]).explain("infer")
-    _, edges, _ = parse_mermaid(explanation.to_mermaid())
-    assert ("batch", "op0", key) in edges
-
-
 def test_postprocessing() -> None:
     network = TorchNetwork(
         [LambdaOp(lambda x, w: x * w, ["x", "w"], "y")],
@@ -205,12 +190,3 @@ def test_a_picture_is_drawn_by_graphviz(tmp_path: Path, monkeypatch: pytest.Monk
 def test_graphviz_draws_it(tmp_path: Path) -> None:
     TorchNetwork([LambdaOp(abs, "x", "y")]).explain("infer").plot(tmp_path / "graph.svg")
     assert "LambdaOp" in (tmp_path / "graph.svg").read_text(encoding="utf-8")
-
-
-def test_a_network_without_ops() -> None:
-    explanation = TorchNetwork([]).explain("infer")
-    assert parse_mermaid(explanation.to_mermaid()) == (
-        {"batch": "batch", "result": "result"},
-        set(),
-        set(),
-    )

@@ -75,9 +75,3 @@ def test_values_of_each_scheduler() -> None:
         "postprocessing[0]",
         "slicers[0]",
     ]
-
-
-def test_nothing_is_scheduled() -> None:
-    explanation = TorchNetwork([passing("a")]).explain()
-    assert explanation.schedules == ()
-    assert "Schedules" not in str(explanation)

@@ -73,29 +73,3 @@ def explanation() -> Explanation:
 def test_the_whole_text() -> None:
     assert str(explanation()) == TEXT
     assert max(map(len, TEXT.splitlines())) <= 96
-
-
-def test_in_short() -> None:
-    assert repr(explanation()) == (
-        "<Explanation of TorchNetwork: mode 'train', epoch 2, 5 ops, 2 findings>"
-    )
-
-
-def standardise(x: torch.Tensor) -> torch.Tensor:
-    return x - x.mean()
-
-
-def test_which_function_an_op_calls() -> None:
-    network = TorchNetwork(
-        [
-            LambdaOp(standardise, "x", "y"),
-            EpochScheduler({1: LambdaOp(torch.abs, "y", "size"), 2: LambdaOp(torch.exp, "y", "z")}),
-        ]
-    )
-    explanation = network.explain("infer", desired_output_keys=["y"])
-    assert "  0  LambdaOp[standardise]  x -> y\n" in str(explanation)
-    assert [finding.text for finding in explanation.findings] == [
-        "Nothing needs op 1, LambdaOp[abs] (y -> size): 'size' is neither read nor returned."
-    ]
-    assert explanation.schedules[0].values[1] == (2, "LambdaOp[exp] (y -> z)")
-    assert "0 LambdaOp#91;standardise#93;" in str(explanation.to_mermaid())

@@ -84,29 +84,6 @@ def test_where_an_opening_fails() -> None:
     assert network.explain("train").error is None
 
 
-def test_it_traces_nothing() -> None:
-    network = network_of()
-    str(network.explain())
-    assert network.traces == ()
-
-
-def test_an_op_nobody_needs() -> None:
-    explanation = network_of(twice("volume", "heat")).explain("train", 1, "", ["loss"])
-    assert [finding.kind for finding in explanation.findings] == [
-        "unneeded_op",
-    ]
-    assert explanation.findings[0].text == (
-        "Nothing needs op 3, LambdaOp (volume -> heat): 'heat' is neither read nor returned."
-    )
-
-
-def test_optimizers_are_named() -> None:
-    network = network_of()
-    assert network.explain("train", 1).models == {"line": "SGD (learning rate 0.01)"}
-    assert network.explain("train", 3).models == {"line": "Adam (learning rate 0.001)"}
-    assert str(network.explain()).startswith("TFNetwork in mode 'train', epoch 1\n")
-
-
 @pytest.mark.filterwarnings("ignore:Steps of mode")
 def test_whether_steps_are_compiled() -> None:
     def said(network: TFNetwork, mode: str = "infer") -> list[str]:

@@ -76,23 +76,3 @@ def test_what_the_steps_that_are_skipped_compiled() -> None:
     (section,) = (profile := fastnet.profile(net, ones(4), mode="infer", skip=0, steps=3)).sections
     assert len(named(section, "trace")) == 2
     assert beside(profile) == {}
-
-
-def test_in_a_block_that_skips_all_its_steps() -> None:
-    net = network()
-    with fastnet.profile(net, skip=9) as profile, net("infer", 1):
-        net.run_step(ones())
-    assert profile.sections == ()
-    assert list(beside(profile)) == ["trace: first step", "compile: first step"]
-
-
-def test_what_cannot_be_captured() -> None:
-    net = network(lambda x: x + x.sum().item())
-    with fastnet.profile(net) as profile, net("infer", 1):
-        with pytest.warns(UserWarning, match="run op by op"):
-            net.run_step(ones())
-        for _ in range(2):
-            net.run_step(ones())
-    (section,) = profile.sections
-    assert named(section, "trace") == {"trace: first step": 1}
-    assert named(section, "op") == {"LambdaOp(x) -> y": 3}

@@ -6,7 +6,6 @@ A made-up device stands in for the GPU. That a GPU does it is tested in test_cud
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile
 from tests.network.programs import batches, built, line, regression
 from tests.network.torch.test_devices import Machine, machine
-from tests.profiling.trace_format import bounds, validate
+from tests.profiling.trace_format import validate
 
 __all__ = ["machine"]
 
@@ -94,38 +93,6 @@ def test_the_times_of_the_device(events: list[str]) -> None:
     assert "device mean" in str(profiled())
 
 
-def test_recording_is_no_part_of_the_step(events: list[str]) -> None:
-    (section,) = profiled().sections
-    (measuring,) = [row for row in section.rows if row.kind == "measuring"]
-    assert not measuring.in_step
-    assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
-
-
-def test_copies_and_the_wait_have_rows(events: list[str], machine: Machine) -> None:
-    (section,) = profiled().sections
-    found = {row.title: row.bytes for row in section.rows if row.kind in ("input", "output")}
-    assert found == {"input x": 8, "input big": 20000, "output y": 8, "output z": 8}
-    assert [row.name for row in section.parts if row.kind == "wait"] == ["wait for the device"]
-    assert machine.moves() == ["in", "in", "out", "out", "wait"] * 3
-
-
-def test_a_slow_copy_of_a_large_key_is_found(
-    events: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to = torch.Tensor.to
-
-    def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.nbytes > 1000:
-            time.sleep(2e-3)
-        return to(tensor, *args, **kwargs)
-
-    monkeypatch.setattr(torch.Tensor, "to", copy)
-    (section,) = profiled().sections
-    slowest = max(section.parts, key=lambda row: row.p50)
-    assert (slowest.title, slowest.bytes) == ("input big", 20000)
-    assert slowest.p50 >= 2e-3
-
-
 def test_a_step_that_fails_leaves_no_times(events: list[str]) -> None:
     def fail(y: Any) -> Any:
         if y.sum() > 2:
@@ -163,29 +130,6 @@ def test_deferred_updates_have_their_time_too(events: list[str], tmp_path: Path)
         for event in validate(json.loads((tmp_path / "trace.json").read_text()))["device"]
     ]
     assert names[3::4] == ["deferred updates"] * 2
-
-
-def test_too_many_events_are_read_at_once(
-    events: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastnet.profiling.device_events._MAX_PENDING", 3)
-    (section,) = profiled(8).sections
-    assert events.count("synchronize") == 4
-    assert [row.device_mean for row in section.rows if row.kind == "op"] == [
-        pytest.approx(BETWEEN / 1e3)
-    ] * 2
-
-
-def test_the_device_is_a_track_of_its_own(events: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    profiled().to_trace(path)
-    tracks = validate(json.loads(path.read_text()))
-    assert set(tracks) == {"host", "device"}
-    ops = ["LambdaOp[run](x) -> y", "LambdaOp[run](y, big) -> z"]
-    assert [event["name"] for event in tracks["device"]] == ops * 3
-    for event in tracks["device"]:
-        first, last = bounds(event)
-        assert last - first == round(BETWEEN * 1e6)
 
 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)

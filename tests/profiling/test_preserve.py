@@ -146,17 +146,6 @@ def test_a_buffer_that_the_step_fills_is_empty_again() -> None:
     assert "mean" not in model.state_dict()
 
 
-def test_steps_are_real_ones_meanwhile() -> None:
-    network = make()
-    (model,) = network.models
-    seen = []
-    network.ops[0].fn = lambda x: seen.append(model.last.weight.detach().clone()) or x
-    fastnet.profile(network, batch(), steps=4, skip=0)
-    assert len(seen) == 4
-    assert not any(map(torch.equal, seen, seen[1:]))
-    assert torch.equal(seen[0], model.last.weight)
-
-
 def test_it_is_put_back_after_a_step_that_fails() -> None:
     network = make()
     train(network, 2)
@@ -185,19 +174,6 @@ def test_every_optimizer_of_a_scheduler() -> None:
             fastnet.profile(network, batch(), epoch=3, steps=4)
         losses.append(found + train(network, 3, epoch=1) + train(network, 3, epoch=3))
     assert losses[0] == losses[1]
-
-
-def test_it_is_said() -> None:
-    network = make()
-    kept = fastnet.profile(network, batch(), steps=3)
-    gone = fastnet.profile(network, batch(), steps=3, update=True)
-    other = fastnet.profile(network, batch(), steps=3, mode="eval")
-    assert [str(one).splitlines()[0] for one in (kept, gone, other)] == [
-        "train: 3 steps; the models were restored",
-        "train: 3 steps, which trained the models",
-        "eval: 3 steps",
-    ]
-    assert str(fastnet.profiling.Profile.from_json(kept.to_json())) == str(kept)
 
 
 def test_it_trains_on_request() -> None:

@@ -13,10 +13,9 @@ import torch
 import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
-from fastnet.op.tensorop import Delete, LambdaOp
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.profiling import Profile, Section
-from fastnet.profiling.sums import Sums
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.kernel.ops import shown
 from tests.network.programs import (
@@ -101,37 +100,6 @@ class TestRows:
         assert names(section, "cut") == ["cut"]
         assert names(section, "join") == ["join"]
 
-    def test_the_step_is_between_a_clock_in_it_and_one_around_it(self) -> None:
-        inside: list[float] = []
-        around: list[float] = []
-
-        def work(x: Any) -> Any:
-            start = time.perf_counter()
-            while time.perf_counter() < start + 2e-4:
-                pass
-            inside.append(time.perf_counter() - start)
-            return x
-
-        network = chain(work, *[identity] * 5)
-        with fastnet.profile(network) as profile, network("infer", 1):
-            for _ in range(31):
-                start = time.perf_counter()
-                network.run_step(X)
-                around.append(time.perf_counter() - start)
-        section = only(profile)
-        (measuring,) = [row for row in section.rows if row.kind == "measuring"]
-        assert not measuring.in_step
-        # whatever else the processor does meanwhile
-        assert sum(inside) <= section.step.total + measuring.total <= sum(around)
-
-    def test_a_slow_op_is_found(self) -> None:
-        section = only(fastnet.profile(chain(identity, sleep, identity), X, mode="infer", steps=20))
-        slowest = max(section.parts, key=lambda row: row.p50)
-        assert (slowest.name, slowest.kind, slowest.index) == ("LambdaOp[sleep](y0) -> y1", "op", 1)
-        assert slowest.mean >= 200e-6
-        # of medians: what else a machine does is long, and seldom twice in one place
-        assert slowest.p50 > 0.5 * section.step.p50
-
     def test_what_a_key_weighs(self) -> None:
         network = TorchNetwork([LambdaOp(lambda x, unused: x, ["x", "nest"], "y")])
         nest = {"a": [torch.zeros(1000), "word"], "b": torch.zeros(3, dtype=torch.int8)}
@@ -190,80 +158,6 @@ class TestRows:
         with pytest.raises(KeyError, match="no section 'test' in this profile; there are: train"):
             profile.section("test")
 
-    def test_minibatches(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(lambda x: x if x == 0 else time.sleep(5e-3) or x, "x", "y")],
-            slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "y"]),
-        )
-        batch = {"x": torch.tensor([0.0, 2.0, 0.0])}
-        section = only(fastnet.profile(network, batch, mode="infer", steps=4))
-        each = [row for row in section.rows if row.kind == "minibatch"]
-        assert [(row.name, row.index, row.count) for row in each] == [
-            ("minibatch 0", 0, 4),
-            ("minibatch 1", 1, 4),
-            ("minibatch 2", 2, 4),
-        ]
-        assert max(each, key=lambda row: row.p50).index == 1
-        assert each[1].p50 >= 5e-3
-        assert not any(row.in_step for row in each)
-        assert [row.count for row in section.rows if row.kind == "op"] == [12]
-        assert names(section, "cut") == ["cut"]
-
-    def test_postprocessing_op_by_op(self) -> None:
-        network = chain(
-            identity,
-            postprocessing=[NumpyLambdaOp(sleep, "y0", "z"), NumpyLambdaOp(identity, "z", "w")],
-        )
-        section = only(fastnet.profile(network, X, mode="infer", steps=10))
-        assert names(section, "postprocessing") == [
-            "LambdaOp[sleep](y0) -> z",
-            "LambdaOp[identity](z) -> w",
-        ]
-        assert max(section.parts, key=lambda row: row.p50).name == "LambdaOp[sleep](y0) -> z"
-
-    def test_autocast(self) -> None:
-        model = built(mlp, mixed_precision=True)
-        section = only(fastnet.profile(TorchNetwork(supervised(model)), batches(2), steps=4))
-        assert names(section, "autocast") == ["autocast"]
-        plain = built(mlp)
-        section = only(fastnet.profile(TorchNetwork(supervised(plain)), batches(2), steps=4))
-        assert "autocast" not in kinds(section)
-
-    def test_updates_that_wait(self) -> None:
-        model = built(mlp)
-        section = only(fastnet.profile(TorchNetwork(supervised(model)), batches(2), steps=4))
-        assert names(section, "deferred") == ["deferred updates"]
-
-    def test_percentiles(self) -> None:
-        waits = iter([3e-3, *[0.0] * 19])
-        network = chain(lambda x: time.sleep(next(waits)) or x)
-        section = only(fastnet.profile(network, X, mode="infer", steps=20, skip=0))
-        (row,) = [row for row in section.rows if row.kind == "op"]
-        assert row.p50 <= row.p95 <= row.p99
-        assert row.mean == pytest.approx(row.total / 20)
-        assert row.total >= 3e-3
-        assert row.p50 < 3e-3 < row.p99 * 1.5
-
-    def test_many_steps_are_summed_up_as_they_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", 100)
-        network = chain(*[identity] * 10)
-        section = only(fastnet.profile(network, X, mode="infer", steps=50))
-        assert section.steps == 50
-        assert all(row.count == 50 for row in section.rows)
-
-    def test_summing_up_meanwhile_is_measuring(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        add = Sums.add
-
-        def slow(self: Sums, *args: Any) -> None:
-            time.sleep(5e-3)
-            add(self, *args)
-
-        monkeypatch.setattr(Sums, "add", slow)
-        monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", 20)
-        section = only(fastnet.profile(chain(identity), X, mode="infer", steps=20, skip=0))
-        (measuring,) = [row for row in section.rows if row.kind == "measuring"]
-        assert measuring.total >= 5 * 5e-3
-
     def test_a_planted_delay_is_found_within_a_tenth(self) -> None:
         def work(x: Any) -> Any:
             end = time.thread_time() + 2e-3
@@ -319,52 +213,6 @@ class TestNothingElseChanges:
         assert plain == measured
         same_weights(model, twin)
 
-    def test_steps_are_as_before_when_it_is_over(self) -> None:
-        network = chain(identity)
-        with network("infer", 1):
-            opening = network._context
-            assert opening is not None
-            bound = opening.bound
-            assert bound is not None
-            with fastnet.profile(network) as profile:
-                assert opening.bound is None
-                result = network.run_step(X)
-            assert opening.bound is bound
-            assert opening.run == bound.step
-            network.run_step(X)
-        assert only(profile).steps == 1
-        assert result["y0"] is X["x"] or torch.equal(result["y0"], X["x"])
-        assert network._meter is None
-
-    def test_batches_of_any_mapping(self) -> None:
-        class Batch(dict[str, Any]):
-            pass
-
-        network = chain(identity)
-        with fastnet.profile(network), network("infer", 1):
-            result = network.run_step(Batch(X, other=1))
-        assert type(result) is dict
-        assert set(result) == {"x", "other", "y0"}
-
-    def test_transform(self) -> None:
-        network = chain(lambda x: x + 1)
-        with fastnet.profile(network) as profile:
-            result = network.transform([X, X], mode="infer")
-        assert [one["y0"].sum().item() for one in result] == [16, 16]
-        assert only(profile).steps == 2
-
-    def test_the_older_api(self) -> None:
-        from fastnet.compat import v1
-
-        network = v1.Network([LambdaOp(lambda x: x + 1, "x", "y")])
-        with fastnet.profile(network) as profile:
-            network.load_epoch("infer", 1)
-            batch, prediction = network.run_step(X)
-            network.unload_epoch()
-        assert batch is X
-        assert set(prediction) == {"y"}
-        assert only(profile).steps == 1
-
 
 class TestSkippingInABlock:
     def test_the_first_steps_are_not_measured(self) -> None:
@@ -394,10 +242,6 @@ class TestSkippingInABlock:
         network = chain(identity)
         with pytest.raises(ValueError, match="only `skip` applies"):
             fastnet.profile(network, **asked)
-
-    def test_no_number(self) -> None:
-        with pytest.raises(ValueError, match="skip must be an int of at least 0, not -1"):
-            fastnet.profile(chain(identity), skip=-1)
 
 
 class TestErrors:
@@ -436,14 +280,6 @@ class TestErrors:
             work(profile)
         assert only(profiles[0]).steps == 1
         assert only(fastnet.profile(network, X, mode="infer", steps=2)).steps == 2
-
-    def test_a_step_that_fails_in_a_wrapped_run(self) -> None:
-        network = TorchNetwork([Delete("x"), LambdaOp(identity, "x", "y")])
-        with pytest.raises(KeyError):
-            fastnet.profile(network, X)
-        with network("infer", 1):
-            pass
-        assert network._meter is None
 
     def test_one_profile_at_a_time(self) -> None:
         network = chain(identity)
@@ -485,13 +321,6 @@ class TestErrors:
         with pytest.raises(ValueError, match=f"{name} must be an int of at least"):
             fastnet.profile(chain(identity), X, mode="infer", **{name: value})
 
-    def test_a_profile_of_nothing(self) -> None:
-        network = chain(identity)
-        with fastnet.profile(network) as profile:
-            assert str(profile) == "a profile of no steps"
-        assert (profile.sections, profile.rows) == ((), ())
-        assert (str(profile), repr(profile)) == ("a profile of no steps", "<Profile of no steps>")
-
 
 class TestBatches:
     @pytest.mark.parametrize("steps", [None, 6])
@@ -512,17 +341,6 @@ class TestBatches:
         waits = [1.0, 2.0, 3.0] if steps is None else [1.0, 2.0, 3.0, 100.0, 1.0, 2.0]
         assert (row.section, row.count, row.total) == ("infer", len(waits), sum(waits))
 
-    @pytest.mark.parametrize("given", [X, [X] * 3, (X,) * 3], ids=["dict", "list", "tuple"])
-    def test_what_is_there_is_not_waited_for(self, given: Any) -> None:
-        profile = fastnet.profile(chain(identity), given, mode="infer", skip=0, steps=3)
-        assert "wait for data" not in [row.name for row in profile.entries]
-
-    def test_one_is_run_again_and_again(self) -> None:
-        seen: list[Any] = []
-        network = chain(lambda x: seen.append(x) or x)
-        assert only(fastnet.profile(network, X, mode="infer")).steps == 100
-        assert len(seen) == 105
-
     @pytest.mark.parametrize(
         ("steps", "skip", "measured", "run"), [(None, 1, 2, 3), (4, 0, 4, 4), (4, 3, 4, 7)]
     )
@@ -534,36 +352,8 @@ class TestBatches:
         assert section.steps == measured
         assert seen == [place % 3 for place in range(run)]
 
-    def test_what_to_open(self) -> None:
-        network = TorchNetwork(
-            [
-                LambdaOp(identity, "x", "y", ds_id="a"),
-                LambdaOp(identity, "x", "z", mode="eval"),
-                LambdaOp(identity, "x", "w"),
-            ]
-        )
-        profile = fastnet.profile(
-            network, X, mode="eval", epoch=3, ds_id="a", desired_output_keys=["y"], steps=2
-        )
-        assert names(only(profile), "output") == ["y"]
-        assert len(names(only(profile), "op")) == 3
-
 
 class TestThreads:
-    def test_steps_in_another_thread(self) -> None:
-        network = chain(identity)
-        with fastnet.profile(network) as profile:
-
-            def work() -> None:
-                with network("infer", 1):
-                    for _ in range(5):
-                        network.run_step(X)
-
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-        assert only(profile).steps == 5
-
     def test_a_step_beside_another_runs_unmeasured(self) -> None:
         inside, go_on = threading.Event(), threading.Event()
 
@@ -587,9 +377,3 @@ class TestThreads:
         assert torch.equal(results[0]["y0"], slow["x"])
         assert (only(profile).steps, profile.unmeasured) == (1, 1)
         assert str(profile).endswith("not measured, as another step was running: 1")
-
-    def test_a_step_within_a_step(self) -> None:
-        network = chain(lambda x: network.run_step({"x": x - 1})["y0"] if x.sum() > 0 else x)
-        with fastnet.profile(network) as profile, network("infer", 1):
-            assert network.run_step({"x": torch.tensor(3.0)})["y0"] == 0
-        assert (only(profile).steps, profile.unmeasured) == (1, 3)

@@ -13,7 +13,6 @@ import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Section
-from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import (
     batches,
     keras,
@@ -108,53 +107,6 @@ class TestGraphs:
         for one, other in zip(train(False), train(True), strict=True):
             np.testing.assert_array_equal(one, other)
 
-    def test_a_network_that_is_open_already(self) -> None:
-        network = chain()
-        with network("infer", 1):
-            before = network.run_step(ones())
-            with fastnet.profile(network) as profile:
-                inside = network.run_step(ones())
-            after = network.run_step(ones())
-        assert only(profile).steps == 1
-        assert len(network.traces) == 1
-        for result in (inside, after):
-            np.testing.assert_array_equal(result["z"], before["z"])
-
-    def test_what_the_steps_that_are_skipped_traced(self) -> None:
-        network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"), compile=True)
-        profile = fastnet.profile(network, ones(), mode="infer", steps=3, skip=2)
-        (record,) = network.traces
-        assert names(only(profile), "trace") == []
-        told = {row.name: row.total for row in profile.entries if row.name[:5] != "resol"}
-        del told["open"]
-        assert told == {
-            "trace: first step in mode 'infer'": record.seconds,
-            "compile: first step in mode 'infer'": record.compile_seconds,
-        }
-
-    def test_a_step_that_fails_while_it_is_traced(self) -> None:
-        def fail(data: Any, state: Any) -> Any:
-            if data[1] == 3:
-                raise ArithmeticError("three")
-            return data[0]
-
-        network = TFNetwork([Doing(fail, inputs=["x", "n"], outputs="y")])
-        with fastnet.profile(network) as profile, network("infer", 1):
-            network.run_step({**ones(), "n": 2})
-            with pytest.raises(ArithmeticError, match="three"):
-                network.run_step({**ones(), "n": 3})
-            network.run_step({**ones(), "n": 2})
-        assert only(profile).steps == 2
-
-    def test_minibatches(self) -> None:
-        network = TFNetwork(
-            [LambdaOp(lambda x: x + 1, "x", "y")],
-            slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "y"]),
-        )
-        section = only(fastnet.profile(network, {"x": tf.ones((3, 2))}, mode="infer", steps=2))
-        assert [row.count for row in section.rows if row.kind == "graph"] == [6]
-        assert len(names(section, "minibatch")) == 3
-
 
 class TestEager:
     def test_each_op_has_a_row(self) -> None:
@@ -208,14 +160,6 @@ class TestProfilerOfTensorFlow:
         for name in (b"LambdaOp(x) -> y", b"LambdaOp(y) -> z"):
             assert name in space
 
-    def test_without_it_there_are_none(self) -> None:
-        network = chain()
-        with network("infer", 1, eager=True):
-            opening = network._context
-            assert opening is not None
-            assert opening.bound is not None
-            assert opening.run == opening.bound.step
-
     def test_ops_in_graphs_have_scopes(self, tmp_path: Path) -> None:
         network = chain()
         with network("infer", 1):
@@ -226,14 +170,3 @@ class TestProfilerOfTensorFlow:
         space = recorded(tmp_path)
         assert b"op0_LambdaOp" in space
         assert b"op1_LambdaOp" in space
-
-
-def test_several_devices_are_one_row() -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    network = chain()
-    with strategy.scope(), fastnet.profile(network) as profile:
-        result = network.transform([ones(), ones()], mode="infer")
-    section = only(profile)
-    assert section.steps == 2
-    assert names(section, "graph") == ["graphs of the devices"]
-    np.testing.assert_array_equal(result[1]["z"], 2 * (np.asarray(ones()["x"]) + 1))

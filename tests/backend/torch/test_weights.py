@@ -142,27 +142,3 @@ def test_whatever_a_model_is_wrapped_in(path: Path, saved_as: str, loaded_as: st
     torch.save(WRAPS[saved_as](source).state_dict(), path)
     load_weights(WRAPS[loaded_as](target), path)
     assert all(map(torch.equal, target.parameters(), expected))
-
-
-class TestNames:
-    """Where a model itself has parts that are called like wrappers."""
-
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = nn.Linear(2, 1)
-
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = nn.Linear(1, 1, bias=False)
-            self.weight = nn.Parameter(torch.zeros(1, 1))
-
-    @pytest.mark.parametrize("make", [Own, Both])
-    @pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel])
-    @pytest.mark.parametrize("loaded", [lambda model: model, nn.DataParallel])
-    def test_they_stay_apart(self, path: Path, make: Any, wrap: Any, loaded: Any) -> None:
-        source, target = make(), make()
-        torch.save(wrap(source).state_dict(), path)
-        load_weights(loaded(target), path)
-        assert same_weights(source, target)

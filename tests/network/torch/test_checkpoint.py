@@ -266,15 +266,6 @@ class TestGoingOn:
         assert go(resumed, 9, 14) == losses
         assert same(dict(other.state_dict()), dict(model.state_dict()))
 
-    def test_values_of_the_program(self, tmp_path: Path) -> None:
-        values = {"best": 0.5, "seen": {3, 4}, "history": [(1, None)], "table": torch.eye(2)}
-        run = Run(0)
-        path = run.save(tmp_path / "a" / "run.ckpt", epoch=3, step=5, values=values)
-        found = Run(1).load(path)
-        assert found[:2] == (3, 5)
-        assert torch.equal(found.values["table"], values.pop("table"))
-        assert {key: found.values[key] for key in values} == values
-
     @pytest.mark.parametrize("saved", ["plain", "spread", "compiled"])
     @pytest.mark.parametrize("loaded", ["plain", "spread", "compiled"])
     def test_models_may_be_wrapped_otherwise(self, tmp_path: Path, saved: str, loaded: str) -> None:
@@ -521,24 +512,6 @@ class TestWriting:
             )
         Run(0).save(tmp_path / "run.ckpt")
         assert done == ["fsync", "replace", "fsync"]
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.bool, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.float64, torch.uint8],
-    ids=str,
-)
-def test_tensors_of_any_type(tmp_path: Path, dtype: Any) -> None:
-    run = Run(0)
-    tensor = torch.arange(6).reshape(2, 3).to(dtype)
-    path = run.save(
-        tmp_path / "run.ckpt", values={"a": tensor.t(), "b": tensor[0, 0], "c": tensor[:0]}
-    )
-    found = Run(1).load(path).values
-    for name, one in (("a", tensor.t()), ("b", tensor[0, 0]), ("c", tensor[:0])):
-        assert found[name].dtype == dtype
-        assert found[name].shape == one.shape
-        assert torch.equal(found[name].to(torch.complex64), one.to(torch.complex64))
 
 
 def test_states_of_what_stands_around(tmp_path: Path) -> None:

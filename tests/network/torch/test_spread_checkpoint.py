@@ -213,13 +213,6 @@ class TestFailures:
             assert one["as_before"]
             assert one["usable"]
 
-    def test_a_state_that_one_rank_cannot_save(self, tmp_path: Path) -> None:
-        path = str(tmp_path / "run.ckpt")
-        first, second = ranks(2)(save_what_cannot_be, path)
-        assert second.startswith("TypeError: ")
-        assert first.startswith("RankError: Saving a checkpoint has failed on rank 1")
-        assert os.listdir(tmp_path) == []
-
     def test_weights_of_another_model_on_one_rank(self, tmp_path: Path) -> None:
         torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
         for parallel in ("ddp", "fsdp"):
@@ -259,12 +252,6 @@ class TestModels:
             for one in ranks(3)(load_and_step, str(tmp_path), engine):
                 assert same(one["weights"], dict(weights))
                 assert same(one["optimizer"], done[0]["optimizer"])
-
-    def test_wrapped_by_hand_before_build(self, tmp_path: Path) -> None:
-        for form in ("ddp", "fsdp", "fsdp of parts"):
-            for one in ranks(2)(save_wrapped, str(tmp_path), form):
-                assert same(one["saved"], one["loaded"])
-            assert same(dict(torch.load(tmp_path / "net.pt")), one["saved"])
 
     def test_one_process_may_save_what_is_not_sharded(self, tmp_path: Path) -> None:
         """Many a program lets the first process save, which must not wait for the others."""
@@ -388,13 +375,6 @@ def load_from_here(run: Run) -> dict[str, Any]:
     return {"error": error, "as_before": as_before, "usable": len(run.go(7, STEPS)) == STEPS - 7}
 
 
-def save_what_cannot_be(path: str) -> str:
-    run = Run("ddp", 0)
-    if run.place[0] == 1:
-        run.noise.steps = object()
-    return error_of(fastnet.save_checkpoint, path, run.network)
-
-
 def load_other_weights(folder: str, parallel: str) -> dict[str, Any]:
     run = Run(parallel, 0)
     save_model(run.model, folder)
@@ -441,28 +421,6 @@ def load_and_step(folder: str, parallel: Any) -> dict[str, Any]:
     with network(mode="train", epoch=1):
         network.run_step(batch(7, *place))
     return {"weights": loaded[0], "optimizer": loaded[1], "after": whole_weights(model)}
-
-
-def save_wrapped(folder: str, form: str) -> dict[str, Any]:
-    from torch.distributed.fsdp import fully_shard
-
-    seed_all(0)
-    model = with_buffers()
-    if form == "ddp":
-        model = nn.parallel.DistributedDataParallel(model)
-    else:
-        fully_shard(model[0])
-        if form == "fsdp":
-            fully_shard(model)
-    model = fastnet.build(lambda: model, adam, model_name="net")
-    save_model(model, folder, save_optimizer=True)
-    torch.distributed.barrier()
-    saved = whole_weights(model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1.0)
-    load_model(model, f"{folder}/net.pt", load_optimizer=True)
-    return {"saved": saved, "loaded": whole_weights(model)}
 
 
 def save_alone(folder: str) -> Any:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, TypeVar
 
 import torch
 
 from fastnet._nest import leaves_of, map_leaves
+from fastnet.backend.torch._internals import put_versions, versions_in
+from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.wrappers import is_sharded
 
-__all__ = ["full_tensors", "has_shards", "local_tensor", "shard_like"]
+__all__ = ["full_tensors", "full_weights", "has_shards", "local_tensor", "shard_like"]
 
 T = TypeVar("T")
 
@@ -17,6 +20,20 @@ T = TypeVar("T")
 def has_shards(data: Any) -> bool:
     """Return whether a nest contains a sharded tensor."""
     return any(map(is_sharded, leaves_of(data)))
+
+
+def full_weights(model: torch.nn.Module) -> dict[str, Any]:
+    """Return the weights of a model, wrapped or not; collective, and for rank 0, if sharded."""
+    inner = innermost(model)
+    weights: dict[str, Any] = inner.state_dict()
+    if not has_shards(weights):
+        return weights
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    full = OrderedDict(get_model_state_dict(inner, options=options))
+    put_versions(full, versions_in(weights))
+    return full
 
 
 def full_tensors(data: T) -> T:

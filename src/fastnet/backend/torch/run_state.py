@@ -10,8 +10,7 @@ import torch
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.torch._internals import put_versions, versions_in
-from fastnet.backend.torch.full_tensors import full_tensors
-from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.full_tensors import full_tensors, full_weights
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
 from fastnet.backend.torch.weights import fill
@@ -28,9 +27,9 @@ __all__ = [
 
 def model_state(model: Any) -> dict[str, Any]:
     """Return the state of a model and its optimizers; collective if the model is sharded."""
-    weights = innermost(model).state_dict()
+    weights = full_weights(model)
     return {
-        "weights": full_tensors(weights),
+        "weights": weights,
         "versions": versions_in(weights) or {},
         "optimizers": [full_tensors(optimizer_state(one)) for one in optimizers_of(model)],
     }

@@ -12,9 +12,7 @@ import torch
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import current_place, get_metadata, name_of, optimizers_of
 from fastnet.backend.torch import processes
-from fastnet.backend.torch._internals import put_versions, versions_in
-from fastnet.backend.torch.full_tensors import full_tensors, has_shards
-from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.full_tensors import full_tensors, full_weights, has_shards
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import fill, read_file, read_weights
@@ -37,11 +35,8 @@ def save_model(
             f"The architecture of model '{name_of(model)}' cannot be saved, because torch keeps "
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
-    weights = innermost(model).state_dict()
-    sharded = has_shards(weights)
-    full = full_tensors(weights)
-    put_versions(full, versions_in(weights))
-    contents: dict[str, Any] = {f"{stem}.pt": full}
+    sharded = has_shards(list(model.parameters()))
+    contents: dict[str, Any] = {f"{stem}.pt": full_weights(model)}
     if save_optimizer:
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
     with together(processes, "Saving a model") if sharded else nullcontext():
