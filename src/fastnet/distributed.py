@@ -209,9 +209,11 @@ def together(part: Any, task: str) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    texts = part.exchange(None if failure is None else f"{type(failure).__name__}: {failure}")
-    if failure is not None:
-        raise failure
+    try:
+        texts = part.exchange(None if failure is None else f"{type(failure).__name__}: {failure}")
+    finally:
+        if failure is not None:
+            raise failure
     for other, text in enumerate(texts):
         if text is not None:
             raise RankError(f"{task} has failed on rank {other}, and so here: {text}")

@@ -21,16 +21,13 @@ import tensorflow as tf
 __all__ = [
     "COMPOSITES",
     "EAGER",
-    "CollectiveKeys",
     "DirectCall",
-    "Messages",
     "autograph_status",
     "direct_call",
     "graph_code",
     "is_composite",
     "is_recording",
     "look_up",
-    "messages",
     "profiler_is_on",
     "recording",
     "registered_gradients",
@@ -326,90 +323,3 @@ def profiler_is_on() -> bool:
     # a variable in older releases, a function in newer ones
     enabled = _trace_events.enabled
     return bool(enabled() if callable(enabled) else enabled)
-
-
-# --- several workers ------------------------------------------------------------------------------
-
-
-def _carries_words(find: Any) -> bool:
-    context = find()
-    inspect.signature(context.set_config_key_value).bind("key", "text")
-    inspect.signature(context.get_config_key_value).bind("key", 1)
-    inspect.signature(context.abort_collective_ops).bind(1, "text")
-    inspect.signature(context.check_collective_ops_peer_health).bind("task", 1)
-    return hasattr(context, "coordination_service")
-
-
-_find_messenger: Any = look_up("tensorflow.python.eager.context.context", _carries_words)
-
-
-class Messages:
-    """Short texts between workers, by the service that TensorFlow coordinates them by.
-
-    They take no part in collectives: one that hangs does not hold them up, and can be broken off.
-    """
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    def put(self, key: str, text: str) -> None:
-        """Leave a text for all workers."""
-        self._context.set_config_key_value(key, text)
-
-    def get(self, key: str, seconds: float) -> str | None:
-        """Wait for a text."""
-        try:
-            return str(self._context.get_config_key_value(key, max(1, int(1000 * seconds))))
-        except tf.errors.DeadlineExceededError:
-            return None
-
-    def abort(self, text: str) -> None:
-        """Break off the collectives of this process; there will be none any more."""
-        self._context.abort_collective_ops(tf.errors.ABORTED, text)
-
-    def answers(self, task: str, seconds: float) -> bool:
-        """Return whether a worker is there."""
-        try:
-            self._context.check_collective_ops_peer_health(task, max(1, int(1000 * seconds)))
-        except tf.errors.OpError:
-            return False
-        return True
-
-
-def messages() -> Messages | None:
-    """Return what brings texts to other workers, None without it.
-
-    Without it workers are brought together by collectives, and one that fails is heard of when its
-    process ends, or a collective has waited for as long as its strategy was told to.
-    """
-    if _find_messenger is None:
-        return None
-    context = _find_messenger()
-    return None if context.coordination_service is None else Messages(context)
-
-
-class CollectiveKeys:
-    """The numbers by which workers know which of their collectives belong together.
-
-    TensorFlow counts them up as graphs are traced, so that a worker which traces once more than the
-    others (its batch has another size) would wait for them under numbers that they have not. Where
-    they cannot be had, all workers have to trace alike.
-    """
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        keys = getattr(strategy.extended, "_collective_keys", None)
-        table: Any = getattr(keys, "_instance_key_table", None)
-        known = isinstance(table, dict) and all(isinstance(one, dict) for one in table.values())
-        self._table: dict[Any, dict[Any, int]] = table if known else {}
-
-    def now(self) -> dict[Any, dict[Any, int]]:
-        """Return the numbers that come next."""
-        return {group: dict(numbers) for group, numbers in self._table.items()}
-
-    def go_on_from(self, numbers: dict[Any, dict[Any, int]], least: bool = False) -> None:
-        """Let other numbers come next."""
-        for group, wanted in numbers.items():
-            own = self._table[group]
-            own.update(
-                {key: max(own[key], number) if least else number for key, number in wanted.items()}
-            )

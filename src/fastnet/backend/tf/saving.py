@@ -18,6 +18,7 @@ from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_s
 from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tf.weights import load_weights
 from fastnet.backend.tree import block_to_array, decode, encode
+from fastnet.distributed import together
 
 __all__ = ["load_model", "save_model", "without_optimizer"]
 
@@ -79,12 +80,11 @@ def _on_one_worker(stem: str) -> Iterator[str]:
 
     Keras 2 has buffers that each worker has its own values of, which all workers read together.
     """
-    if processes.rank() == 0:
-        with processes.together("Saving a model"):
-            yield stem
+    if processes.world_size() == 1:
+        yield stem
         return
-    with processes.together("Saving a model"), TemporaryDirectory() as elsewhere:
-        yield os.path.join(elsewhere, os.path.basename(stem))
+    with together(processes, "Saving a model"), TemporaryDirectory() as elsewhere:
+        yield os.path.join(elsewhere, os.path.basename(stem)) if processes.rank() else stem
 
 
 def _write_optimizers(model: Any, path: str) -> None:

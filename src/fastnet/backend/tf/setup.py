@@ -110,6 +110,7 @@ def restart_names(models: list[Any]) -> None:
 
 def prepare(model: Any) -> Any:
     """Prepare a new model; raise a ValueError if its Keras computes with another framework."""
+    processes.note_model(model)
     if is_keras3(model):
         backend = keras_of(model).config.backend()
         if backend != "tensorflow":
@@ -225,6 +226,11 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
 def prepare_optimizer(optimizer: Any, model: Any) -> None:
     """Make the variables of an optimizer before anything is traced, if the model has its own."""
     if optimizer is None or not model.built:
+        return
+    strategy = processes.strategy_of(model)
+    if strategy is not None and not tf.distribute.has_strategy():
+        with strategy.scope():
+            prepare_optimizer(optimizer, model)
         return
     try:
         let_decay_change(optimizer)

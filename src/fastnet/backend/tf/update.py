@@ -22,6 +22,7 @@ from fastnet.backend.tf.gradients import (
     trainable,
 )
 from fastnet.backend.tf.optimizers import is_scaling
+from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.types import State
 from fastnet.util.warnings import warn
@@ -90,8 +91,9 @@ class TFUpdate(ModelUpdate):
         variables = trainable(self._model)
         step = self._make_step(followers)
         update = partial(self._apply_merged, variables, step, tf.constant(times, tf.int64))
-        if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
-            tf.distribute.get_strategy().run(update)
+        strategy = strategy_of(self._model)
+        if strategy is not None and tf.distribute.in_cross_replica_context():
+            strategy.run(update)
         else:
             update()
 

@@ -125,20 +125,10 @@ class TFNetwork(BaseNetwork):
         return Handling(adopt=(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
-        check_ops(plan, Replicas.in_force())
+        check_ops(plan, Replicas.of(plan.models))
 
     def _make_runner(self, context: NetworkContext) -> TFRunner:
         return TFRunner(context, self._programs, self._open_axes)
-
-    def _do_transform(self, batch: dict[str, Any]) -> Any:
-        context = self._context
-        assert context is not None
-        assert isinstance(context.runner, TFRunner)
-        context.runner.spreads = context.runner.can_spread(batch)
-        try:
-            return super()._do_transform(batch)
-        finally:
-            context.runner.spreads = False
 
 
 def _require_xla(options: CompileOptions | None) -> None:

@@ -178,7 +178,7 @@ class _Traces:
             reason = program.first_reason()
         else:
             key, reason = difference(program.keys, exact, latest)
-        with tracing(), program.graph.tracing(self, is_first=bool(change) or latest is None):
+        with tracing():
             trace, step, remark = self._trace_widest(exact)
         reason += remark
         if trace.wide:
@@ -249,6 +249,9 @@ class _Traces:
         """Find the axes that may be left open, and have had other lengths."""
         keys = self._program.keys
         may = self._may_open(exact) - self._closed
+        if self._program.graph.has_workers:
+            # Workers whose batches differ in size must trace equally often.
+            return may
         opened = open_lengths(keys, exact, may)
         axes: set[Axis] = set()
         for other in self.step.traces:
@@ -386,7 +389,7 @@ class Programs:
             frozenset(returned.names()),
             # The table is another one where the keys of ops were read again.
             id(returned.table),
-            None if replicas is None else (id(replicas.strategy), bool(plan.slicers)),
+            None if replicas is None else id(replicas.strategy),
         )
         program = plan.programs.get(key) or self._found.get(key)
         if program is None:

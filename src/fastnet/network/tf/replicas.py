@@ -1,173 +1,204 @@
-"""The devices that a TensorFlow distribution strategy spreads steps over."""
+"""Steps on several devices: splitting batches over the replicas of a strategy, joining results."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import joining
-from fastnet.backend.model_metadata import name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.backend.tf import processes
 from fastnet.backend.tf.graph import KIND
-from fastnet.backend.tf.processes import strategy_name, was_made_under
+from fastnet.backend.tf.processes import strategy_name, strategy_of, was_made_under
 from fastnet.backend.tf.quiet import quiet
-from fastnet.errors import add_note
+from fastnet.distributed import require_same_plans
+from fastnet.errors import add_note, describe_op
+from fastnet.network.context import NetworkContext
+from fastnet.types import Model, RunStep
+from fastnet.util.launchers import tf_workers
 
-__all__ = ["Replicas", "combine", "is_distributed", "join_values", "part_of", "to_global"]
+__all__ = ["Replicas", "compare_workers", "is_distributed", "merge_parts"]
 
 
 class Replicas:
-    """The devices of a strategy, each of which runs the ops on its part of a batch.
-
-    Args:
-        strategy: The strategy.
-    """
+    """The replicas of a strategy, each of which runs the ops on its part of a batch."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
 
     @classmethod
-    def in_force(cls) -> Replicas | None:
-        """Return the devices of the strategy in force; None without one, or on a single device."""
-        if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
-            return None
-        return cls(tf.distribute.get_strategy())
+    def of(cls, models: Iterable[Model]) -> Replicas | None:
+        """Return the replicas of the strategy in scope, or else of that of the models."""
+        if tf.distribute.has_strategy():
+            # In a replica of the program, the network runs on the device of the replica.
+            crosses = tf.distribute.in_cross_replica_context()
+            return cls(tf.distribute.get_strategy()) if crosses else None
+        strategies = filter(None, map(strategy_of, models))
+        strategy = next(strategies, None)
+        return None if strategy is None else cls(strategy)
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
+        """The number of replicas of all processes."""
         return int(self.strategy.num_replicas_in_sync)
 
-    @property
-    def local_count(self) -> int:
-        """How many of them are this process's."""
-        return len(self.strategy.extended.worker_devices)
-
     def check(self, ops: Iterable[Any]) -> None:
-        """Refuse updates that cannot be made on several devices.
-
-        Args:
-            ops: The ops in force; those that know the keys of their losses update models.
-
-        Raises:
-            ValueError: If the weights of a model are not the strategy's.
-        """
+        """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
         for op in ops:
             if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
                 continue
             for model in op.get_fe_models():
-                name = name_of(model)
-                # Keras 2 cannot tell the weights of a Sequential that has none yet
+                # Keras 2 raises for the weights of a Sequential that has none yet.
                 weights = model.trainable_variables if getattr(model, "built", True) else ()
                 if not all(was_made_under(self.strategy, one) for one in weights):
-                    strategy = strategy_name(self.strategy)
                     raise ValueError(
-                        f"Model '{name}' is to be updated under a {strategy}, but was not made "
-                        "under it. Call fastnet.build within its scope, or after "
-                        "tf.distribute.experimental_set_strategy."
+                        f"Model '{name_of(model)}' is to be updated under a "
+                        f"{strategy_name(self.strategy)}, but was not built under it. Call "
+                        "fastnet.build within `with strategy.scope():`."
                     )
 
-    def run(self, step: Callable[..., Mapping[str, Any]], *args: Any) -> list[dict[str, Any]]:
-        """Run a step on each device.
+    def run(self, step: Callable[..., Mapping[str, Any]], batch: dict[str, Any]) -> dict[str, Any]:
+        """Run a step on each replica of this process, and join the results.
 
-        Args:
-            step: What to run; returns values by key.
-            args: Its arguments: values in containers, to any depth. Each device gets its own part
-                of a distributed value, and all of any other.
-
-        Returns:
-            For each device what `step` returned, with tensors for variables and arrays.
-
-        Raises:
-            Exception: Whatever `step` raises on one of them.
+        A replica gets its own part of a distributed value, and all of any other.
         """
-        leaves = leaves_of(args)
+        leaves = leaves_of(batch)
+        rows = next((i for i, leaf in enumerate(leaves) if is_distributed(leaf)), None)
         notes: list[str] = []
 
         def run_part(*parts: Any) -> _Returned:
             advice.close()
             waiting = iter(parts)
             try:
-                return _Returned(step(*map_leaves(args, lambda _: next(waiting))))
+                results = step(map_leaves(batch, lambda _: next(waiting)))
             except BaseException as error:
                 notes.extend(getattr(error, "__notes__", ()))
                 raise
+            return _Returned(results, 1 if rows is None else _row_count(parts[rows]))
 
         with quiet(logging.WARNING), ExitStack() as advice:
-            # before anything runs it advises against steps without a graph
+            # TensorFlow advises against steps without a graph before anything runs.
             advice.enter_context(quiet(logging.ERROR))
             try:
                 returned = self.strategy.run(run_part, args=tuple(leaves))
             except Exception as error:
-                # what fails where the devices meet is raised outside of the op that led there
+                # An error where the replicas meet is raised outside of the op that led there.
                 for note in dict.fromkeys(notes):
-                    if note not in getattr(error, "__notes__", ()):
-                        add_note(error, note)
+                    add_note(error, note)
                 raise
-        return [one.results for one in self.strategy.experimental_local_results(returned)]
-
-    def bundle(self, parts: Sequence[Any]) -> Any:
-        """Make a distributed value.
-
-        Args:
-            parts: A tensor for each device.
-
-        Returns:
-            The value; of what is no tensor, the first device's.
-        """
-        if not all(map(tf.is_tensor, parts)):
-            return parts[0]
-        waiting = iter(parts)
-        return self.strategy.experimental_distribute_values_from_function(
-            lambda context: next(waiting)
+        everyone = self.strategy.experimental_local_results(returned)
+        weights = [one.rows for one in everyone]
+        return joining.combine(
+            [one.results for one in everyone],
+            lambda _, parts: _join(parts, weights),
+            "devices",
+            "a batch",
         )
+
+    def split(
+        self, step: RunStep, keys: Collection[str], slicers: Sequence[Any], trains: bool
+    ) -> RunStep:
+        """Return a step that splits plain batches over the replicas of this process."""
+        count = len(self.strategy.extended.worker_devices)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            read = {key: batch[key] for key in sorted(keys) if key in batch}
+            leaves = leaves_of(read)
+            lengths = {key: _lengths(value) for key, value in read.items()}
+            found = {length for each in lengths.values() for length in each}
+            if count == 1 or not found or any(map(is_distributed, leaves)):
+                return step(batch)
+            if len(found) > 1 or any(_drops_batch_axis(one, batch) for one in slicers):
+                raise ValueError(
+                    f"A batch is split over {count} devices along the first axes of what ops read, "
+                    f"but these are not the samples, or their lengths differ: {lengths}. Let each "
+                    "tensor have a first axis of the length of the batch, and let slicers keep it."
+                )
+            size = found.pop()
+            if trains and size % count:
+                raise ValueError(
+                    f"A batch of {size} samples cannot be split evenly over {count} devices, whose "
+                    "gradients count alike. Batch the dataset with drop_remainder=True, or iterate "
+                    "over strategy.experimental_distribute_dataset(dataset)."
+                )
+            bounds = _bounds(size, count)
+
+            def cut(value: Any) -> Any:
+                if not _has_rows(value):
+                    return value
+                waiting = iter([_rows(value, *each) for each in bounds])
+                return self.strategy.experimental_distribute_values_from_function(
+                    lambda context: next(waiting)
+                )
+
+            parts = {key: map_leaves(value, cut) for key, value in read.items()}
+            results = step({**batch, **parts})
+            return {
+                key: batch[key] if value is parts.get(key, step) else value
+                for key, value in results.items()
+            }
+
+        return run
+
+
+def compare_workers(context: NetworkContext, replicas: Replicas | None) -> None:
+    """Compare what all workers will run; refuse to train alone in one of several."""
+    if replicas is None and tf_workers() > 1:
+        raise ValueError(
+            f"TF_CONFIG names {tf_workers()} workers, but the models were not built under a "
+            "strategy: each would train by itself. Put `with fastnet.distributed.run():` around "
+            "the program, or call fastnet.build within the scope of a "
+            "tf.distribute.MultiWorkerMirroredStrategy."
+        )
+    if replicas is None or not processes.is_of_several_workers(replicas.strategy):
+        return
+    plan, state = context.plan, context.state
+    lines = [f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"]
+    lines += [describe_op(op, index) for index, op in enumerate(plan.ops)]
+    for model in sorted(plan.models, key=name_of):
+        weights = model.trainable_variables if getattr(model, "built", True) else ()
+        optimizer = type(get_metadata(model, "current_optimizer")).__name__
+        shapes = [tuple(one.shape) for one in weights]
+        lines.append(f"model '{name_of(model)}', {optimizer}, trained weights of {shapes}")
+    require_same_plans(processes, lines)
 
 
 class _Returned:
-    """What a step returned on one device; a strategy has no opinion on what to do with it."""
+    """The results of one replica, which a strategy leaves as they are, and their weight."""
 
-    def __init__(self, results: Mapping[str, Any]) -> None:
-        # a variable has its value on this device only here
+    def __init__(self, results: Mapping[str, Any], rows: Any) -> None:
+        # A variable has the value of its replica only here.
         self.results = {key: map_leaves(value, _to_tensor) for key, value in results.items()}
+        self.rows = rows
 
 
-def _to_tensor(value: Any) -> Any:
-    tensor = KIND.convert(value)
-    return value if tensor is None else tensor
+def is_distributed(value: Any) -> bool:
+    """Return whether a value has a part for each replica."""
+    return isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, tf.Variable)
 
 
-def combine(
-    results: Sequence[Mapping[str, Any]], fn: Callable[[Sequence[Any]], Any]
-) -> dict[str, Any]:
-    """Put the results of several devices together.
-
-    Args:
-        results: For each device a value by key.
-        fn: Given what stands at one place on each device, gives what is to stand there.
-
-    Returns:
-        A value by key.
-
-    Raises:
-        ValueError: If a value holds more on one device than on another.
-    """
-    return joining.combine(results, lambda _, parts: fn(parts), "devices", "a batch")
+def merge_parts(data: Any) -> Any:
+    """Return a nest with the parts of distributed values joined."""
+    return map_leaves(data, _merge) if any(map(is_distributed, leaves_of(data))) else data
 
 
-def join_values(parts: Sequence[Any]) -> Any:
-    """Put tensors of several devices together.
+def _merge(value: Any) -> Any:
+    if not is_distributed(value):
+        return value
+    if isinstance(value, tf.types.experimental.distributed.Mirrored):
+        return value.values[0]
+    return _join(value.values, [1] * len(value.values))
 
-    Args:
-        parts: A tensor for each device.
 
-    Returns:
-        Of scalars the mean, a float, of those that are numbers; other tensors are joined along
-        their first axis. Of what is no tensor, or of scalars without a mean, the first device's.
-    """
+def _join(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """Concatenate tensors of the replicas; of scalars return the weighted mean without NaN."""
     first = parts[0]
     if not all(map(tf.is_tensor, parts)):
         return first
@@ -180,41 +211,55 @@ def join_values(parts: Sequence[Any]) -> Any:
     elif not first.dtype.is_floating:
         return first
     scalars = tf.stack(parts)
+    counts = tf.cast(tf.stack(weights), scalars.dtype)
     missing = tf.math.is_nan(scalars)
-    total = tf.reduce_sum(tf.where(missing, tf.zeros_like(scalars), scalars))
-    return total / tf.reduce_sum(tf.cast(tf.logical_not(missing), scalars.dtype))
+    zeros = tf.zeros_like(scalars)
+    total = tf.reduce_sum(tf.where(missing, zeros, scalars * counts))
+    return total / tf.reduce_sum(tf.where(missing, zeros, counts))
 
 
-def is_distributed(value: Any) -> bool:
-    """Return whether a value has a part for each device."""
-    return isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, tf.Variable)
+def _to_tensor(value: Any) -> Any:
+    tensor = KIND.convert(value)
+    return value if tensor is None else tensor
 
 
-def part_of(value: Any, place: int) -> Any:
-    """Return a device's part of a distributed value, or all of any other.
-
-    Args:
-        value: The value.
-        place: The place of the device among those of this process.
-    """
-    return value.values[place] if is_distributed(value) else value
+def _bounds(size: int, count: int) -> list[tuple[int, int]]:
+    """Return the first row of each replica and the one after its last; the first have more."""
+    stops = [index * (size // count) + min(index, size % count) for index in range(count + 1)]
+    return list(pairwise(stops))
 
 
-def to_global(data: Any) -> Any:
-    """Put the parts of distributed values together.
-
-    Args:
-        data: Values in containers, to any depth.
-
-    Returns:
-        The same structure without distributed values.
-    """
-    return map_leaves(data, _to_global)
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and value.dtype.kind != "O"
+    return bool(tf.is_tensor(value) and value.shape.rank)
 
 
-def _to_global(value: Any) -> Any:
-    if not is_distributed(value):
-        return value
-    if isinstance(value, tf.types.experimental.distributed.Mirrored):
-        return value.values[0]
-    return join_values(value.values)
+def _lengths(value: Any) -> list[int]:
+    return sorted({int(leaf.shape[0]) for leaf in leaves_of(value) if _has_rows(leaf)})
+
+
+def _row_count(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return value.nrows()
+    return tf.shape(value, tf.int64)[0]
+
+
+def _rows(value: Any, start: int, stop: int) -> Any:
+    if isinstance(value, np.ndarray):
+        return tf.convert_to_tensor(value[start:stop])
+    if not isinstance(value, tf.SparseTensor):
+        return value[start:stop]
+    rest = value.shape[1:]
+    return tf.sparse.slice(value, [start, *[0] * len(rest)], [stop - start, *rest])
+
+
+def _drops_batch_axis(slicer: Any, minibatch: Mapping[str, Any]) -> bool:
+    """Return whether a slicer has removed the first axis of its minibatches."""
+    if not slicer.slice_inputs:
+        return False
+    if 0 in getattr(slicer, "auto_squeeze", ()):
+        return True
+    axis = getattr(slicer, "axis", None)
+    pieces = [minibatch[key] for key in slicer.slice_inputs if key in minibatch]
+    return any(axis in (0, -1 - len(piece.shape)) for piece in pieces if hasattr(piece, "shape"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -10,22 +9,16 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet._execute import BoundPlan
-from fastnet._nest import leaves_of
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
-from fastnet.backend.tf import processes
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
-from fastnet.backend.tf.workers import Together
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
-from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.program import Programs
-from fastnet.network.tf.replica_slicer import ReplicaSlicer
-from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
-from fastnet.network.tf.spreading import spread
+from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
 from fastnet.types import RunStep
 
 __all__ = ["TFRunner", "check_ops"]
@@ -36,51 +29,26 @@ class TFRunner(Runner):
 
     def __init__(self, context: NetworkContext, programs: Programs, open_axes: OpenAxes) -> None:
         super().__init__(context)
-        self.spreads = False
         self._programs = programs
         self._open_axes = open_axes
         self._replicas: Replicas | None = None
-        self._together: Together | None = None
-        # what the program was in the middle of handling when it opened the network
-        self._handled: BaseException | None = None
 
     def open(self) -> None:
         """Find the devices and the workers, and let optimizers make their variables."""
-        self._replicas = Replicas.in_force()
         plan, state = self.context.plan, self.context.state
-        check_ops(plan, self._replicas)
-        if state["mode"] == "train" and plan.takes_gradients:
-            self._come_together(self._replicas)
-        # a graph that the program is in the middle of tracing has no part in this
+        replicas = self._replicas = Replicas.of(plan.models)
+        check_ops(plan, replicas)
+        if state["mode"] == "train" and plan.takes_gradients and not state["warmup"]:
+            compare_workers(self.context, replicas)
+        # Leave the graph that the program may be tracing.
         with tf.init_scope():
-            # a tensor, so that another epoch is no other graph
+            # A tensor, so that another epoch needs no other graph.
             state["epoch"] = tf.constant(state["epoch"], tf.int32)
             if state["mode"] == "train" or plan.takes_gradients:
                 for model in plan.models:
                     prepare_optimizer(get_metadata(model, "current_optimizer"), model)
         if self._is_plain and not plan.takes_gradients:
             state["tape"] = None
-
-    def close(self) -> None:
-        """Leave the other workers as they leave."""
-        together, self._together = self._together, None
-        if together is not None:
-            error = sys.exc_info()[1]
-            together.end(None if error is self._handled else error)
-
-    def _come_together(self, replicas: Replicas | None) -> None:
-        """Wait for the workers that each step waits for, and see that they run the same."""
-        if replicas is None:
-            require_strategy()
-            return
-        workers = processes.note(replicas.strategy)
-        if workers is None:
-            return
-        state = self.context.state
-        self._handled = sys.exc_info()[1]
-        together = workers.together(f"an opening in mode '{state['mode']}'")
-        together.begin(plan_of(self.context))
-        self._together = together
 
     def bind(self) -> BoundPlan:
         """Bind the plan, with a tape around the ops of each step where gradients are taken."""
@@ -98,22 +66,14 @@ class TFRunner(Runner):
         """Return the object that names the ops to TensorFlow's profiler."""
         return op_ranges(partial(titles, self.context.plan.ops))
 
-    def slicers(self) -> list[Any]:
-        """Return the active slicers, which cut the parts of all devices alike."""
-        slicers = self.context.plan.slicers
-        if self._replicas is None:
-            return slicers
-        return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
-
     def merge_replicas(self, run: RunStep) -> RunStep:
-        """Return a step whose results are put together from those of the devices."""
-        return run if self._replicas is None else lambda batch: to_global(run(batch))
-
-    def can_spread(self, batch: Mapping[str, Any]) -> bool:
-        """Return whether there are devices to spread a batch over that is not spread yet."""
+        """Return a step whose results are joined over the replicas of this process."""
         if self._replicas is None:
-            return False
-        return not any(map(is_distributed, leaves_of(batch)))
+            return run
+        if self.context.plan.slicers:
+            # Slicers cut the joined batch, and each minibatch is split.
+            return lambda batch: run(merge_parts(batch))
+        return lambda batch: merge_parts(run(batch))
 
     def step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch."""
@@ -161,27 +121,16 @@ class TFRunner(Runner):
             step = self._static_step(step)
         if replicas is None:
             return step
-        step = self._spread_step(step, replicas)
-        return step if self._together is None else self._together.step(step)
-
-    def _spread_step(self, step: RunStep, replicas: Replicas) -> RunStep:
         plan = self.context.plan
         keys = plan.kernel.resolution.device_inputs.names()
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return (
-                spread(step, batch, replicas, keys, plan.slicers) if self.spreads else step(batch)
-            )
-
-        return run
+        trains = self.context.state["mode"] == "train" and plan.takes_gradients
+        return replicas.split(step, keys, plan.slicers, trains)
 
     def _eager_step(self, replicas: Replicas) -> RunStep:
         plan = self.context.plan
         kernel, state = plan.kernel, {**self.context.state, "tape": None}
         make_tape = _make_tape if plan.takes_gradients else None
         keys = kernel.resolution.device_inputs.names()
-        # what slicers have cut is put together for each device by itself
-        join = replicas.bundle if plan.slicers else join_values
 
         def run_part(part: dict[str, Any]) -> dict[str, Any]:
             return BoundPlan(kernel, {**state, "deferred": {}}, make_tape, "tape").run(part)
@@ -190,8 +139,7 @@ class TFRunner(Runner):
             missing = kernel.missing(batch)
             if missing is not None:
                 raise missing
-            results = replicas.run(run_part, {key: batch[key] for key in keys})
-            return {**batch, **combine(results, join)}
+            return {**batch, **replicas.run(run_part, {key: batch[key] for key in keys})}
 
         return run
 

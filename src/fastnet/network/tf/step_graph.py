@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, map_form
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.tf._internals import CollectiveKeys, autograph_status, trace
+from fastnet.backend.tf._internals import autograph_status, trace
 from fastnet.backend.tf._keras_internals import settings_in_variables
 from fastnet.backend.tf.graph import KIND, UNKNOWN, as_graph_code, forget_gradients, source_of
+from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.input_signature import slots_of
-from fastnet.network.tf.replicas import Replicas, combine, join_values
+from fastnet.network.tf.replicas import Replicas
 from fastnet.types import Forward, State
 
 __all__ = ["ReplicaGraph", "StepGraph"]
@@ -44,9 +43,11 @@ class StepGraph:
     Attributes:
         keys: The keys that ops read from the batch, in the order of a signature's forms.
         is_replicated: Whether a strategy runs the steps on several devices.
+        has_workers: Whether it does so in several processes.
     """
 
     is_replicated = False
+    has_workers = False
 
     def __init__(self, plan: ExecutionPlan, state: State) -> None:
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
@@ -83,10 +84,6 @@ class StepGraph:
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
         return concrete, outputs
-
-    def tracing(self, program: Hashable, is_first: bool) -> AbstractContextManager[None]:
-        """Return the context in which a program traces."""
-        return nullcontext()
 
     def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
         """Trace a function, once if all variables that it makes belong to its models."""
@@ -197,41 +194,20 @@ class StepGraph:
 
 
 class ReplicaGraph(StepGraph):
-    """Traces graphs in each of which all devices of a strategy run their parts of a batch."""
+    """Traces graphs in each of which all replicas of a strategy run their parts of a batch."""
 
     def __init__(self, plan: ExecutionPlan, state: State, replicas: Replicas) -> None:
         super().__init__(plan, state)
         self.is_replicated = replicas.count > 1
-        self._devices = replicas
-        # What slicers have cut is put together for each device by itself.
-        self._combine = replicas.bundle if plan.slicers else join_values
-        self._collective_keys = CollectiveKeys(replicas.strategy)
-        self._first_keys: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-    @contextmanager
-    def tracing(self, program: Hashable, is_first: bool) -> Iterator[None]:
-        """Let a graph for other batches communicate under the numbers of the first one.
-
-        The other workers may have no such batches, and trace nothing.
-        """
-        before = self._collective_keys.now()
-        if is_first or program not in self._first_keys:
-            self._first_keys[program] = before
-            yield
-            return
-        self._collective_keys.go_on_from(self._first_keys[program])
-        try:
-            yield
-        finally:
-            self._collective_keys.go_on_from(before, least=True)
+        self.has_workers = is_of_several_workers(replicas.strategy)
+        self._replicas = replicas
 
     def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
         # The strategy makes the variables of all devices.
         return tf.function(run, autograph=False).get_concrete_function(*specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
-        run = partial(super()._run_ops, epoch=epoch)
-        return combine(self._devices.run(run, batch), self._combine)
+        return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
 
 
 class _CapturedVariables:

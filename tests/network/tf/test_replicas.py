@@ -1,0 +1,354 @@
+"""Networks under a MirroredStrategy of two logical CPUs, beside the same steps on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet.network import TFNetwork
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from fastnet.slicer import AxisSlicer, SlidingSlicer
+from tests import own_process
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.own_process]
+
+keras = tf.keras
+DEVICES = ["/device:CPU:0", "/device:CPU:1"]
+STRATEGY: Any = None
+
+if own_process.is_here():
+    # Importing fastnet has not started TensorFlow.
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    STRATEGY = tf.distribute.MirroredStrategy(DEVICES)
+
+EITHER_WAY = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_strategy() -> Iterator[None]:
+    keras.utils.set_random_seed(1)
+    yield
+    assert not tf.distribute.has_strategy()
+
+
+def mlp() -> Any:
+    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2, use_bias=False)]
+    return keras.Sequential([keras.layers.Input((3,)), *layers])
+
+
+def lazy_mlp() -> Any:
+    """A model that has no variables before its first step."""
+    return keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)])
+
+
+def momentum() -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def adam() -> Any:
+    return keras.optimizers.Adam(0.01)
+
+
+def numbers(size: int, seed: int) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(seed).normal(size=(size, 3)).astype("float32")
+    return {"x": x, "y": np.stack([x[:, 0] * x[:, 1], x.sum(axis=1)], axis=1)}
+
+
+STEPS = [numbers(size, seed) for seed, size in enumerate([8, 8, 4, 6, 8, 2])]
+
+
+def regression(model: Any, **settings: Any) -> list[Any]:
+    loss = MeanSquaredError(("y_pred", "y"), "loss")
+    return [ModelOp(model, "x", "y_pred"), loss, UpdateOp(model, "loss", **settings)]
+
+
+def built(make: Callable[[], Any] = mlp, optimizer: Any = momentum, **settings: Any) -> Any:
+    with STRATEGY.scope():
+        return fastnet.build(make, optimizer, **settings)
+
+
+def value_of(variable: Any) -> np.ndarray:
+    """Read a variable, which must be the same on all devices."""
+    inner = variable if isinstance(variable, tf.Variable) else variable.value
+    first, *others = [copy.numpy() for copy in getattr(inner, "values", [inner])]
+    for copy in others:
+        np.testing.assert_array_equal(copy, first)
+    return np.asarray(first)
+
+
+def twin_of(model: Any, make: Callable[[], Any] = mlp) -> Any:
+    """Make a model on one device with the weights of another one."""
+    twin = make()
+    for mine, other in zip(twin.weights, model.weights, strict=True):
+        mine.assign(value_of(other))
+    return twin
+
+
+def assert_same_weights(model: Any, other: Any) -> None:
+    assert len(model.weights) == len(other.weights) > 0
+    for one, two in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_allclose(value_of(one), value_of(two), rtol=1e-4, atol=1e-6)
+
+
+def distributed(value: Any, first: int) -> Any:
+    """Make a distributed value, of which the first device gets the first rows."""
+    waiting = iter([tf.constant(value[:first]), tf.constant(value[first:])])
+    return STRATEGY.experimental_distribute_values_from_function(lambda context: next(waiting))
+
+
+def by_hand(
+    model: Any, optimizer: Any, steps: Any, merge: int = 1, norm: Any = None
+) -> list[float]:
+    losses, sums = [], None
+    for place, batch in enumerate(steps):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(batch["x"], training=True) - batch["y"]) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
+        losses.append(float(loss))
+        if place % merge == merge - 1:
+            means = [one / merge for one in sums]
+            means = means if norm is None else tf.clip_by_global_norm(means, norm)[0]
+            optimizer.apply_gradients(zip(means, model.trainable_variables, strict=True))
+            sums = None
+    return losses
+
+
+class TestTraining:
+    @EITHER_WAY
+    @pytest.mark.parametrize("batches", ["plain", "distributed"])
+    @pytest.mark.parametrize(("scope", "optimizer"), [(True, adam), (False, momentum)])
+    def test_equals_one_device_on_the_whole_batch(
+        self, batches: str, scope: bool, optimizer: Any, eager: bool
+    ) -> None:
+        """The network remembers the strategy of its model."""
+        model = built(optimizer=optimizer)
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model))
+        losses = []
+        with STRATEGY.scope() if scope else nullcontext():
+            for epoch in (1, 2):
+                with network("train", epoch, eager=eager):
+                    for batch in STEPS:
+                        given: Any = batch
+                        if batches == "distributed":
+                            half = len(batch["x"]) // 2
+                            given = {key: distributed(one, half) for key, one in batch.items()}
+                        result = network.run_step(given)
+                        losses.append(float(result["loss"]))
+                        np.testing.assert_array_equal(result["x"], batch["x"])
+                        assert result["y_pred"].shape == batch["y"].shape
+        assert len(network.traces) == (0 if eager else 2)
+        np.testing.assert_allclose(losses, by_hand(twin, optimizer(), STEPS * 2), rtol=1e-4)
+        assert_same_weights(model, twin)
+
+    def test_batches_of_a_distributed_dataset(self) -> None:
+        model = built()
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model))
+        data = numbers(24, 7)
+        dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
+        network.transform(STRATEGY.experimental_distribute_dataset(dataset), mode="train")
+        steps = [{key: one[i : i + 8] for key, one in data.items()} for i in (0, 8, 16)]
+        by_hand(twin, momentum(), steps)
+        assert_same_weights(model, twin)
+
+    @EITHER_WAY
+    @pytest.mark.parametrize("program", ["merged", "clipped", "given", "average"])
+    def test_programs(self, program: str, eager: bool) -> None:
+        model = built()
+        twin = twin_of(model)
+        settings = {"merged": {"merge_grad": 2, "clip_norm": 0.1}, "clipped": {"clip_norm": 0.1}}
+        ops = regression(model, **settings.get(program, {}))
+        if program == "given":
+            ops[2:] = [GradientOp("loss", "g", model=model), UpdateOp(model, "loss", "g")]
+        if program == "average":
+            with STRATEGY.scope():
+                ops.append(EMA(model, decay=0.5))
+        network = fastnet.Network(ops)
+        with network("train", 1, eager=eager):
+            for batch in STEPS:
+                network.run_step(batch)
+        norm = 0.1 if program in settings else None
+        by_hand(twin, momentum(), STEPS, 2 if program == "merged" else 1, norm)
+        assert_same_weights(model, twin)
+        if program == "average":
+            assert not np.allclose(
+                value_of(ops[-1].averaged.weights[0]), value_of(model.weights[0])
+            )
+
+    def test_the_rest_of_merged_gradients_is_flushed(self) -> None:
+        model = built()
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model, merge_grad=4, rest="flush"))
+        network.transform(STEPS[:2], mode="train")
+        by_hand(twin, momentum(), STEPS[:2], merge=2)
+        assert_same_weights(model, twin)
+
+    def test_a_model_without_variables(self) -> None:
+        model = built(lazy_mlp)
+        network = fastnet.Network(regression(model))
+        with network("train", 1):
+            if hasattr(keras, "ops"):
+                with pytest.raises(ValueError, match="Give it an Input, or call its build"):
+                    network.run_step(STEPS[0])
+            else:
+                network.run_step(STEPS[0])
+                assert all(len(one.values) == 2 for one in model.trainable_variables)
+
+    @EITHER_WAY
+    def test_an_overflow_on_one_device_skips_the_step(self, eager: bool) -> None:
+        model = built(mixed_precision="float16")
+        before = [value_of(one) for one in model.trainable_variables]
+        network = fastnet.Network(regression(model, outputs={"stepped": "stepped"}))
+        batch = {key: np.array(value) for key, value in STEPS[0].items()}
+        batch["x"][-1] = np.inf
+        with network("train", 1, eager=eager):
+            assert not network.run_step(batch)["stepped"]
+            for mine, old in zip(model.trainable_variables, before, strict=True):
+                np.testing.assert_array_equal(value_of(mine), old)
+            assert network.run_step(STEPS[0])["stepped"]
+
+    def test_a_compiled_step_is_a_graph(self) -> None:
+        network = TFNetwork(regression(built()), compile=True)
+        with network("train", 1):
+            network.run_step(STEPS[0])
+        assert network.traces[-1].fallback is not None
+
+
+class TestEvaluation:
+    @EITHER_WAY
+    @pytest.mark.parametrize("size", [1, 5, 8])
+    def test_any_size_equals_one_device(self, size: int, eager: bool) -> None:
+        model = built()
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model))
+        batch = numbers(size, 3)
+        with network("eval", 1, eager=eager):
+            result = network.run_step(batch)
+        expected = twin(batch["x"])
+        np.testing.assert_allclose(result["y_pred"], expected, rtol=1e-5, atol=1e-6)
+        loss = float(tf.reduce_mean((expected - batch["y"]) ** 2))
+        np.testing.assert_allclose(float(result["loss"]), loss, rtol=1e-5)
+
+    @EITHER_WAY
+    def test_how_results_are_joined(self, eager: bool) -> None:
+        ops = {
+            "mean": tf.reduce_mean,
+            "size": lambda x: tf.shape(x)[0],
+            "any": lambda x: tf.reduce_any(x > 6.0),
+            "word": lambda x: tf.constant("word"),
+            "double": lambda x: x * 2,
+            "nest": lambda x: {"a": [x + 1, None]},
+            "ragged": lambda x: tf.RaggedTensor.from_row_lengths(x, tf.ones_like(x, "int64")),
+        }
+        network = TFNetwork([LambdaOp(fn, "x", key) for key, fn in ops.items()])
+        x = np.arange(8.0, dtype="float32")
+        with STRATEGY.scope(), network("infer", 1, eager=eager):
+            result = network.run_step({"x": distributed(x, 5), "other": "kept"})
+            assert np.isnan(network.run_step({"x": distributed(x[:0], 0)})["mean"])
+        assert result["mean"] == x.mean()
+        assert (result["size"], result["any"]) == ((5 * 5 + 3 * 3) / 8, 3 / 8)
+        assert result["word"] == b"word"
+        np.testing.assert_array_equal(result["double"], 2 * x)
+        np.testing.assert_array_equal(result["nest"]["a"][0], x + 1)
+        assert result["ragged"].to_list() == [[one] for one in x]
+        np.testing.assert_array_equal(result["x"], x)
+        assert result["other"] == "kept"
+
+    def test_slicers_cut_before_the_batch_is_split(self) -> None:
+        images = np.arange(4 * 4 * 6, dtype="float32").reshape(4, 4, 6)
+        for slicer in (
+            SlidingSlicer([2, -1, -1], strides=[2, 0, 0], slice="x", unslice="y"),
+            AxisSlicer(-1, slice="x", unslice="y"),
+        ):
+            network = TFNetwork([LambdaOp(lambda x: x * 2, "x", "y")], slicers=[slicer])
+            with STRATEGY.scope(), network("infer", 1):
+                for x in (images, distributed(images, 2)):
+                    np.testing.assert_array_equal(network.run_step({"x": x})["y"], 2 * images)
+
+    def test_postprocessing_sees_the_joined_batch(self) -> None:
+        double = NumpyLambdaOp(lambda y: y * 2, "y", "z")
+        network = TFNetwork([LambdaOp(lambda x: x + 1, "x", "y")], postprocessing=[double])
+        with STRATEGY.scope(), network("infer", 1):
+            result = network.run_step({"x": np.arange(5)})
+        np.testing.assert_array_equal(result["z"], 2 * (np.arange(5) + 1))
+
+    def test_a_strategy_of_one_device(self) -> None:
+        strategy = tf.distribute.OneDeviceStrategy(DEVICES[1])
+        with strategy.scope():
+            model = fastnet.build(mlp, momentum)
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model))
+        with strategy.scope(), network("train", 1):
+            network.run_step(STEPS[0])
+        by_hand(twin, momentum(), STEPS[:1])
+        assert_same_weights(model, twin)
+
+
+class TestErrors:
+    def test_uneven_batches_in_training(self) -> None:
+        network = fastnet.Network(regression(built()))
+        with network("train", 1), pytest.raises(ValueError, match=r"^A batch of 5 samples cannot"):
+            network.run_step(numbers(5, 0))
+
+    def test_values_of_several_lengths(self) -> None:
+        network = fastnet.Network(regression(built()))
+        batch = {"x": STEPS[0]["x"], "y": STEPS[0]["y"][:4]}
+        with network("train", 1), pytest.raises(ValueError, match=r"lengths differ: \{'x': \[8\]"):
+            network.run_step(batch)
+
+    def test_slicers_that_remove_the_batch_axis(self) -> None:
+        slicers = [AxisSlicer(0, slice="x", unslice="y")]
+        network = TFNetwork([LambdaOp(lambda x: x, "x", "y")], slicers=slicers)
+        with STRATEGY.scope(), network("infer", 1), pytest.raises(ValueError, match="let slicers"):
+            network.run_step({"x": np.ones((4, 4))})
+
+    def test_a_model_that_was_built_without_the_strategy(self) -> None:
+        network = TFNetwork(regression(fastnet.build(mlp, momentum, model_name="m")))
+        with (
+            STRATEGY.scope(),
+            pytest.raises(ValueError, match=r"^Model 'm' is to be updated under a Mirrored"),
+            network("train", 1),
+        ):
+            pass
+
+    @EITHER_WAY
+    def test_an_error_on_one_device_names_the_op(self, eager: bool) -> None:
+        check = LambdaOp(lambda x: tf.debugging.check_numerics(x, "bad"), "x", "y")
+        network = TFNetwork([check])
+        x = np.array([1.0, 2.0, 3.0, np.nan], "float32")
+        with STRATEGY.scope(), network("infer", 1, eager=eager):
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+                network.run_step({"x": x})
+            assert any("LambdaOp" in note for note in caught.value.__notes__)
+            assert network.run_step({"x": x[:2]})["y"].shape == (2,)
+
+
+class TestBuild:
+    def test_models_are_mirrored_over_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = tf.config.list_logical_devices("CPU")
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: list(found))
+        try:
+            model = fastnet.build(mlp, momentum)
+            network = fastnet.Network(regression(model))
+            assert "MirroredStrategy over 2 devices" in str(network.explain("train"))
+        finally:
+            tf.distribute.experimental_set_strategy(None)
+        twin = twin_of(model)
+        with network("train", 1):
+            network.run_step(STEPS[0])
+        by_hand(twin, momentum(), STEPS[:1])
+        assert_same_weights(model, twin)
