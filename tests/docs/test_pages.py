@@ -145,7 +145,7 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.distributed")
     text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
     done = subprocess.run(
@@ -166,6 +166,15 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
     with torch.no_grad():
         error = (model(x) - x.sum(1, keepdim=True)).square().mean().item()
     assert float(errors[-1]) == pytest.approx(error, abs=6e-5)
+
+
+@pytest.mark.tf
+def test_tensorflow_program_of_the_page_about_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    _, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(program, {})
+    assert re.fullmatch(r"error \d.\d{4}\n", capsys.readouterr().out)
 
 
 def test_programs_of_the_migration_page() -> None:
