@@ -56,7 +56,6 @@ ALLOWED = {
     "_start",
     "_to_batch",
     "_told",
-    "_unslice_batch",
     "_wanted",
 }
 # what a pickle of FastEstimator may name
