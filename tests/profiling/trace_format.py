@@ -17,11 +17,7 @@ _FIELDS = {
 
 
 def validate(trace: Any) -> dict[str, list[dict[str, Any]]]:
-    """Refuse what Perfetto would not open, or would show wrongly.
-
-    Returns:
-        The events of each track, by its name.
-    """
+    """Check that Perfetto can open a trace, and return the events of each track by its name."""
     assert trace.keys() == {"traceEvents", "displayTimeUnit"}
     names: dict[tuple[int, int], str] = {}
     tracks: defaultdict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)

@@ -106,7 +106,7 @@ def _values_of(entry: Any, epoch: int) -> Iterator[tuple[Any, str | None]]:
     except Exception as error:
         current = None
         given = f"an error ({type(error).__name__})"
-    # Hold the values: a scheduler may create them for this call, and ids of freed objects recur.
+    # Keys are ids, so hold the values, which a scheduler may create for this call.
     values = {id(value): value for value in [current, *entry.get_all_values()] if is_given(value)}
     for value in values.values():
         reason = f"{type(entry).__name__} gives {given} in epoch {epoch}"
@@ -150,9 +150,7 @@ def describe(value: Any, index: int | None = None) -> Item:
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
         has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
-        setting=_format_settings(value)
-        if inner
-        else "; ".join(_call(value, "describe_settings", ())),
+        setting=_format_settings(value, inner),
         ops=inner,
     )
 
@@ -179,11 +177,10 @@ def _inner_ops(value: Any) -> list[Any]:
     return [op for op in found if hasattr(op, "forward")]
 
 
-def _format_settings(value: Any) -> str:
-    """Return the settings of a meta op, such as ``"prob=0.5"``."""
-    settings = {name: getattr(value, name, None) for name in _META_SETTINGS}
-    return ", ".join(
-        f"{name}={getattr(setting, '__name__', setting)}"
-        for name, setting in settings.items()
-        if setting is not None
-    )
+def _format_settings(value: Any, inner: tuple[Item, ...]) -> str:
+    """Return the settings of an op; of a meta op, such as ``"prob=0.5"``."""
+    if not inner:
+        return "; ".join(_call(value, "describe_settings", ()))
+    given = [(name, getattr(value, name, None)) for name in _META_SETTINGS]
+    texts = [f"{name}={getattr(one, '__name__', one)}" for name, one in given if one is not None]
+    return ", ".join(texts)
