@@ -34,7 +34,7 @@ from tests.network.torch.compiled.steps import (
 )
 from tests.network.torch.compiled.test_inductor import by_inductor
 
-PROGRAMS = int(os.environ.get("FASTNET_PROGRAMS", "200"))
+PROGRAMS = int(os.environ.get("FASTNET_PROGRAMS", "300"))
 PARTS = 4
 
 # one row has no variance

@@ -240,3 +240,16 @@ def test_a_transformer_is_advised_to_name_its_mask() -> None:
             with network("train", 1):
                 network.run_step({"x": torch.ones(2, 3, 4)})
         assert ("pass is_causal=" in str(network.traces[0].fallback)) is not bool(settings)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_is_random_only_with_dropout(dropout: float) -> None:
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
+
+    network = TorchNetwork([LambdaOp(attend, "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        network.run_step({"x": torch.ones(1, 2, 3, 4)})
+    (plan,) = network._plans._items.plans.values()
+    (steps,) = plan.programs.values()
+    assert steps._programs[0].is_random is bool(dropout)
