@@ -77,7 +77,7 @@ def test_as_opened(mode: str, desired: Any) -> None:
 def test_where_an_opening_fails() -> None:
     network = network_of()
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        with pytest.raises(ValueError, match="was not made under it") as caught:
+        with pytest.raises(ValueError, match="was not built under it") as caught:
             network(mode="train", epoch=1).__enter__()
         assert network.explain("train").error == f"ValueError: {caught.value}"
         assert network.explain("eval").error is None
