@@ -97,7 +97,7 @@ class BaseNetwork(Value):
         self.models: list[Model] = []
         self.mixed_precision: Precision = False
         self._collect_models()
-        self._plans = PlanCache(self)
+        self._plans = PlanCache(self, is_resolved=True)
         self._begin()
 
     def _begin(self) -> None:

@@ -23,12 +23,7 @@ from fastnet.guards import Snapshot
 from fastnet.network.updates import bind_updates
 from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
-from fastnet.op.settings import (
-    changed_settings,
-    is_unresolved,
-    last_resolved,
-    resolve_settings,
-)
+from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
 from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
@@ -109,7 +104,7 @@ class ExecutionPlan:
 class PlanCache:
     """The execution plans of one network."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, is_resolved: bool = False) -> None:
         self.handling: Handling = network._handling()
         # How many plans were built so far.
         self.built = 0
@@ -118,7 +113,8 @@ class PlanCache:
         self._lock = threading.RLock()
         self._items = _Items(_lists(network))
         # Ops of a copied or unpickled network may not have resolved their settings yet.
-        self._is_stale = any(is_unresolved(spec.item) for spec in self._items.specs.values())
+        specs = () if is_resolved else self._items.specs.values()
+        self._is_stale = any(is_unresolved(spec.item) for spec in specs)
 
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
