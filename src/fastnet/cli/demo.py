@@ -7,11 +7,11 @@ from importlib.util import find_spec
 
 from fastnet.cli.arguments import UsageError, integer_from
 
-SUMMARY = "train a small network on real data, and profile a step"
+SUMMARY = "train a small network on real data, and time a step beside a hand-written loop"
 DESCRIPTION = """\
 Train a small convolutional network to classify handwritten digits, in about half a minute, and
-profile a step of it. The exit status is 1 if the accuracy on held-out digits is below 97 %. The
-program is fastnet.demo.digits."""
+time a step of it beside a hand-written loop. The exit status is 1 if the accuracy on held-out
+digits is below 97 %. The program is fastnet.demo.digits."""
 EXAMPLES = """\
 examples:
   fastnet demo

@@ -1,11 +1,15 @@
-"""The model and optimizers of digits.py in PyTorch."""
+"""The model, optimizers and hand-written training step of digits.py in PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+
+Batch = dict[str, torch.Tensor]
+Step = Callable[[Batch], Batch]
 
 CHANNEL_AXIS = 1  # images are (sample, channel, row, column)
 
@@ -35,6 +39,11 @@ def make_model() -> nn.Module:
     )
 
 
+def copy_model(model: nn.Module) -> nn.Module:
+    """Make a model with the same weights."""
+    return copy.deepcopy(model)
+
+
 def make_adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Make the optimizer that training begins with."""
     return torch.optim.Adam(parameters, lr=2e-3)
@@ -43,3 +52,19 @@ def make_adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 def make_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Make the optimizer that training ends with."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def make_training_step(model: nn.Module) -> Step:
+    """Return a hand-written training step, whose results hold no graph."""
+    optimizer = make_sgd(model.parameters())
+    model.train()  # A hand-written loop does this once.
+
+    def step(batch: Batch) -> Batch:
+        logits = model(batch["image"])
+        loss = nn.functional.cross_entropy(logits, batch["label"])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {**batch, "logits": logits.detach(), "loss": loss.detach()}
+
+    return step
