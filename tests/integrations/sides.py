@@ -138,11 +138,6 @@ def tensor(values: Any) -> torch.Tensor:
     return torch.as_tensor(np.asarray(values))
 
 
-def loader(data: Sequence[Mapping[str, Any]]) -> Any:
-    """Make the framework's own kind of loader of some batches."""
-    return torch.utils.data.DataLoader(data, batch_size=None)  # type: ignore[arg-type]
-
-
 def dense(inputs: int, outputs: int) -> torch.nn.Module:
     return torch.nn.Sequential(collections.OrderedDict(inner=torch.nn.Linear(inputs, outputs)))
 
@@ -221,10 +216,6 @@ def freeze(model: Any, first: bool, last: bool) -> None:
     """Decide which of the two layers of an `mlp` are not trained."""
     model[0].requires_grad_(not first)
     model[2].requires_grad_(not last)
-
-
-def gradients(loss: Any, model: Any, state: Any) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
 def mean(x: Any, axes: Any = None) -> Any:

@@ -27,7 +27,6 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "tf": tf.convert_to_tensor,
     "numpy": lambda array: array,
 }
-NO_NUMPY = ("torch", "tf")
 
 Make = Callable[[Any], Any]
 Call = Callable[[Any, Make], Any]
@@ -256,13 +255,6 @@ def test_shapes(sides: Sides, case: str, framework: str) -> None:
     check(sides, SHAPES[case], framework)
 
 
-def test_transposing_more_axes(sides: Sides) -> None:
-    for framework in ("tf", "numpy"):
-        check(sides, lambda b, t: b.transpose(t(X)), framework)
-    with pytest.warns(UserWarning, match="deprecated"):
-        check(sides, lambda b, t: b.transpose(t(X)), "torch")
-
-
 @ALL
 @pytest.mark.parametrize(
     "dtype",
@@ -281,17 +273,6 @@ class TestCast:
             check(sides, lambda b, t: b.cast(t(value), t(reference)), framework)  # noqa: B023
         check(sides, lambda b, t: b.cast([1, 2, 3], t(reference)), framework)
         check(sides, lambda b, t: b.cast(2.0, t(reference)), framework)
-
-    def test_nests(self, sides: Sides, framework: str, dtype: str) -> None:
-        def call(b: Any, t: Make) -> Any:
-            data = {"a": [t(POSITIVE), 2], "b": (3.5, {"c": t(integers(3))})}
-            found = b.cast(data, dtype)
-            assert list(found) == ["a", "b"]
-            assert type(found["a"]) is list
-            assert type(found["b"]) is tuple
-            return [*found["a"], found["b"][0], found["b"][1]["c"]]
-
-        check(sides, call, framework)
 
 
 @pytest.fixture
@@ -332,12 +313,6 @@ def test_resize_3d(sides: Sides, framework: str, mode: str, size: Any) -> None:
         check(sides, lambda b, t: b.resize_3d(t(integers(1, 4, 6, 8, 2)), size, mode), framework)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
-def test_resize_3d_by_area_gives_single_precision(sides: Sides, dtype: str) -> None:
-    volumes = (random(1, 4, 6, 8, 2) * 9).astype(dtype)
-    check(sides, lambda b, t: b.resize_3d(t(volumes), (2, 4, 5), "area"), "tf", 1e-5)
-
-
 LOSSES = ("hinge", "l1_loss", "smooth_l1_loss", "huber")
 
 
@@ -362,11 +337,6 @@ def test_regression_losses(sides: Sides, framework: str, loss: str, shape: Any) 
                 framework,
                 ROUNDING,
             )
-
-
-def test_hinge_of_arrays(sides: Sides) -> None:
-    truth, predicted = truth_for("hinge", 6, 4), random(6, 4)
-    check(sides, lambda b, t: b.hinge(t(truth), t(predicted)), "numpy")
 
 
 @ALL
@@ -435,27 +405,3 @@ class TestFocalLoss:
             framework,
             rtol,
         )
-
-
-@pytest.mark.parametrize("settings", [{}, {"normalize": False, "shape_reduction": "none"}])
-def test_focal_loss_of_logits_in_a_graph(sides: Sides, settings: Any) -> None:
-    truth, predicted = bits(5, 3), random(5, 3) * 3
-
-    def call(b: Any, t: Make) -> Any:
-        @tf.function  # type: ignore[untyped-decorator]
-        def graph(one: Any, other: Any) -> Any:
-            return b.focal_loss(one, other, from_logits=True, **settings)
-
-        return graph(t(truth), t(predicted))
-
-    check(sides, call, "tf", ROUNDING)
-
-
-def test_label_smoothing(sides: Sides) -> None:
-    predicted, truth = shares(5, 3), bits(5, 3)
-    check(
-        sides,
-        lambda b, t: b.focal_loss(t(truth), t(predicted), label_smoothing=0.2),
-        "tf",
-        ROUNDING,
-    )

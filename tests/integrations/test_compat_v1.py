@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.integrations import graphs, tf_sides
-from tests.integrations.graphs import Opening
+from tests.integrations import tf_sides
 from tests.integrations.sides import Sides, assert_same, batches, mlp
-from tests.integrations.test_random_steps import make_op
 from tests.integrations.tf_sides import MARKS
 
 pytestmark = MARKS
@@ -24,62 +20,6 @@ def v1() -> Any:
     from fastnet.compat import v1
 
     return v1
-
-
-def needed(ops: list[Any]) -> set[str]:
-    """List what ops read before one of them has written it."""
-    inputs: set[str] = set()
-    made: set[str] = set()
-    for op in ops:
-        inputs |= set(op.inputs) - made
-        made |= set(op.outputs)
-    return inputs
-
-
-def written(ops: list[Any]) -> set[str]:
-    return {key for op in ops for key in op.outputs}
-
-
-def without_deletes(items: list[Any]) -> list[Any]:
-    """Leave out what the older APIs count as readers of what they delete."""
-
-    def is_delete(item: Any) -> bool:
-        values = getattr(item, "values", item)
-        if isinstance(values, dict):
-            values = list(values.values())
-        each = values if isinstance(values, list) else [values]
-        return any(getattr(one, "kind", "") == "delete" for one in each)
-
-    return [item for item in items if not is_delete(item)]
-
-
-@settings(max_examples=100)
-@given(graphs.ops, graphs.openings, st.integers(0, 3))
-def test_keys_of_any_network(
-    sides: Sides, v1: Any, ops: list[Any], opening: Opening, after: int
-) -> None:
-    """The definitions of the reference of 1.5, worked out with FastEstimator's own schedules."""
-    fe = sides.fastestimator
-    made, _ = graphs.built(fe, without_deletes(ops), lambda item: make_op(fe, item))
-    pops = [fe.op.numpyop.NumpyOp(key, f"{key}{key}") for key in "abc"[:after]]
-    network = v1.TorchNetwork(made, pops)
-    arguments = opening.mode, opening.epoch, opening.ds_id
-    in_force, pops_in_force = (
-        fe.schedule.get_current_items(items, *arguments[:2], ds_id=arguments[2])
-        for items in (made, pops)
-    )
-    both = [*in_force, *pops_in_force]
-    assert network.get_effective_input_keys(*arguments) == needed(both)
-    assert network.get_all_output_keys(*arguments) == written(both)
-    network.load_epoch(*arguments, opening.wanted)
-    assert network.epoch_ops == in_force
-    assert network.epoch_postprocessing == pops_in_force
-    assert network.effective_inputs == {opening.mode: needed(both)}
-    outputs = written(both)
-    if opening.wanted:
-        outputs = outputs & opening.wanted | needed(pops_in_force)
-    assert network.effective_outputs == {opening.mode: outputs}
-    network.unload_epoch()
 
 
 def test_signatures(v1: Any) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -125,73 +123,6 @@ def test_as_postprocessing(sides: Sides, name: str) -> None:
         assert not np.array_equal(results[0]["image"], arrays(name)["image"])
 
 
-@pytest.mark.parametrize("name", ["HorizontalFlip", "Resize", "Blur", "RUA", "Calibrate"])
-def test_as_postprocessing_in_tensorflow(sides: Sides, name: str) -> None:
-    agree(sides, lambda lib: of_network(lib, "tf", [image_op(sides, name)], arrays(name)))
-
-
-def test_in_a_row_with_ops_of_fastnet(sides: Sides) -> None:
-    """Modes, schedules and new keys, in one postprocessing of ops of both packages."""
-
-    def program(lib: Any) -> Any:
-        numpyop = lib.op.numpyop
-        flip = sides.fastestimator.op.numpyop.multivariate.HorizontalFlip
-        pops = [
-            flip(image_in="image", mask_in="mask", mode="eval"),
-            flip(image_in="image", mode="train"),
-            lib.schedule.EpochScheduler({1: image_op(sides, "Blur", into="blurred"), 2: None}),
-            numpyop.univariate.Minmax(inputs="image", outputs="scaled"),
-            image_op(sides, "Resize"),
-            numpyop.univariate.ChannelTranspose(inputs="image", outputs="front"),
-            numpyop.Delete("mask"),
-        ]
-        # fastnet also removes the batch's own mask, which FastEstimator cannot
-        return [
-            {key: value for key, value in result.items() if key != "mask"}
-            for result in of_network(lib, "torch", pops, arrays("Blur"))
-        ]
-
-    found = agree(sides, program)[0]
-    assert found["blurred"].shape == (3, 24, 24, 3)
-    assert found["front"].shape == (3, 3, 12, 10)
-
-
-SAMPLES = ["HorizontalFlip", "Rotate", "RandomScale", "Blur", "GaussianNoise", "RUA", "Resize"]
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_in_forward_numpyop(sides: Sides, name: str) -> None:
-    """Sample by sample, where each may get another size, as a pipeline runs them."""
-
-    def program(lib: Any) -> Any:
-        told = {**MULTIVARIATE, "RandomScale": {}}
-        if name == "RandomScale":
-            multivariate = sides.fastestimator.op.numpyop.multivariate
-            op = multivariate.RandomScale(image_in="image", mask_in="mask", **told[name])
-        else:
-            op = image_op(sides, name)
-        ops = [op, lib.op.numpyop.LambdaOp(lambda image: image.mean(), "image", "mean")]
-        samples = [{"image": IMAGES[i].copy(), "mask": MASKS[i].copy()} for i in range(3)]
-        for sample in samples:
-            lib.op.numpyop.forward_numpyop(ops, sample, {"mode": "train"})
-        return samples
-
-    assert all("mean" in sample for sample in agree(sides, program))
-
-
-@pytest.mark.parametrize("framework", ["torch", "tf", "np"])
-def test_in_forward_numpyop_on_batches(sides: Sides, framework: str) -> None:
-    def program(lib: Any) -> Any:
-        make = {"torch": torch.from_numpy, "tf": tf.constant, "np": lambda value: value}[framework]
-        data = {key: make(value) for key, value in arrays("Blur").items()}
-        ops = [image_op(sides, name) for name in ("HorizontalFlip", "Blur", "Resize")]
-        lib.op.numpyop.forward_numpyop(ops, data, {"mode": "train"}, batched=framework)
-        assert {type(value) for value in data.values()} == {type(make(IMAGES))}
-        return {key: np.asarray(value) for key, value in data.items()}
-
-    assert agree(sides, program)["mask"].shape == (3, 12, 10)
-
-
 @pytest.mark.parametrize("framework", ["torch", "tf"])
 def test_in_metas(sides: Sides, framework: str) -> None:
     """Drawn by numpy's generator, as FastEstimator's own metas draw."""
@@ -209,88 +140,3 @@ def test_in_metas(sides: Sides, framework: str) -> None:
 
     drawn = [result["image"].mean() for results in agree(sides, program) for result in results]
     assert len(set(drawn)) > 6
-
-
-def test_ops_of_fastnet_in_randaugment(sides: Sides) -> None:
-    """FastEstimator's RUA draws among ops of either package."""
-
-    def program(lib: Any) -> Any:
-        meta = lib.op.numpyop.meta
-        fe = sides.fastestimator.op.numpyop
-        choices = [
-            meta.Sometimes(fe.univariate.rua.Rotate(inputs="image", outputs="image"), prob=0.9),
-            fe.univariate.Brightness(inputs="image", outputs="image"),
-        ]
-        op = fe.univariate.RUA(inputs="image", outputs="image", choices=choices)
-        return of_network(lib, "torch", [op], arrays("RUA"))
-
-    agree(sides, program)
-
-
-def test_boxes(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        multivariate = sides.fastestimator.op.numpyop.multivariate
-        told: dict[str, Any] = {"image_in": "image", "bbox_in": "boxes", "bbox_params": "coco"}
-        ops = [
-            multivariate.RandomSizedBBoxSafeCrop(height=12, width=10, **told),
-            multivariate.BBoxSafeRandomCrop(**told),
-            multivariate.HorizontalFlip(**told),
-            multivariate.RandomCropFromBorders(crop_left=0.1, **told),
-        ]
-        boxes = np.array([[4.0, 5.0, 8.0, 9.0, 1.0], [10.0, 3.0, 6.0, 12.0, 2.0]])
-        sample = {"image": IMAGES[0].copy(), "boxes": boxes}
-        lib.op.numpyop.forward_numpyop(ops, sample, {"mode": "train"})
-        near = multivariate.RandomCropNearBBox(image_in="image", cropping_bbox_in="box")
-        other = {"image": IMAGES[0].copy(), "box": [4, 4, 16, 16]}
-        lib.op.numpyop.forward_numpyop([near], other, {"mode": "train"})
-        return sample["image"], np.asarray(sample["boxes"], "float64"), other["image"]
-
-    agree(sides, program)
-
-
-def test_files(sides: Sides, tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "image.png"), IMAGES[0])
-
-    def program(lib: Any) -> Any:
-        read = sides.fastestimator.op.numpyop.univariate.ReadImage
-        ops = [
-            read(inputs="path", outputs="image", parent_path=str(tmp_path)),
-            lib.op.numpyop.univariate.Binarize(threshold=128, inputs="image", outputs="bits"),
-        ]
-        sample: dict[str, Any] = {"path": "image.png"}
-        lib.op.numpyop.forward_numpyop(ops, sample, {"mode": "train"})
-        return sample
-
-    assert np.array_equal(agree(sides, program)["image"], IMAGES[0][..., ::-1])
-
-
-def test_words(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        univariate = sides.fastestimator.op.numpyop.univariate
-        numbers = {"to": 1, "be": 2, "or": 3, "not": 4}
-        ops = [
-            univariate.Tokenize(inputs="text", outputs="text", to_lower_case=True),
-            univariate.WordtoId(mapping=numbers, inputs="text", outputs="ids"),
-            univariate.PadSequence(max_len=8, inputs="ids", outputs="ids"),
-            lib.op.numpyop.univariate.ToArray(inputs="ids", outputs="ids", dtype="int32"),
-        ]
-        sample: dict[str, Any] = {"text": "To be or not to be"}
-        lib.op.numpyop.forward_numpyop(ops, sample, {"mode": "train"})
-        return sample
-
-    assert agree(sides, program)["ids"].tolist() == [1, 2, 3, 4, 1, 2, 0, 0]
-
-
-def test_every_image_op_is_here(sides: Sides) -> None:
-    """What FastEstimator has and fastnet has not runs here, or is known to be apart."""
-    numpyop = sides.fastestimator.op.numpyop
-    own = set(sides.fastnet.op.numpyop.univariate.__all__)
-    there = {name for name in dir(numpyop.univariate) if name[0] != "_"} - own
-    there |= {name for name in dir(numpyop.multivariate) if name[0] != "_"}
-    elsewhere = {
-        *("RandomScale", "RandomSizedBBoxSafeCrop", "BBoxSafeRandomCrop", "RandomCropFromBorders"),
-        *("RandomCropNearBBox", "ReadImage", "Tokenize", "WordtoId", "PadSequence"),
-        "RandomShapes",  # draws from a generator that nobody can seed
-        "ReadMat",  # reads a file of Matlab's, as ReadImage reads an image
-    }
-    assert there == {*UNIVARIATE, *MULTIVARIATE, *elsewhere}

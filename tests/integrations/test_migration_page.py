@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 import torch
 
 from tests.docs.migration_page import PAGE, read_page
-from tests.integrations import tf_sides
 from tests.integrations.sides import Sides
-from tests.integrations.tf_sides import MARKS, tf
+from tests.integrations.tf_sides import MARKS
 from tests.integrations.torchvision_stand_in import complete_fastestimator
 
 pytestmark = MARKS
@@ -160,32 +158,3 @@ def test_values_that_postprocessing_does_not_read(sides: Sides) -> None:
         {"n": "Tensor", "a": "Tensor", "z": "Tensor"},
         {"n": "int", "a": "ndarray", "z": "Tensor"},
     ]
-
-
-@pytest.mark.parametrize("framework", ["torch", "tf"])
-def test_an_architecture_of_fastestimators(sides: Sides, framework: str) -> None:
-    """Built and trained by either package, with the same result."""
-
-    def program(lib: Any) -> Any:
-        architecture = sides.fastestimator.architecture
-        shape = (1, 28, 28) if framework == "torch" else (28, 28, 1)
-        lenet = architecture.pytorch if framework == "torch" else architecture.tensorflow
-        model = lib.build(partial(lenet.LeNet, input_shape=shape), "adam", model_name="lenet")
-        ops = lib.op.tensorop
-        network = lib.Network(
-            [
-                ops.model.ModelOp(model, "x", "y"),
-                ops.loss.CrossEntropy(("y", "label"), "loss", form="categorical"),
-                ops.model.UpdateOp(model, "loss"),
-            ]
-        )
-        make = torch.tensor if framework == "torch" else tf.constant
-        x = np.random.default_rng(0).uniform(size=(4, *shape)).astype("float32")
-        label = np.eye(10, dtype="float32")[:4]
-        batch = {"x": make(x), "label": make(label)}
-        return tf_sides.steps(network, [batch] * 3), model
-
-    if framework == "torch":
-        sides.agree(program, rtol=1e-6)
-    else:
-        tf_sides.agree(sides, program, rtol=tf_sides.WEIGHTS)

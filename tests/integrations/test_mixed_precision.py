@@ -9,9 +9,6 @@ import torch
 
 from tests.integrations.sides import Sides, batches, mlp, momenta, steps
 
-# bfloat16 has 8 bits of precision
-BFLOAT16 = 2e-2
-
 
 @pytest.mark.parametrize("merge", [1, 2])
 def test_training(sides: Sides, merge: int) -> None:
@@ -42,26 +39,6 @@ def test_training(sides: Sides, merge: int) -> None:
     assert told["eval"][0]["product's type"] is torch.bfloat16
 
 
-@pytest.mark.parametrize("from_logits", [True, False])
-def test_sparse_loss(sides: Sides, from_logits: bool) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "sgd", model_name="mlp", mixed_precision=True)
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", "y"),
-                lib.op.tensorop.LambdaOp(lambda y: y.softmax(1), "y", "y", mode=None)
-                if not from_logits
-                else None,
-                lib.op.tensorop.loss.CrossEntropy(("y", "label"), "loss", from_logits=from_logits),
-                models.UpdateOp(model, "loss"),
-            ]
-        )
-        return [result["loss"] for result in steps(network, batches(6))], model
-
-    sides.agree(program, rtol=BFLOAT16)
-
-
 def test_only_some_models(sides: Sides) -> None:
     def program(lib: Any) -> Any:
         mixed = lib.build(mlp, "sgd", model_name="mixed", mixed_precision=True)
@@ -69,32 +46,5 @@ def test_only_some_models(sides: Sides) -> None:
         models = lib.op.tensorop.model
         with pytest.raises(ValueError, match=r"mixed.precision"):
             lib.Network([models.ModelOp(mixed, "x", "y"), models.ModelOp(full, "x", "z")])
-
-    sides.agree(program)
-
-
-def test_gradients_that_an_op_has_made(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "sgd", model_name="mlp", mixed_precision=True)
-        with pytest.raises(ValueError, match=r"[Mm]ixed precision"):
-            lib.op.tensorop.model.UpdateOp(model, "loss", gradients="gradients")
-
-    sides.agree(program)
-
-
-def test_autocast_is_left_again(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "sgd", model_name="mlp", mixed_precision=True)
-        network = lib.Network([lib.op.tensorop.model.ModelOp(model, "x", "y")])
-        told = []
-        with network("infer", 1, ""):
-            told.append(torch.is_autocast_enabled("cpu"))
-            network.run_step(batches(1)[0])
-            told.append(torch.is_autocast_enabled("cpu"))
-            with pytest.raises(RuntimeError):
-                network.run_step({"x": torch.ones(2, 99)})
-            told.append(torch.is_autocast_enabled("cpu"))
-            told.append(torch.is_grad_enabled())
-        return told
 
     sides.agree(program)

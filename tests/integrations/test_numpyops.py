@@ -185,35 +185,6 @@ def test_batches(sides: Sides, name: str, framework: str) -> None:
     agree(sides, program)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "a row"])
-def test_what_an_op_says_of_itself(sides: Sides, name: str) -> None:
-    def program(n: Any) -> Any:
-        (op,) = rows(n, name)
-        limits = set(op.mode), set(op.ds_id)
-        return list(op.inputs), list(op.outputs), op.in_list, op.out_list, *limits
-
-    agree(sides, program)
-
-
-def test_ops_by_themselves(sides: Sides) -> None:
-    """The methods that a pipeline calls, without anything around them."""
-
-    def program(n: Any) -> Any:
-        told = []
-        for name, (_, batch) in CASES.items():
-            for op in rows(n, name):
-                if set(op.inputs) - set(batch) or name.startswith("remove"):
-                    continue
-                values = [batch[key].copy() for key in op.inputs]
-                whole = values if op.in_list else values[0]
-                first = [value[0] for value in values] if op.in_list else values[0][0]
-                told.append((name, op.forward(first, {"mode": "train"})))
-                told.append((name, op.forward_batch(whole, {"mode": "train"})))
-        return told
-
-    assert len(agree(sides, program)) > 60
-
-
 class TestBatch:
     @pytest.mark.parametrize(
         "settings",
@@ -234,22 +205,6 @@ class TestBatch:
             limits = set(op.mode), set(op.ds_id)
             about = op.batch_size, op.drop_last, *limits, list(op.inputs), list(op.outputs)
             return about, dict(op.collate_fn(samples))
-
-        agree(sides, program)
-
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"batch_size": 2.5},
-            {"batch_size": -1},
-            {"pad_value": 0, "collate_fn": len},
-        ],
-    )
-    def test_what_is_refused(self, sides: Sides, settings: dict[str, Any]) -> None:
-        def program(n: Any) -> Any:
-            with pytest.raises(ValueError) as caught:  # noqa: PT011 - the texts are not copied
-                n.Batch(**settings)
-            return caught.type.__name__
 
         agree(sides, program)
 

@@ -91,6 +91,24 @@ CASES: dict[str, tuple[Make, list[Any]]] = {
         for average in (True, False)
         for weights in (None, {0: 0.5, 1: 2.0})
     },
+    # truths of other types and ranks, and targets that count as 0
+    **{
+        f"forms-{form}-{name}": (
+            lambda t, form=form: t.loss.cross_entropy.CrossEntropy(
+                ("p", "t"), "y", form=form, from_logits=True, average_loss=False
+            ),
+            [predicted, truth],
+        )
+        for name, form, predicted, truth in (
+            ("ints", "categorical", X, ONE_HOT.astype("int64")),
+            ("bytes", "categorical", X, ONE_HOT.astype("uint8")),
+            ("bytes", "sparse", X, CLASSES.astype("uint8")),
+            ("inferred", None, X, CLASSES),
+            ("ints", "binary", X[:, :1], BITS[:, :1].astype("int64")),
+            ("flat", "binary", X[:, :1], BITS[:, 0]),
+            ("images", "binary", IMAGES[..., :1], MASKS[..., :1]),
+        )
+    },
     **{
         f"squares-{average}": (
             lambda t, average=average: t.loss.mean_squared_error.MeanSquaredError(
@@ -403,33 +421,6 @@ def test_averages_of_two_types(sides: Sides, first: str) -> None:
         with pytest.raises(RuntimeError, match="can't be cast"):
             average(sides.fastestimator)
     compare([average(sides.fastnet)], [(given[0].astype("float32") + given[1]) / 2])
-
-
-@pytest.mark.parametrize("framework", ["torch", "tf", "graph"])
-def test_super_loss_far_below_its_threshold(sides: Sides, framework: str) -> None:
-    """There W is cut off next to its end, where FastEstimator has four digits of it."""
-    given = [X, X + SHARES / 10]
-
-    def program(lib: Any) -> list[np.ndarray]:
-        loss = tensorops(lib).loss
-        inner = loss.l1_loss.L1_Loss(("p", "t"), "y")
-        op = loss.super_loss.SuperLoss(inner, 3.0, output_confidence="c", average_loss=False)
-        return forward(op, framework, given)
-
-    for one, other in zip(program(sides.fastnet), program(sides.fastestimator), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, rtol=3e-4)
-
-
-@pytest.mark.parametrize("framework", ["torch", "tf"])
-def test_gather_with_an_empty_list_in_the_batch(sides: Sides, framework: str) -> None:
-    def program(lib: Any) -> np.ndarray:
-        op = tensorops(lib).gather.Gather("a", "y", "i")
-        build(op, framework)
-        (found,) = op.forward([[], *tensors_of([X], framework)], {})
-        return np.asarray(found)
-
-    np.testing.assert_array_equal(sides.agree(program), X.max(axis=1))
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf"])

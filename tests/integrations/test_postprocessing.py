@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
 
 from tests.integrations import sides as torch_sides
-from tests.integrations.sides import Sides, batches, mlp, steps
+from tests.integrations.sides import Sides, steps
 
 
 def network_with(lib: Any, pops: Any, ops: Any = None, fw: Any = torch_sides) -> Any:
@@ -60,20 +58,6 @@ def test_an_op_for_single_samples(sides: Sides, fw: Any) -> None:
     fw.agree(sides, program)
 
 
-def test_an_op_for_batches(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        class Ranked(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
-            def forward(self, data: Any, state: Any) -> Any:
-                raise AssertionError("forward_batch knows better")
-
-            def forward_batch(self, data: Any, state: Any) -> Any:
-                return np.argsort(data, axis=0)
-
-        return steps(network_with(lib, Ranked("y", "rank")), data(), "eval")
-
-    sides.agree(program)
-
-
 def test_an_op_that_writes_into_its_input(sides: Sides, fw: Any) -> None:
     """Neither the caller's tensors nor those of the step show it."""
 
@@ -93,24 +77,6 @@ def test_an_op_that_writes_into_its_input(sides: Sides, fw: Any) -> None:
     assert not np.asarray(results[0][0][0]).any()
 
 
-def test_the_callers_tensors_are_safe(sides: Sides, fw: Any) -> None:
-    """In FastEstimator an op that writes into its input may write into the caller's own tensor."""
-
-    def program(lib: Any) -> Any:
-        class Zeroed(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
-            def forward_batch(self, data: Any, state: Any) -> Any:
-                if fw.NAME == "tf":
-                    data = np.array(data)  # its own are read-only
-                data[0] = 0
-                return data
-
-        given = data(fw)
-        steps(network_with(lib, [Zeroed("x", "z")], fw=fw), given, "eval", eager=True)
-        return np.array_equal(given[0]["x"], data(fw)[0]["x"])
-
-    assert fw.run(sides, program)[1] is True
-
-
 def test_delete(sides: Sides) -> None:
     def program(lib: Any) -> Any:
         ops = lib.op.numpyop
@@ -118,38 +84,6 @@ def test_delete(sides: Sides) -> None:
         return steps(network_with(lib, pops), data(), "eval", wanted={"z"})
 
     assert set(sides.agree(program)[0]) == {"x", "label"}
-
-
-def test_delete_as_a_tensor_op(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        ops = lib.op.tensorop
-        network = network_with(
-            lib,
-            None,
-            [
-                ops.LambdaOp(lambda x: (x + 1, x + 2), "x", ["y", "z"]),
-                ops.Delete(["y", "x"], mode="!train"),
-                ops.LambdaOp(lambda z: z * 2, "z", "y", mode="infer"),
-            ],
-        )
-        return [steps(network, data(), mode) for mode in ("train", "eval", "infer")]
-
-    results = sides.agree(program)
-    assert set(results[1][0]) == {"x", "z", "label"}  # the batch's own x
-
-
-def test_reading_what_was_deleted(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        ops = lib.op.tensorop
-        network = network_with(
-            lib,
-            None,
-            [ops.TensorOp("x", "y"), ops.Delete("y"), ops.LambdaOp(torch.abs, "y", "z")],
-        )
-        with network("eval", 1, ""), pytest.raises(KeyError):
-            network.run_step(data()[0])
-
-    sides.agree(program)
 
 
 def test_what_postprocessing_reads_comes_back(sides: Sides, fw: Any) -> None:
@@ -181,50 +115,3 @@ def test_modes_and_datasets(sides: Sides) -> None:
         ]
 
     sides.agree(program)
-
-
-def test_after_training(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "sgd", model_name="mlp")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", "y"),
-                lib.op.tensorop.loss.CrossEntropy(
-                    ("y", "onehot"), "loss", form="categorical", from_logits=True
-                ),
-                models.UpdateOp(model, "loss"),
-            ],
-            pops=[lib.op.numpyop.LambdaOp(lambda y: y.argmax(axis=-1), "y", "guess")],
-        )
-        return steps(network, batches(4)), steps(network, batches(2), "infer"), model
-
-    sides.agree(program)
-
-
-@pytest.mark.parametrize("kind", ["RemoveIf", "Batch", "TensorOp"])
-def test_what_is_refused(sides: Sides, kind: str) -> None:
-    def program(lib: Any) -> Any:
-        pops = {
-            "RemoveIf": lambda: lib.op.numpyop.RemoveIf(lambda x: True, inputs="x"),
-            "Batch": lambda: lib.op.numpyop.Batch(batch_size=2),
-            "TensorOp": lambda: lib.op.tensorop.TensorOp("x", "y"),
-        }[kind]()
-        with pytest.raises((ValueError, AssertionError)) as caught:
-            network_with(lib, pops)
-        return caught.type
-
-    sides.agree(program)
-
-
-def test_something_that_is_no_op(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        for arguments in ([object()], None), ([lambda x: x], None), ([], [object()]):
-            with pytest.raises(AssertionError):
-                lib.network.TorchNetwork(*arguments)
-        with pytest.raises(AssertionError):
-            lib.network.TorchNetwork([lib.op.tensorop.TensorOp("x", "y")], slicers=[object()])
-
-    with pytest.raises(AttributeError):  # FastEstimator builds its ops before it looks at them
-        program(sides.fastestimator)
-    program(sides.fastnet)

@@ -1,6 +1,6 @@
 """Ops that draw, beside FastEstimator's.
 
-In torch both draw alike from the same seed (see test_meta_ops.py and test_op_library.py), and for
+In torch both draw alike from the same seed (see test_op_library.py), and for
 arrays both draw from numpy's generator (test_numpyops.py). In TensorFlow FastEstimator draws by way
 of TensorFlow Probability, other numbers from the same seed: there the distributions are compared.
 """
@@ -94,20 +94,6 @@ def test_sometimes_over_and_over(sides: Sides) -> None:
     within(program(sides.fastnet), 25 * 0.3, 25 * 0.3 * 0.7)
 
 
-def test_one_of(sides: Sides) -> None:
-    """How often of 25 times each of three ops is drawn."""
-    probs = [0.2, 0.5, 0.3]
-
-    def program(lib: Any) -> Any:
-        meta = lib.op.tensorop.meta
-        op = meta.OneOf(add(lib, 1), add(lib, 100), add(lib, 10_000), probs=probs)
-        return drawn(lib, [meta.Repeat(op, 25)], {"x": tf.zeros(1)}, ["x"], 200, eager=False)[0]
-
-    for found in alike(sides, program):
-        for place, prob in enumerate(probs):
-            within(found // 100**place % 100, 25 * prob, 25 * prob * (1 - prob))
-
-
 @EAGER
 def test_one_of_draws_the_same(sides: Sides, eager: bool) -> None:
     """By itself it draws as FastEstimator's does, from TensorFlow's own generator."""
@@ -118,22 +104,6 @@ def test_one_of_draws_the_same(sides: Sides, eager: bool) -> None:
 
     expected, actual = tf_sides.run(sides, program, seed=3)
     np.testing.assert_array_equal(actual, expected)
-
-
-def test_repeat_while_a_drawn_sum_is_small(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        ops = lib.op.tensorop
-        draw = ops.LambdaOp(
-            lambda x, n: (x + tf.random.uniform((1,)), n + 1), ["x", "n"], ["x", "n"]
-        )
-        op = ops.meta.Repeat(draw, lambda x: tf.reduce_sum(x) < 3)
-        batch = {"x": tf.zeros(1), "n": tf.zeros(1, tf.int32)}
-        return drawn(lib, [op], batch, ["x", "n"], 250, eager=False)
-
-    alike(sides, lambda lib: program(lib)[1])
-    for found in alike(sides, lambda lib: program(lib)[0]):
-        assert found.min() >= 3
-        assert found.max() < 4
 
 
 def test_repeat_while_a_drawn_sum_is_small_in_torch(sides: Sides) -> None:
@@ -163,22 +133,6 @@ def test_mixup(sides: Sides, alpha: float) -> None:
         assert found.min() >= 0.5 - 1e-6
 
 
-def test_mixup_with_one_draw_for_all(sides: Sides) -> None:
-    turns = tf.constant([[0.0], [1.0]] * 2)
-
-    def program(lib: Any) -> Any:
-        op = tensorops(lib).augmentation.mixup_batch.MixUpBatch(
-            ("x", "l"), ("x", "l"), shared_beta=True
-        )
-        (mixed,) = drawn(lib, [op], {"x": turns, "l": turns}, ["l"], 300, eager=False)
-        own = np.where(turns == 1, mixed, 1 - mixed)[..., 0]
-        np.testing.assert_allclose(own, own[:, :1].repeat(4, axis=1), atol=1e-6)
-        return own[:, 0]
-
-    for found in alike(sides, program):
-        within(found, 0.5, 1 / 12)
-
-
 def test_cutmix(sides: Sides) -> None:
     """How large the boxes are, where they lie, and what labels say of them."""
     images = tf.constant(np.arange(2)[:, None, None, None] * np.ones((1, 16, 12, 1)), tf.float32)
@@ -203,3 +157,16 @@ def test_cutmix(sides: Sides) -> None:
     expected, actual = tf_sides.run(sides, program, seed=3)
     for part in expected:
         check_alike(expected[part], actual[part])
+
+
+@pytest.mark.parametrize("probs", [None, [0.3, 0.7]])
+def test_choices_in_torch(sides: Sides, probs: Any) -> None:
+    def program(lib: Any) -> Any:
+        meta = lib.op.tensorop.meta
+        ops = [
+            meta.Sometimes(add(lib, 1), 0.4),
+            meta.OneOf(add(lib, 10), add(lib, 20), probs=probs),
+        ]
+        return tf_sides.steps(lib.network.TorchNetwork(ops), [{"x": torch.zeros(1)}] * 40)
+
+    sides.agree(program)

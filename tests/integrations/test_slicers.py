@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.integrations import sides as torch_sides
 from tests.integrations import tf_sides
-from tests.integrations.sides import LOSS, Sides, assert_same, steps
+from tests.integrations.sides import LOSS, Sides, steps
 from tests.integrations.tf_sides import tf
 
 torch_dtypes = st.sampled_from(["float32", "float64", "int64", "uint8"])
@@ -60,28 +60,6 @@ def test_axis_slicer_in_torch(sides: Sides, drawn: tuple[list[int], int], dtype:
 @given(axes(), tf_dtypes)
 def test_axis_slicer_in_tensorflow(sides: Sides, drawn: tuple[list[int], int], dtype: str) -> None:
     check_axis_slicer(tf_sides, sides, drawn, dtype)
-
-
-def test_the_only_axis(sides: Sides) -> None:
-    """FastEstimator leaves it in the pieces, and has one axis too many when they are joined."""
-
-    def program(lib: Any) -> Any:
-        slicer = lib.slicer.AxisSlicer(0, slice="x")
-        pieces = slicer.slice_batches((torch.arange(3),))
-        joined = slicer._unslice_batch(tuple(piece for (piece,) in pieces), key="x")
-        return pieces[1][0].shape, joined.shape
-
-    assert sides.run(program) == (((1,), (3, 1)), ((), (3,)))
-
-
-@pytest.mark.parametrize("axis", [-4, 3, 9])
-def test_an_axis_that_there_is_not(sides: Sides, axis: int) -> None:
-    def program(lib: Any) -> Any:
-        slicer = lib.slicer.AxisSlicer(axis, slice="x")
-        with pytest.raises(IndexError):
-            slicer.slice_batches((torch.ones(2, 3, 4),))
-
-    sides.agree(program)
 
 
 Windows = tuple[list[int], dict[str, Any]]
@@ -165,24 +143,6 @@ def test_sliding_slicer_in_tensorflow(sides: Sides, drawn: Windows, dtype: str) 
     check_sliding_slicer(tf_sides, sides, drawn, dtype)
 
 
-@given(windows(), torch_dtypes)
-def test_sliding_slicer_that_only_joins(sides: Sides, drawn: Windows, dtype: str) -> None:
-    shape, arguments = drawn
-    assume(fits(shape, arguments))
-
-    def program(lib: Any) -> Any:
-        cut = lib.slicer.SlidingSlicer(**arguments, slice="x", unslice=None)
-        join = lib.slicer.SlidingSlicer(**arguments, unslice="x", unslice_shape=shape)
-        pieces = cut.slice_batches((torch.from_numpy(numbered(shape, dtype)),))
-        return pieces, join._unslice_batch(tuple(piece for (piece,) in pieces), key="x")
-
-    try:
-        expected = program(sides.fastestimator)
-    except REFUSED:
-        assume(False)
-    assert_same(program(sides.fastnet), expected)
-
-
 @pytest.mark.parametrize(("strides", "shape"), [(1, (1, 1, 2)), ((), (1, 2))])
 def test_a_window_that_does_not_fit(sides: Sides, strides: Any, shape: tuple[int, ...]) -> None:
     """FastEstimator's piece has three axes, of data with two, or is shorter than its window."""
@@ -197,72 +157,6 @@ def test_a_window_that_does_not_fit(sides: Sides, strides: Any, shape: tuple[int
         pieces(sides.fastnet)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"window_size": []},
-        {"window_size": [0]},
-        {"window_size": [-2]},
-        {"window_size": [1.5]},
-        {"window_size": [2, 2], "strides": [1]},
-        {"window_size": [2, 2], "strides": [1, -1]},
-        {"window_size": [2, 2], "strides": [1, 1.0]},
-        {"window_size": [2], "pad_mode": "reflect"},
-        {"window_size": [2, 2], "pad_mode": "mirror"},
-        {"window_size": [2], "unslice_mode": "mean"},
-        {"window_size": [2], "slice": None, "unslice": "x"},
-    ],
-)
-def test_windows_that_are_refused(sides: Sides, arguments: dict[str, Any]) -> None:
-    def program(lib: Any) -> Any:
-        with pytest.raises(AssertionError):
-            lib.slicer.SlidingSlicer(**{"slice": "x", **arguments})
-
-    sides.agree(program)
-
-
-PAD_MODES = ("drop", "partial", "constant", "nopad", "mirror")
-
-
-@pytest.mark.parametrize("unslice_mode", ["avg", "sum"])
-@pytest.mark.parametrize(
-    ("fw", "pad_mode", "axes"),
-    [
-        *(("torch", mode, (2, 3)) for mode in PAD_MODES),
-        *(("tf", mode, (1, 2)) for mode in PAD_MODES[:-1]),
-        # FastEstimator cannot join what it mirrored along the first two axes: test_tf_mended.py
-        ("tf", "mirror", (2, 3)),
-    ],
-    indirect=["fw"],
-)
-def test_overlapping_windows_of_an_image(
-    sides: Sides, fw: Any, pad_mode: str, axes: tuple[int, int], unslice_mode: str
-) -> None:
-    """Through a network: noise is cut, evened out, and joined."""
-    shape, window, strides = [2, 3, 3, 3], [-1, -1, -1, -1], [0, 0, 0, 0]
-    for axis, size, length, stride in zip(axes, (11, 13), (4, 5), (3, 2), strict=True):
-        shape[axis], window[axis], strides[axis] = size, length, stride
-    image = np.random.default_rng(0).normal(size=shape).astype("float32")
-    mean = fw.mean
-
-    def program(lib: Any) -> Any:
-        network = fw.network_class(lib)(
-            [lib.op.tensorop.LambdaOp(lambda x: x - mean(x, axes), "x", "y")],
-            slicers=lib.slicer.SlidingSlicer(
-                window,
-                strides=strides,
-                pad_mode=pad_mode,
-                pad_val=0.5,
-                slice="x",
-                unslice=["x", "y"],
-                unslice_mode=unslice_mode,
-            ),
-        )
-        return steps(network, [{"x": fw.tensor(image)}], "infer", eager=True)
-
-    fw.agree(sides, program)
-
-
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_mean_unslicer(sides: Sides, rows: list[list[float]]) -> None:
     def program(lib: Any) -> Any:
@@ -270,17 +164,6 @@ def test_mean_unslicer(sides: Sides, rows: list[list[float]]) -> None:
         return slicer._unslice_batch(tuple(torch.tensor(row) for row in rows), key="loss")
 
     sides.agree(program)
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_means_of_any_shape(sides: Sides, fw: Any, shape: tuple[int, ...]) -> None:
-    values = np.random.default_rng(0).normal(size=(5, *shape)).astype("float32")
-
-    def program(lib: Any) -> Any:
-        slicer = lib.slicer.MeanUnslicer("loss")
-        return slicer._unslice_batch(tuple(fw.tensor(value) for value in values), key="loss")
-
-    fw.agree(sides, program)
 
 
 @pytest.mark.tf
@@ -291,51 +174,6 @@ def test_means_of_integers(sides: Sides, dtype: Any) -> None:
         return slicer._unslice_batch((tf.constant(1, dtype), tf.constant(2, dtype)), key="y")
 
     assert tf_sides.agree(sides, program) == 1.5
-
-
-@pytest.mark.parametrize(
-    "slicers",
-    [
-        lambda slicer: [slicer.AxisSlicer(0, slice="x"), slicer.AxisSlicer(1, slice="x")],
-        lambda slicer: [slicer.MeanUnslicer("y"), slicer.AxisSlicer(0, "x", unslice=["x", "y"])],
-        lambda slicer: [slicer.MeanUnslicer("y")],
-    ],
-)
-def test_slicers_that_clash(sides: Sides, slicers: Any) -> None:
-    def program(lib: Any) -> Any:
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.TensorOp("x", "y")], slicers=slicers(lib.slicer)
-        )
-        with pytest.raises(ValueError, match=r".*"):
-            network("eval", 1, "")
-
-    sides.agree(program)
-
-
-def test_slicers_that_disagree(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.TensorOp("x", "y")],
-            slicers=[
-                lib.slicer.AxisSlicer(0, slice="x", unslice=["x", "y"]),
-                lib.slicer.AxisSlicer(1, slice="z"),
-            ],
-        )
-        with network("eval", 1, ""), pytest.raises(ValueError, match=r"2.*3"):
-            network.run_step({"x": torch.ones(2, 3), "z": torch.ones(2, 3)})
-
-    sides.agree(program)
-
-
-def test_keys_that_are_not_unsliced(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.TensorOp("x", "y")], slicers=lib.slicer.AxisSlicer(0, slice="x")
-        )
-        with pytest.raises(ValueError, match="'y'"):
-            network("eval", 1, "")
-
-    sides.agree(program)
 
 
 def volumes(fw: Any, count: int) -> list[dict[str, Any]]:
@@ -376,49 +214,6 @@ def test_training_on_slices(sides: Sides, fw: Any, merge: int) -> None:
     fw.agree(sides, program, rtol=LOSS if fw.NAME == "torch" else 0.0)
 
 
-def test_training_on_windows(sides: Sides, fw: Any) -> None:
-    mean, square, mlp = fw.mean, fw.square, fw.mlp
-
-    def program(lib: Any) -> Any:
-        model = lib.build(lambda: mlp(width=3), "sgd", model_name="mlp")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", "y"),
-                lib.op.tensorop.LambdaOp(lambda y: mean(square(y)), "y", "loss"),
-                models.UpdateOp(model, "loss"),
-            ],
-            slicers=[
-                lib.slicer.SlidingSlicer(
-                    [2, 3, 1], slice="x", unslice="x", squeeze_window=True, strides=[1, 3, 2]
-                ),
-                lib.slicer.MeanUnslicer(["loss", "y"]),
-            ],
-        )
-        return steps(network, volumes(fw, 3), eager=True), model
-
-    fw.agree(sides, program)
-
-
-def test_a_slicer_for_one_mode(sides: Sides, fw: Any) -> None:
-    mean = fw.mean
-
-    def program(lib: Any) -> Any:
-        network = fw.network_class(lib)(
-            [lib.op.tensorop.LambdaOp(lambda x: x - mean(x), "x", "y")],
-            slicers=lib.slicer.AxisSlicer(
-                0, slice="x", unslice=["x", "y"], mode="!eval", ds_id="!whole"
-            ),
-        )
-        return [
-            steps(network, volumes(fw, 1), mode, ds_id=ds_id, eager=True)
-            for mode in ("train", "eval", "infer")
-            for ds_id in ("", "whole", "other")
-        ]
-
-    fw.agree(sides, program, rtol=LOSS if fw.NAME == "tf" else 0.0)
-
-
 def test_a_slicer_of_ones_own(sides: Sides) -> None:
     def program(lib: Any) -> Any:
         class Halves(lib.slicer.Slicer):  # type: ignore[misc]
@@ -433,19 +228,5 @@ def test_a_slicer_of_ones_own(sides: Sides) -> None:
             slicers=Halves(slice=["x", "name"], unslice=["y", "n", "never written"]),
         )
         return steps(network, volumes(torch_sides, 2), "infer")
-
-    sides.agree(program)
-
-
-def test_a_slicer_that_does_not_say_how(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        class Nothing(lib.slicer.Slicer):  # type: ignore[misc]
-            pass
-
-        for arguments in ({"slice": "x"}, {"slice": None, "unslice": "x"}):
-            with pytest.raises(NotImplementedError):
-                Nothing(**arguments)
-        with pytest.raises(ValueError, match="slice"):
-            Nothing(slice=None, unslice=None)
 
     sides.agree(program)

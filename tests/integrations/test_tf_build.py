@@ -57,48 +57,6 @@ def test_one_model(sides: Sides, optimizer: Any, mixed: bool) -> None:
     agree(sides, program)
 
 
-def test_several_models(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        models = lib.build(
-            lambda: (mlp(), mlp(), mlp()),
-            [None, "sgd", lib.schedule.EpochScheduler({1: "adam", 3: None})],
-            model_name=["one", "two", "three"],
-        )
-        epochs = models[2].optimizer
-        return (
-            [attributes(model) for model in models[:2]],
-            [type(epochs.get_current_value(epoch)) for epoch in range(1, 5)],
-            list(models),
-        )
-
-    agree(sides, program)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "names"),
-    [(["adam", "sgd"], None), ("adam", ["one", "two"])],
-)
-def test_what_is_refused(sides: Sides, optimizer: Any, names: Any) -> None:
-    def program(lib: Any) -> Any:
-        with pytest.raises(AssertionError):
-            lib.build(mlp, optimizer, model_name=names)
-
-    agree(sides, program)
-
-
-def test_an_optimizer_that_wants_parameters(sides: Sides) -> None:
-    """That of another framework: each package says what a Keras model's takes."""
-
-    def optimizer(parameters: Any) -> Any:
-        return parameters
-
-    with pytest.raises(AssertionError, match="without args"):
-        sides.fastestimator.build(mlp, optimizer)
-    with pytest.raises(ValueError, match="For a Keras model it takes no argument"):
-        sides.fastnet.build(mlp, optimizer)
-    start_over()
-
-
 def test_weights_that_either_has_saved(sides: Sides, tmp_path: Path) -> None:
     """FastEstimator's save_model writes what fastnet reads, of a model that fastnet has built."""
     start_over(seed=7)
@@ -110,27 +68,6 @@ def test_weights_that_either_has_saved(sides: Sides, tmp_path: Path) -> None:
             loaded = reader.build(mlp, "sgd", weights_path=path, model_name="loaded")
             assert_same(loaded, model)
     start_over()
-
-
-def test_weights_of_one_of_two_models(sides: Sides, tmp_path: Path) -> None:
-    path = str(tmp_path / "weights.h5")
-    start_over(seed=7)
-    saved = mlp()
-    saved.save_weights(path)
-
-    def program(lib: Any) -> Any:
-        return lib.build(lambda: [mlp(), mlp()], ["adam", "sgd"], [None, path], ["one", "two"])
-
-    _, two = agree(sides, program)
-    assert_same(two, saved)
-
-
-def test_a_weights_file_that_is_missing(sides: Sides, tmp_path: Path) -> None:
-    def program(lib: Any) -> Any:
-        with pytest.raises((ValueError, OSError)):
-            lib.build(mlp, "sgd", weights_path=str(tmp_path / "nothing.h5"))
-
-    agree(sides, program)
 
 
 def test_names_and_trainable_flags(sides: Sides) -> None:
@@ -148,27 +85,6 @@ def test_names_and_trainable_flags(sides: Sides) -> None:
                 wrong()
             told.append(issubclass(caught.type, (AssertionError, KeyError, IndexError)))
         return told
-
-    agree(sides, program)
-
-
-def test_two_models_of_one_name(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        models = lib.build(lambda: [mlp(), mlp()], [None, None], model_name=["net", "Net"])
-        run = lib.op.tensorop.model.ModelOp
-        with pytest.raises(AssertionError):
-            lib.Network([run(models[0], "x", "y"), run(models[1], "x", "z")])
-
-    agree(sides, program)
-
-
-def test_only_some_models_in_mixed_precision(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        mixed = lib.build(mlp, None, model_name="mixed", mixed_precision=True)
-        full = lib.build(mlp, None, model_name="full")
-        run = lib.op.tensorop.model.ModelOp
-        with pytest.raises(ValueError, match=r"mixed.precision"):
-            lib.Network([run(mixed, "x", "y"), run(full, "x", "z")])
 
     agree(sides, program)
 

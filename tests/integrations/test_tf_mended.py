@@ -6,10 +6,7 @@ One class a fault. The first test of each shows FastEstimator's, so that it is n
 from __future__ import annotations
 
 import os
-import sys
-from collections import namedtuple
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,14 +27,6 @@ from tests.integrations.tf_sides import (
 pytestmark = MARKS
 
 keras = tf.keras
-
-Pair = namedtuple("Pair", ["left", "right"])
-
-
-@dataclass
-class Record:
-    value: Any
-    name: str
 
 
 @pytest.fixture(autouse=True)
@@ -70,103 +59,6 @@ def trainer(lib: Any, model: Any, *more: Any, **settings: Any) -> Any:
 ONES = tf.ones(2)
 
 
-class TestRunStepOutsideAContext:
-    def test_is_not_caught(self, sides: Sides) -> None:
-        network = copier(sides.fastestimator)
-        network("eval", 1, "", eager=True)
-        assert not network.ctx_lock.locked()
-        assert network.run_step({"x": ONES})["y"] is ONES
-
-    def test_is_refused(self, sides: Sides) -> None:
-        network = copier(sides.fastnet)
-        for configure in (False, True):
-            if configure:
-                network("eval", 1, "")
-            with pytest.raises(ValueError, match=r"with network\(mode="):
-                network.run_step({"x": ONES})
-        with network("eval", 1, ""):
-            network.run_step({"x": ONES})
-
-
-class TestAnOpeningThatRaises:
-    @staticmethod
-    def network(lib: Any) -> Any:
-        return copier(lib, slicers=lib.slicer.AxisSlicer(0, slice="x"))
-
-    def test_keeps_the_lock(self, sides: Sides) -> None:
-        network = self.network(sides.fastestimator)
-        with pytest.raises(ValueError, match="un-sliced"):
-            network("eval", 1, "")
-        with pytest.raises(ValueError, match="already active"):
-            network("eval", 1, "", {"z"})
-
-    def test_leaves_it_usable(self, sides: Sides) -> None:
-        network = self.network(sides.fastnet)
-        with pytest.raises(ValueError, match="un-slices"):
-            network("eval", 1, "")
-        with network("eval", 1, "", {"z"}):
-            network.run_step({"x": ONES})
-
-
-class TestNoOpInForce:
-    @staticmethod
-    def network(lib: Any) -> Any:
-        return lib.network.TFNetwork([lib.op.tensorop.TensorOp("x", "y", mode="train")])
-
-    def test_is_a_type_error(self, sides: Sides) -> None:
-        with pytest.raises(TypeError, match="union"):
-            self.network(sides.fastestimator)("eval", 1, "")
-
-    def test_gives_the_batch_back(self, sides: Sides) -> None:
-        batch = {"x": ONES}
-        for eager in (False, True):
-            (result,) = steps(self.network(sides.fastnet), [batch], "eval", eager=eager)
-            assert result is not batch
-            assert result.keys() == batch.keys()
-            assert result["x"] is ONES
-
-
-class TestTransformOfADict:
-    def test_replaces_the_callers_values(self, sides: Sides) -> None:
-        batch: dict[str, Any] = {"x": 1.5, "nest": {"deep": 2}}
-        copier(sides.fastestimator).transform(batch, mode="eval")
-        assert tf.is_tensor(batch["x"])
-        assert tf.is_tensor(batch["nest"]["deep"])
-
-    def test_leaves_them(self, sides: Sides) -> None:
-        batch: dict[str, Any] = {"x": 1.5, "nest": {"deep": 2}}
-        result = copier(sides.fastnet).transform(batch, mode="eval")
-        assert batch == {"x": 1.5, "nest": {"deep": 2}}
-        assert tf.is_tensor(result["y"])
-        assert tf.is_tensor(result["nest"]["deep"])
-
-
-class TestOptimizersInASchedule:
-    @staticmethod
-    def schedulers(lib: Any) -> list[Any]:
-        return [
-            lib.schedule.EpochScheduler({1: "adam", 3: None}),
-            lib.schedule.RepeatScheduler(["adam", None]),
-        ]
-
-    def test_are_built_in_place(self, sides: Sides) -> None:
-        for scheduler in self.schedulers(sides.fastestimator):
-            sides.fastestimator.build(mlp, scheduler, model_name="mlp")
-            assert isinstance(scheduler.get_current_value(1), keras.optimizers.legacy.Adam)
-            # a second model would be given the first one's
-            with pytest.raises(AssertionError, match="callable"):
-                sides.fastestimator.build(mlp, scheduler, model_name="second")
-
-    def test_are_built_in_a_copy(self, sides: Sides) -> None:
-        for scheduler in self.schedulers(sides.fastnet):
-            one = sides.fastnet.build(mlp, scheduler, model_name="one")
-            two = sides.fastnet.build(mlp, scheduler, model_name="two")
-            assert scheduler.get_all_values() == ["adam", None]
-            assert one.current_optimizer is not two.current_optimizer
-            for model in (one, two):
-                assert isinstance(model.current_optimizer, keras.optimizers.legacy.Adam)
-
-
 class TestPrecisionPolicy:
     def test_is_left_changed(self, sides: Sides) -> None:
         sides.fastestimator.build(mlp, "sgd", model_name="mlp", mixed_precision=True)
@@ -194,73 +86,11 @@ class TestPrecisionPolicy:
 class TestOutput:
     """Where a step writes: seen from inside it, and from what comes through."""
 
-    @staticmethod
-    def seen(lib: Any, eager: bool) -> list[bool]:
-        own = sys.stdout, tf.print, os.fstat(1).st_ino, os.fstat(2).st_ino
-        told: list[bool] = []
-
-        def look(x: Any) -> Any:
-            now = sys.stdout, tf.print, os.fstat(1).st_ino, os.fstat(2).st_ino
-            told.extend(one is other for one, other in zip(now[:2], own[:2], strict=True))
-            told.extend(one == other for one, other in zip(now[2:], own[2:], strict=True))
-            return x
-
-        def fn(x: Any) -> Any:
-            return look(x) if eager else tf.py_function(look, [x], tf.float32)
-
-        steps(of_function(lib, fn), [{"x": ONES}], "infer", eager=eager)
-        return told
-
-    @pytest.mark.parametrize("eager", [True, False])
-    def test_is_redirected(self, sides: Sides, eager: bool) -> None:
-        assert self.seen(sides.fastestimator, eager) == [False] * 4
-
-    @pytest.mark.parametrize("eager", [True, False])
-    def test_goes_where_it_went(self, sides: Sides, eager: bool) -> None:
-        assert self.seen(sides.fastnet, eager) == [True] * 4
-
     def test_of_c_code_is_seen(self, sides: Sides, capfd: pytest.CaptureFixture[str]) -> None:
         for lib, expected in ((sides.fastestimator, ""), (sides.fastnet, "from below\n")):
             network = of_function(lib, lambda x: (os.write(1, b"from below\n"), x)[1])
             steps(network, [{"x": ONES}], "infer", eager=True)
             assert capfd.readouterr().out == expected
-
-
-class TestTypesOfValues:
-    """That an op returns, in a graph."""
-
-    @staticmethod
-    def network(lib: Any) -> Any:
-        return of_function(lib, lambda x: Pair(x, [Record(x * 2, "name")]))
-
-    def test_must_be_what_tensorflow_knows(self, sides: Sides) -> None:
-        with pytest.raises(TypeError, match="Record"):
-            steps(self.network(sides.fastestimator), [{"x": ONES}], "infer")
-
-    def test_survive(self, sides: Sides) -> None:
-        for eager in (False, True):
-            results = steps(self.network(sides.fastnet), [{"x": ONES}] * 2, "infer", eager=eager)
-            for result in results:
-                assert type(result["y"]) is Pair
-                (record,) = result["y"].right
-                assert (type(record), record.name) == (Record, "name")
-                assert record.value.numpy().tolist() == [2, 2]
-
-
-class TestTooFewOutputs:
-    @staticmethod
-    def network(lib: Any) -> Any:
-        op = lib.op.tensorop.LambdaOp(lambda x: [x + 1], "x", ["y", "z"])
-        return lib.network.TFNetwork([op])
-
-    def test_are_written_without_a_word(self, sides: Sides) -> None:
-        result = self.network(sides.fastestimator).transform({"x": ONES}, mode="eval")
-        assert set(result) == {"x", "y"}
-
-    @pytest.mark.parametrize("eager", [True, False])
-    def test_are_an_error(self, sides: Sides, eager: bool) -> None:
-        with pytest.raises(ValueError, match=r"LambdaOp.*2 outputs.*returned 1 value"):
-            steps(self.network(sides.fastnet), [{"x": ONES}], "eval", eager=eager)
 
 
 # What follows is not in the design's table.
@@ -292,38 +122,6 @@ class TestWhatAnEpochLeavesBehind:
         start_over()
         # and the first epoch is FastEstimator's
         assert first == self.masks(sides.fastestimator)[0]
-
-    @staticmethod
-    def name_afterwards(lib: Any) -> Any:
-        assert keras.layers.Dense(1).name == "dense"
-        steps(copier(lib), [{"x": ONES}], "eval", eager=True)
-        return keras.layers.Dense(1).name
-
-    def test_names_of_layers_start_over(self, sides: Sides) -> None:
-        assert self.name_afterwards(sides.fastestimator) == "dense"
-
-    def test_names_of_layers_go_on(self, sides: Sides) -> None:
-        assert self.name_afterwards(sides.fastnet) == "dense_1"
-
-
-class TestTraces:
-    """Python in an op runs whenever it is traced, and not otherwise."""
-
-    @staticmethod
-    def count(lib: Any) -> int:
-        times: list[int] = []
-        network = of_function(lib, lambda x: (times.append(1), x * 2)[1])
-        for epoch in (1, 2):
-            data = [{"x": tf.ones((size, 2))} for size in (4, 3, 7, 1)]
-            for result in steps(network, data, "infer", epoch):
-                assert bool(tf.reduce_all(result["y"] == 2))
-        return len(times)
-
-    def test_are_made_for_batch_sizes(self, sides: Sides) -> None:
-        assert self.count(sides.fastestimator) > 1
-
-    def test_are_made_for_one_size_and_for_any(self, sides: Sides) -> None:
-        assert self.count(sides.fastnet) == 2
 
 
 class TestFrozenLayersOfInnerModels:
@@ -531,53 +329,6 @@ class TestRegularizersInMixedPrecision:
         np.testing.assert_allclose(after[1], bias.numpy(), atol=1e-4)
 
 
-class TestResultsThatAreNoTensors:
-    """What an op returns is the same in a graph as eagerly."""
-
-    @staticmethod
-    def result(lib: Any, eager: bool) -> Any:
-        network = of_function(lib, lambda x: {"x": x, "number": 3, "word": "a", "nothing": None})
-        return steps(network, [{"x": ONES}], "infer", eager=eager)[0]["y"]
-
-    def test_become_tensors_in_a_graph(self, sides: Sides) -> None:
-        result = self.result(sides.fastestimator, eager=False)
-        assert tf.is_tensor(result["number"])
-        assert tf.is_tensor(result["word"])
-
-    def test_stay_what_they_are(self, sides: Sides) -> None:
-        expected = self.result(sides.fastestimator, eager=True)
-        for eager in (False, True):
-            assert_same(self.result(sides.fastnet, eager), expected)
-
-
-class TestErrorsOfOps:
-    """An error of the program's own, raised while an op is traced."""
-
-    class Refused(Exception):
-        def __init__(self, what: str, code: int) -> None:
-            super().__init__(what)
-            self.code = code
-
-    def network(self, lib: Any) -> Any:
-        class Refusing(lib.op.tensorop.TensorOp):  # type: ignore[misc]
-            def forward(_, data: Any, state: Any) -> Any:
-                raise self.Refused("not this one", 7)
-
-        return lib.network.TFNetwork([Refusing("x", "y")])
-
-    def test_become_others(self, sides: Sides) -> None:
-        with pytest.raises(Exception, match="not this one") as caught:
-            steps(self.network(sides.fastestimator), [{"x": ONES}], "eval")
-        assert not isinstance(caught.value, self.Refused)
-
-    @pytest.mark.parametrize("eager", [True, False])
-    def test_are_what_they_are(self, sides: Sides, eager: bool) -> None:
-        with pytest.raises(self.Refused, match=r"^not this one") as caught:
-            steps(self.network(sides.fastnet), [{"x": ONES}], "eval", eager=eager)
-        assert caught.value.code == 7
-        assert "Raised by Refusing (op 0, inputs ['x'], outputs ['y'])." in caught.value.__notes__
-
-
 class TestUpdatesOfAStepThatFailed:
     """An update is deferred, then an op fails, in the first of two steps."""
 
@@ -609,26 +360,3 @@ class TestUpdatesOfAStepThatFailed:
     def test_are_discarded(self, sides: Sides) -> None:
         expected = self.trained(sides.fastestimator, fails=False)
         assert_same(self.trained(sides.fastnet, fails=True), expected)
-
-
-class TestMirroredWindows:
-    """Cut out of rows, which are the second axis in TensorFlow, and joined again."""
-
-    @staticmethod
-    def result(lib: Any) -> Any:
-        network = copier(
-            lib,
-            slicers=lib.slicer.SlidingSlicer(
-                [-1, 2, -1], pad_mode="mirror", slice="x", unslice=["x", "y"]
-            ),
-        )
-        x = tf.reshape(tf.range(10.0), (1, 5, 2))
-        return network.transform({"x": x}, mode="eval")["y"], x
-
-    def test_fail(self, sides: Sides) -> None:
-        with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-            self.result(sides.fastestimator)
-
-    def test_give_the_image_back(self, sides: Sides) -> None:
-        y, x = self.result(sides.fastnet)
-        assert_same(y, x)

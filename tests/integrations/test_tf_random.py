@@ -1,15 +1,11 @@
-"""Random networks in TensorFlow: steps over random batches, and random training programs.
-
-Most run eagerly, where FastEstimator is fast; some in graphs, which it traces anew for each.
-"""
+"""Random networks in TensorFlow, run eagerly, over random batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings
 
 from tests.integrations import graphs
 from tests.integrations.graphs import Item, Opening
@@ -21,29 +17,13 @@ from tests.integrations.test_random_steps import (
     make_pop,
     make_slicer,
 )
-from tests.integrations.test_random_training import (
-    NAMES,
-    Run,
-    Update,
-    make_network,
-    optimizers,
-    runs,
-    scheduled,
-    updates,
-)
 from tests.integrations.tf_sides import (
     MARKS,
     assert_same,
-    batches,
-    momenta,
-    run,
-    steps,
     tf,
 )
 
 pytestmark = MARKS
-
-keras = tf.keras
 
 
 def make_op(lib: Any, item: Item) -> Any:
@@ -109,12 +89,6 @@ def test_ops(sides: Sides, ops: list[Any], opening: Opening, keys: set[str]) -> 
     compare(sides, (ops, [], []), opening, keys, eager=True)
 
 
-@settings(max_examples=20)
-@given(graphs.ops, graphs.openings, batch_keys)
-def test_ops_in_a_graph(sides: Sides, ops: list[Any], opening: Opening, keys: set[str]) -> None:
-    compare(sides, (ops, [], []), opening, keys, eager=False)
-
-
 @settings(max_examples=60)
 @given(graphs.ops, graphs.pops, graphs.openings, batch_keys)
 def test_postprocessing(
@@ -132,61 +106,3 @@ def test_slicers(
     sides: Sides, ops: list[Any], slicers: list[Any], opening: Opening, keys: set[str]
 ) -> None:
     compare(sides, (ops, [], slicers), opening, keys, eager=True)
-
-
-# ---------------------------------------------------------------------- training
-
-
-def layer(inputs: int, outputs: int) -> Any:
-    return keras.Sequential([keras.layers.Input((inputs,)), keras.layers.Dense(outputs)])
-
-
-def mean_loss(code: Any, y: Any) -> Any:
-    return tf.reduce_mean(tf.square(code)) + tf.reduce_mean(tf.abs(y))
-
-
-def trained(
-    lib: Any, drawn: list[Update], program_runs: list[Run], choice: list[Any], eager: bool
-) -> Any:
-    models = lib.build(
-        lambda: [layer(6, 4), layer(4, 3)],
-        [scheduled(lib, one) for one in choice],
-        model_name=list(NAMES),
-    )
-    network = make_network(lib, models, drawn, mean_loss)
-    told: list[Any] = []
-    for each in program_runs:
-        told.append(
-            steps(
-                network,
-                batches(each.count, seed=each.epoch),
-                each.mode,
-                each.epoch,
-                each.ds_id,
-                each.wanted,
-                warmup=each.warmup,
-                eager=eager,
-            )
-        )
-        told.append([model.get_weights() for model in models])
-    return told, [momenta(model) for model in models]
-
-
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
-@given(updates, runs, st.tuples(optimizers, optimizers).map(list))
-def test_any_training(
-    sides: Sides, drawn: list[Update], program_runs: list[Run], choice: list[Any]
-) -> None:
-    expected, actual = run(sides, lambda lib: trained(lib, drawn, program_runs, choice, True))
-    assert_same(actual, expected)
-
-
-@settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
-@given(updates, runs, st.tuples(optimizers, optimizers).map(list))
-def test_any_training_in_a_graph(
-    sides: Sides, drawn: list[Update], program_runs: list[Run], choice: list[Any]
-) -> None:
-    # FastEstimator's graphs cannot do these: see test_tf_mended.py
-    assume(not any(update.defer and update.merge > 1 for update in drawn))
-    expected, actual = run(sides, lambda lib: trained(lib, drawn, program_runs, choice, False))
-    assert_same(actual, expected)

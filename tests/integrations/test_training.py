@@ -20,7 +20,6 @@ from tests.integrations.sides import (
     Sides,
     batches,
     mlp,
-    momenta,
     noisy,
     one_hot_loss,
     steps,
@@ -81,16 +80,6 @@ def test_one_model(sides: Sides, fw: Any, eager: bool, optimizer: str) -> None:
     assert float(results[-1]["loss"]) != float(results[0]["loss"])
 
 
-def test_batches_of_several_sizes(sides: Sides, fw: Any) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "adam", model_name="mlp")
-        sizes = (8, 3, 1, 8)
-        data = [batch for size in sizes for batch in fw.batches(2, size=size)]
-        return steps(fw.trainer(lib, model), data), model
-
-    fw.agree(sides, program)
-
-
 @pytest.mark.parametrize("truth", ["label", "target"])
 def test_fused_losses_round_differently(sides: Sides, truth: str) -> None:
     """Sparse cross entropy and squared error: one call in fastnet, several in FastEstimator."""
@@ -119,26 +108,6 @@ def test_fused_losses_round_differently(sides: Sides, truth: str) -> None:
     torch.testing.assert_close(
         dict(fn_model.state_dict()), dict(model.state_dict()), rtol=WEIGHTS, atol=LOSS
     )
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("truth", ["label", "target"])
-def test_other_losses(sides: Sides, truth: str) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(tf_sides.mlp, "adam", model_name="mlp")
-        losses = lib.op.tensorop.loss
-        network = lib.Network(
-            [
-                lib.op.tensorop.model.ModelOp(model, "x", "y"),
-                losses.CrossEntropy(("y", "label"), "loss", from_logits=True)
-                if truth == "label"
-                else losses.MeanSquaredError(("y", "target"), "loss"),
-                lib.op.tensorop.model.UpdateOp(model, "loss"),
-            ]
-        )
-        return steps(network, tf_sides.batches(8)), model
-
-    tf_sides.agree(sides, program)
 
 
 @ways(
@@ -177,54 +146,6 @@ def test_warmup_changes_no_weight(sides: Sides, fw: Any) -> None:
         warm = steps(network, fw.batches(3), warmup=True)
         before = fw.weights(model)
         return warm, before, steps(network, fw.batches(3)), model
-
-    fw.agree(sides, program)
-
-
-def test_results_are_free_of_the_graph(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "sgd", model_name="mlp")
-        network = lib.Network(
-            [
-                lib.op.tensorop.LambdaOp(lambda x: {"in": [x, (x, 1)]}, "x", "nest"),
-                lib.op.tensorop.model.ModelOp(model, "x", "y"),
-                lib.op.tensorop.LambdaOp(lambda y: {"deep": [y, (y,)]}, "y", "deep"),
-                one_hot_loss(lib),
-                lib.op.tensorop.model.UpdateOp(model, "loss"),
-            ]
-        )
-        (result,) = steps(network, batches(1))
-        return (
-            [result["y"].requires_grad, result["loss"].requires_grad],
-            [result["deep"]["deep"][0].requires_grad, result["deep"]["deep"][1][0].requires_grad],
-            result,
-        )
-
-    sides.agree(program)
-
-
-def test_two_models_in_a_chain(sides: Sides, fw: Any) -> None:
-    """Each has a loss of its own besides one that they share, so that graphs must be kept."""
-    mean, square, dense = fw.mean, fw.square, fw.dense
-
-    def total(loss: Any, code: Any) -> Any:
-        return loss + mean(square(code))
-
-    def program(lib: Any) -> Any:
-        encoder = lib.build(lambda: dense(6, 4), "adam", model_name="encoder")
-        decoder = lib.build(lambda: dense(4, 3), "sgd", model_name="decoder")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(encoder, "x", "code"),
-                models.ModelOp(decoder, "code", "y"),
-                fw.one_hot_loss(lib),
-                lib.op.tensorop.LambdaOp(total, ["loss", "code"], "e"),
-                models.UpdateOp(encoder, "e"),
-                models.UpdateOp(decoder, "loss"),
-            ]
-        )
-        return steps(network, fw.batches(10)), encoder, decoder, fw.momenta(encoder)
 
     fw.agree(sides, program)
 
@@ -297,30 +218,6 @@ def test_updates_put_off(sides: Sides, fw: Any, eager: bool, first: bool, second
     assert bool(results[0]["difference"] == 0) is first
 
 
-def test_an_update_in_the_middle_that_spoils_a_graph(sides: Sides) -> None:
-    """Not deferred, it changes weights that another model's gradients need: both say so."""
-
-    def program(lib: Any) -> Any:
-        front = lib.build(lambda: torch.nn.Linear(6, 4), "sgd", model_name="front")
-        back = lib.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="back")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(front, "x", "code"),
-                models.ModelOp(back, "code", "y"),
-                one_hot_loss(lib),
-                models.UpdateOp(back, "loss"),
-                lib.op.tensorop.TensorOp("y", "y"),
-                models.UpdateOp(front, "loss"),
-            ]
-        )
-        with pytest.raises(RuntimeError, match="front") as caught:
-            steps(network, batches(1))
-        return "defer=True" in str(caught.value)
-
-    assert sides.agree(program) is True
-
-
 @ways(
     "merge defer",
     torch=[(1, False), (2, False), (3, False)],
@@ -344,54 +241,6 @@ def test_gradients_added_up(sides: Sides, fw: Any, eager: bool, merge: int, defe
     fw.agree(sides, program)
 
 
-def test_gradients_added_up_of_models_that_differ(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        front, back = lib.build(
-            lambda: [torch.nn.Linear(6, 4), torch.nn.Linear(4, 3)],
-            ["adam", "sgd"],
-            model_name=["front", "back"],
-        )
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(front, "x", "code"),
-                models.ModelOp(back, "code", "y"),
-                one_hot_loss(lib),
-                models.UpdateOp(back, "loss", merge_grad=3),
-                models.UpdateOp(front, "loss"),
-            ]
-        )
-        return steps(network, batches(8)), front, back
-
-    sides.agree(program)
-
-
-@ways("merge", torch=[(1,), (2,)], tf_static=[(1,)], tf_eager=[(1,)])
-def test_gradients_that_an_op_has_made(sides: Sides, fw: Any, eager: bool, merge: int) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "adam", model_name="mlp")
-
-        class Clipped(lib.op.tensorop.TensorOp):  # type: ignore[misc]
-            def forward(self, data: Any, state: Any) -> Any:
-                gradients = fw.gradients(data, model, state)
-                return [fw.clip(gradient, -0.01, 0.01) for gradient in gradients]
-
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", "y"),
-                fw.one_hot_loss(lib),
-                Clipped("loss", "gradients", mode="train"),
-                models.UpdateOp(model, "loss", gradients="gradients", merge_grad=merge),
-            ]
-        )
-        wanted = {"loss"} if merge == 1 else None
-        results = steps(network, fw.batches(5), wanted=wanted, eager=eager)
-        return results, model, network.get_loss_keys()
-
-    fw.agree(sides, program)
-
-
 def test_a_loss_with_elements_counts_by_its_mean(sides: Sides, fw: Any) -> None:
     def program(lib: Any) -> Any:
         model = lib.build(fw.mlp, "adam", model_name="mlp")
@@ -408,26 +257,6 @@ def test_a_loss_with_elements_counts_by_its_mean(sides: Sides, fw: Any) -> None:
         return steps(network, fw.batches(6)), model, sorted(model.loss_name)
 
     fw.agree(sides, program, rtol=LOSS if fw.NAME == "torch" else 0.0)
-
-
-def test_several_losses_of_one_model(sides: Sides) -> None:
-    """Trailing updates of one model: gradients add up, and one optimizer's step is taken."""
-
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "adam", model_name="mlp")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", "y"),
-                one_hot_loss(lib),
-                lib.op.tensorop.LambdaOp(lambda y: y.square().mean(), "y", "size"),
-                models.UpdateOp(model, "loss"),
-                models.UpdateOp(model, "size"),
-            ]
-        )
-        return steps(network, batches(6)), model, momenta(model), sorted(model.loss_name)
-
-    sides.agree(program)
 
 
 def regularized() -> Any:
@@ -467,17 +296,6 @@ class SharedInTorch(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.left(x) + self.right(z), self.left(x) * self.right(z)
-
-
-class Listing(torch.nn.Module):
-    """One argument, which is a list where the op has several inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(9, 3)
-
-    def forward(self, data: list[torch.Tensor]) -> torch.Tensor:
-        return self.layer(torch.cat(data, dim=1))
 
 
 class SharedInKeras(keras.Model):  # type: ignore[misc]
@@ -529,54 +347,6 @@ def test_several_inputs_and_outputs(sides: Sides, fw: Any, eager: bool, model_fn
     fw.agree(sides, program, rtol=0.0 if eager or fw.NAME == "torch" else WEIGHTS)
 
 
-def test_a_list_of_inputs(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(Listing, "adam", model_name="listing")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, ["x", "target"], "y"),
-                one_hot_loss(lib),
-                models.UpdateOp(model, "loss"),
-            ]
-        )
-        return steps(network, batches(5)), model
-
-    sides.agree(program)
-
-
-@ways(
-    "layers",
-    torch=[("0",), (1,), (-1,), (["0", 2],), (["2", "0", 3],)],
-    tf_static=[("hidden",)],
-    tf_eager=[(1,), (-1,), (["last", "hidden"],)],
-)
-def test_intermediate_layers(sides: Sides, fw: Any, eager: bool, layers: Any) -> None:
-    count = len(layers) if isinstance(layers, list) else 1
-    keys = ["y", *(f"layer {number}" for number in range(count))]
-    mean, square = fw.mean, fw.square
-
-    def total(loss: Any, inner: Any) -> Any:
-        return loss + 0.1 * mean(square(inner))
-
-    def program(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "sgd", model_name="mlp")
-        ops, models = lib.op.tensorop, lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, "x", keys, intermediate_layers=layers),
-                fw.one_hot_loss(lib),
-                ops.LambdaOp(total, ["loss", keys[1]], "total", mode="!infer"),
-                models.UpdateOp(model, "total"),
-            ]
-        )
-        trained = steps(network, fw.batches(4), eager=eager)
-        modes = ("eval", "test", "infer")
-        return trained, [steps(network, fw.batches(2), mode, eager=True) for mode in modes]
-
-    fw.agree(sides, program)
-
-
 def test_a_model_without_gradients_in_torch(sides: Sides) -> None:
     """The teacher's pass is outside every graph; the student learns from it."""
 
@@ -606,41 +376,6 @@ def test_a_model_without_gradients_in_torch(sides: Sides) -> None:
     sides.agree(program)
 
 
-@pytest.mark.tf
-def test_a_model_on_no_tape(sides: Sides) -> None:
-    """The teacher's pass is on no tape; the student learns from it."""
-
-    def program(lib: Any) -> Any:
-        teacher, student = lib.build(
-            lambda: [tf_sides.noisy(), tf_sides.mlp()],
-            [None, "adam"],
-            model_name=["teacher", "student"],
-        )
-        models = lib.op.tensorop.model
-
-        class Slope(lib.op.tensorop.TensorOp):  # type: ignore[misc]
-            def forward(self, data: Any, state: Any) -> Any:
-                gradients = state["tape"].gradient(data, teacher.trainable_variables)
-                return tf.constant([gradient is None for gradient in gradients])
-
-        network = lib.Network(
-            [
-                models.ModelOp(teacher, "x", "truth", trainable=False, gradients=False),
-                models.ModelOp(student, "x", "y"),
-                lib.op.tensorop.LambdaOp(
-                    lambda y, truth: tf.reduce_mean(tf.square(y - truth)), ["y", "truth"], "loss"
-                ),
-                Slope("loss", "no slope", mode="train"),
-                models.UpdateOp(student, "loss"),
-            ]
-        )
-        results = steps(network, tf_sides.batches(5))
-        return results, steps(network, tf_sides.batches(2), "eval"), teacher, student
-
-    results, *_ = tf_sides.agree(sides, program)
-    assert bool(tf.reduce_all(results[0]["no slope"]))
-
-
 @in_every_way
 def test_layers_that_are_frozen(sides: Sides, fw: Any, eager: bool) -> None:
     """Before the first epoch, and then others in a later one."""
@@ -661,66 +396,6 @@ def test_layers_that_are_frozen(sides: Sides, fw: Any, eager: bool) -> None:
         return told
 
     fw.agree(sides, program)
-
-
-def test_an_op_that_writes_into_its_input(sides: Sides) -> None:
-    """A torch op may; both packages let it, and the caller's batch shows it in both."""
-
-    def program(lib: Any) -> Any:
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.LambdaOp(lambda x: x.mul_(2), "x", "doubled")]
-        )
-        data = batches(1)
-        return steps(network, data, "infer"), data
-
-    sides.agree(program)
-
-
-def test_a_dataset_of_its_own(sides: Sides, fw: Any) -> None:
-    """Ops for one dataset only: its loss is another, and only it trains the second model."""
-
-    mlp = fw.mlp
-
-    def program(lib: Any) -> Any:
-        front, back = lib.build(
-            lambda: [mlp(), mlp()], ["adam", "adam"], model_name=["front", "back"]
-        )
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(front, "x", "y"),
-                models.ModelOp(back, "x", "y", ds_id="second"),
-                fw.one_hot_loss(lib),
-                lib.op.tensorop.LambdaOp(lambda loss: loss * 2, "loss", "loss", ds_id="!second"),
-                models.UpdateOp(front, "loss", ds_id="!second"),
-                models.UpdateOp(back, "loss", ds_id="second"),
-            ]
-        )
-        told = []
-        for epoch in (1, 2):
-            for ds_id in ("", "first", "second"):
-                data = fw.batches(2, seed=epoch)
-                told.append(steps(network, data, epoch=epoch, ds_id=ds_id))
-        return told, front, back
-
-    fw.agree(sides, program)
-
-
-def test_what_a_model_was_fed(sides: Sides) -> None:
-    """`fe_input_spec`, from which FastEstimator's traces make a dummy input."""
-
-    def program(lib: Any) -> Any:
-        model, other = lib.build(
-            lambda: [mlp(), Listing()], [None, None], model_name=["mlp", "listing"]
-        )
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [models.ModelOp(model, "x", "y"), models.ModelOp(other, ["x", "target"], "z")]
-        )
-        steps(network, batches(1), "infer")
-        return [each.fe_input_spec.get_dummy_input() for each in (model, other)]
-
-    sides.agree(program)
 
 
 @pytest.mark.parametrize("wanted", [None, set(), {"loss"}, {"y"}, {"x", "loss"}, {"no such key"}])
@@ -818,70 +493,3 @@ def test_mixed_precision(sides: Sides, optimizer: Any, merge: int) -> None:
 
     told, _, _ = tf_sides.agree(sides, program)
     assert told["train"][0]["y"].dtype == tf.float16
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize(
-    ("optimizer", "merge"), [("adam", 1), (lambda: keras.optimizers.Adam(0.01), 2)]
-)
-def test_gradients_of_embeddings(sides: Sides, optimizer: Any, merge: int) -> None:
-    """They are slices of the table, and not all of it."""
-    rows = tf.constant([[1, 2, 2], [0, 2, 9], [3, 3, 3], [1, 0, 9]])
-
-    def embedding() -> Any:
-        layers = keras.layers
-        return keras.Sequential(
-            [
-                layers.Input((3,), dtype="int32"),
-                layers.Embedding(10, 4),
-                layers.Flatten(),
-                layers.Dense(3),
-            ]
-        )
-
-    def program(lib: Any) -> Any:
-        model = lib.build(embedding, optimizer, model_name="embedding")
-        data = [{**batch, "x": rows} for batch in tf_sides.batches(4, size=4)]
-        return steps(trainer(lib, model, merge_grad=merge), data), model
-
-    tf_sides.agree(sides, program)
-
-
-@pytest.mark.tf
-@in_tensorflow
-def test_random_numbers_and_variables_of_ops(sides: Sides, eager: bool) -> None:
-    def program(lib: Any) -> Any:
-        calls = tf.Variable(0.0)
-
-        def fn(x: Any) -> Any:
-            calls.assign_add(1.0)
-            return x * tf.random.uniform((2,)) + calls
-
-        network = lib.network.TFNetwork([lib.op.tensorop.LambdaOp(fn, "x", "y")])
-        return steps(network, [{"x": tf.ones(2)}] * 4, "infer", eager=eager), float(calls)
-
-    assert tf_sides.agree(sides, program)[1] == 4
-
-
-@pytest.mark.tf
-@in_tensorflow
-def test_tensors_made_of_several(sides: Sides, eager: bool) -> None:
-    def program(lib: Any) -> Any:
-        ops = lib.op.tensorop
-        network = lib.network.TFNetwork(
-            [
-                ops.LambdaOp(lambda ragged: ragged + 1, "ragged", "ragged"),
-                ops.LambdaOp(tf.sparse.to_dense, "sparse", "dense"),
-            ]
-        )
-        data = [
-            {
-                "ragged": tf.ragged.constant(rows),
-                "sparse": tf.sparse.from_dense([[1.0, 0.0, len(rows)]]),
-            }
-            for rows in ([[1, 2], [3]], [[], [4, 5, 6], [7]])
-        ]
-        results = steps(network, data, "infer", eager=eager)
-        return [(result["ragged"].to_list(), result["dense"]) for result in results]
-
-    tf_sides.agree(sides, program)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.integrations import sides as torch_sides
-from tests.integrations.sides import LOSS, Sides, steps
+from tests.integrations.sides import Sides
 
 
 def classifier(fw: Any, lib: Any) -> Any:
@@ -31,22 +31,6 @@ def test_a_batch(sides: Sides, fw: Any) -> None:
         ]
 
     fw.agree(sides, program)
-
-
-def test_a_batch_after_training(sides: Sides, fw: Any) -> None:
-    """In fastnet a graph that is there already runs it, in FastEstimator the ops one by one.
-
-    A graph of TensorFlow's adds the bias in the same call that multiplies: one rounding less.
-    """
-
-    def program(lib: Any) -> Any:
-        network = classifier(fw, lib)
-        told = [steps(network, fw.batches(3)), steps(network, fw.batches(1), "eval")]
-        for batch in fw.batches(2, size=3):
-            told.append([dict(network.transform(dict(batch), mode="eval"))])
-        return told
-
-    fw.agree(sides, program, rtol=LOSS if fw.NAME == "tf" else 0.0)
 
 
 def test_a_batch_of_arrays_and_numbers(sides: Sides, fw: Any) -> None:
@@ -77,31 +61,6 @@ def test_a_list_and_a_tuple(sides: Sides, fw: Any) -> None:
     fw.agree(sides, program)
 
 
-def test_with_slicers_and_postprocessing(sides: Sides, fw: Any) -> None:
-    mean = fw.mean  # of what an op closes over, FastEstimator writes down all of it
-
-    def program(lib: Any) -> Any:
-        network = fw.network_class(lib)(
-            [lib.op.tensorop.LambdaOp(lambda x: x - mean(x), "x", "y")],
-            postprocessing=lib.op.numpyop.LambdaOp(lambda y: y.round(2), "y", "y"),
-            slicers=lib.slicer.AxisSlicer(1, slice="x", unslice=["x", "y"]),
-        )
-        results = network.transform([as_arrays(batch) for batch in fw.batches(2)], mode="infer")
-        (batch,) = fw.batches(1)
-        return [dict(result) for result in results], dict(network.transform(batch, "infer"))
-
-    fw.agree(sides, program)
-
-
-def test_the_network_is_free_afterwards(sides: Sides, fw: Any) -> None:
-    def program(lib: Any) -> Any:
-        network = classifier(fw, lib)
-        network.transform({"x": fw.batches(1)[0]["x"]}, mode="infer")
-        return network.ctx_state, network.ctx_ops
-
-    fw.agree(sides, program)
-
-
 def pipeline_of(fe: ModuleType, data: dict[str, Any]) -> Any:
     """FastEstimator's Pipeline, over samples that are arrays; its batches are torch's."""
     dataset = fe.dataset.NumpyDataset(as_arrays(data))
@@ -128,17 +87,6 @@ def test_a_pipeline(sides: Sides, fw: Any) -> None:
 
     results = fw.agree(sides, program)
     assert [len(result["x"]) for result in results[0]] == [4, 4, 2]
-
-
-def test_data_that_only_fastnet_takes(sides: Sides, fw: Any) -> None:
-    """The framework's own loader and a generator of batches, with a progress bar or without."""
-    fw.start_over()
-    network = classifier(fw, sides.fastnet)
-    given = fw.batches(3)
-    expected = [dict(result) for result in network.transform(given, mode="eval")]
-    for data in (fw.loader(given), iter(given), (batch for batch in given)):
-        fw.assert_same(network.transform(data, mode="eval"), expected)
-    fw.assert_same(network.transform(fw.loader(given), mode="eval", progress=True), expected)
 
 
 def test_the_kind_of_mapping(sides: Sides) -> None:

@@ -31,8 +31,6 @@ __all__ = [
     "dense",
     "distance",
     "freeze",
-    "gradients",
-    "loader",
     "mean",
     "mlp",
     "momenta",
@@ -176,12 +174,6 @@ def tensor(values: Any) -> Any:
     return tf.constant(values)
 
 
-def loader(data: Sequence[Mapping[str, Any]]) -> Any:
-    """Make the framework's own kind of loader of some batches."""
-    stacked = {key: tf.stack([batch[key] for batch in data]) for key in data[0]}
-    return tf.data.Dataset.from_tensor_slices(stacked)
-
-
 def adam(rate: float) -> Any:
     return lambda: tf.keras.optimizers.legacy.Adam(rate)
 
@@ -206,10 +198,6 @@ def freeze(model: Any, first: bool, last: bool) -> None:
     """Decide which of the two layers of an `mlp` are not trained."""
     model.layers[0].trainable = not first
     model.layers[1].trainable = not last
-
-
-def gradients(loss: Any, model: Any, state: Any) -> Any:
-    return state["tape"].gradient(loss, model.trainable_variables)
 
 
 def mean(x: Any, axes: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""FastEstimator as it is and swapped, for what its documentation says to be tested on each side."""
+"""FastEstimator as it is and swapped, for tests that run on each side."""
 
 from __future__ import annotations
 

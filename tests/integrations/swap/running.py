@@ -1,63 +1,17 @@
-"""What tests of documented behaviour run: tensors, models and networks of either framework."""
+"""Models and networks of either framework, for the tests of the swap."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-
-def array(value: Any) -> Any:
-    """Turn a tensor, or what holds tensors, into arrays."""
-    if isinstance(value, (list, tuple)):
-        return [array(one) for one in value]
-    return value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)
-
-
-def tensor(value: Any, framework: str) -> Any:
-    """Make a tensor of floats from numbers, or one of its own type from an array."""
-    values = value if isinstance(value, np.ndarray) else np.asarray(value, "float32")
-    if framework == "torch":
-        import torch
-
-        return torch.tensor(values)
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(values)
 
 
 def network(fe: Any, framework: str, ops: Any, **settings: Any) -> Any:
     """Make a network of a framework, whether its ops hold a model or not."""
     name = "TFNetwork" if framework == "tf" else "TorchNetwork"
     return getattr(sys.modules["fastestimator.network"], name)(ops, **settings)
-
-
-def run(
-    fe: Any,
-    framework: str,
-    ops: Any,
-    batch: Mapping[str, Any],
-    mode: str = "infer",
-    epoch: int = 1,
-    ds_id: str = "",
-    **settings: Any,
-) -> dict[str, Any]:
-    """Run one batch, which is made into tensors, through a network of just these ops.
-
-    Returns:
-        The result's values, as arrays.
-    """
-    made = network(fe, framework, ops, **settings)
-    tensors = {key: tensor(value, framework) for key, value in batch.items()}
-    result = made.transform(tensors, mode=mode, epoch=epoch, ds_id=ds_id)
-    return {key: array(result[key]) for key in result}
-
-
-def is_swapped(fe: Any) -> bool:
-    """Return whether fastnet is in FastEstimator's place now."""
-    return str(fe.Network.__module__).startswith("fastnet.")
 
 
 def linear(framework: str, weights: Any = ((1.0, 2.0),)) -> Any:

@@ -120,53 +120,11 @@ def test_nothing_in_a_file_is_executed(
     file = tmp_path / "saved_opt.pkl"
     file.write_bytes(pickle.dumps({"lr": 0.1, "weights": [Attack()]}))
     before = state(model)
-    with pytest.raises(ValueError, match="damaged") as caught:
+    with pytest.raises(ValueError, match=r"saved_opt\.pkl.*mkdir.*save_optimizer=True"):
         fastestimator.backend.load_model(model, path, load_optimizer=True)
-    assert str(caught.value) == (
-        f"The optimizer file '{file}' is damaged, or is none: it cannot be read "
-        "(UnpicklingError('it would run posix.mkdir, and may do anything')). Save it anew with "
-        "save_model(model, save_dir, save_optimizer=True)."
-    )
     assert not (tmp_path / "attacked").exists()
     for one, expected in zip(state(model), before, strict=True):
         np.testing.assert_array_equal(one, expected)
-
-
-def test_a_file_of_another_optimizer(fastestimator: ModuleType, tmp_path: Path) -> None:
-    install()
-    model = make(fastestimator, "legacy", seed=1)
-    path = fastestimator.backend.save_model(model, str(tmp_path), save_optimizer=True)
-    other = fastestimator.build(
-        lambda: tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)]), "sgd"
-    )
-    with pytest.raises(ValueError, match="is not of the model's optimizer") as caught:
-        fastestimator.backend.load_model(other, path, load_optimizer=True)
-    assert str(caught.value) == (
-        f"The optimizer file '{tmp_path / 'saved_opt.pkl'}' is not of the model's optimizer, SGD: "
-        "it has arrays of the shapes [(), (3, 2), (2,), (3, 2), (2,)] where the model's are [()]. "
-        "Leave load_optimizer out, or give the model the optimizer that was saved."
-    )
-
-
-def test_without_an_optimizer(fastestimator: ModuleType, tmp_path: Path) -> None:
-    install()
-    model = fastestimator.build(
-        lambda: tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)]),
-        None,
-        model_name="plain",
-    )
-    with pytest.raises(AssertionError) as caught:
-        fastestimator.backend.save_model(model, str(tmp_path), save_optimizer=True)
-    assert str(caught.value) == (
-        "save_model has save_optimizer=True, but model 'plain' has no optimizer now."
-    )
-    path = fastestimator.backend.save_model(model, str(tmp_path))
-    (tmp_path / "plain_opt.pkl").write_bytes(b"")
-    with pytest.raises(AssertionError) as caught:
-        fastestimator.backend.load_model(model, path, load_optimizer=True)
-    assert str(caught.value) == (
-        "load_model has load_optimizer=True, but model 'plain' has no optimizer now."
-    )
 
 
 def test_weights_from_a_link(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dis
 import importlib
-import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -24,15 +21,10 @@ pytest.importorskip(
 
 pytestmark = pytest.mark.tf
 
-import torch
 
 import fastnet
 from fastnet.integrations.fastestimator import UnknownVersionError, install, uninstall
-from fastnet.integrations.fastestimator.patches import HONOURED
 from fastnet.integrations.fastestimator.table import NETWORK, OPS
-from tests.integrations.swap.running import linear
-
-Attributes = dict[str, dict[str, int]]
 
 
 @pytest.fixture(autouse=True)
@@ -96,26 +88,6 @@ def test_every_name_of_the_table_is_swapped(fastestimator: ModuleType) -> None:
             assert not found, (module, found)
 
 
-def test_where_the_names_lead(fastestimator: ModuleType) -> None:
-    with install() as swap:
-        network = sys.modules["fastestimator.network"]
-        assert fastestimator.Network is network.Network
-        assert fastestimator.build is network.build
-        assert swap.changes["fastestimator.network.TorchNetwork"] == (
-            "fastnet.network.torch.network.TorchNetwork"
-        )
-        assert (
-            swap.changes["fastestimator.estimator.TFNetwork"]
-            == "fastnet.network.tf.network.TFNetwork"
-        )
-        assert fastestimator.backend.reduce_mean is fastnet.backend.reduce_mean
-        assert fastestimator.schedule.cosine_decay is fastnet.schedule.cosine_decay
-        for name in ("BaseNetwork", "TFNetwork", "TorchNetwork"):
-            assert issubclass(getattr(network, name), getattr(fastnet.network, name))
-        loss = fastestimator.op.tensorop.loss.CrossEntropy
-        assert issubclass(loss, fastnet.op.tensorop.loss.CrossEntropy)
-
-
 def test_ops_can_be_left_alone(fastestimator: ModuleType) -> None:
     before = fastestimator.op.tensorop.loss.CrossEntropy, fastestimator.backend.reduce_mean
     with install(ops=False):
@@ -139,13 +111,6 @@ def test_twice_is_once() -> None:
     assert differences(before, attributes()) == set()
 
 
-def test_classes_are_the_same_after_swapping_again(fastestimator: ModuleType) -> None:
-    with install():
-        first = fastestimator.op.tensorop.LambdaOp
-    with install():
-        assert fastestimator.op.tensorop.LambdaOp is first
-
-
 def test_a_block_leaves_what_it_has_found() -> None:
     before = attributes()
     with install(ops=False):
@@ -163,10 +128,6 @@ def with_noise(x: Any) -> Any:
     import tensorflow as tf
 
     return x + tf.random.uniform((2,))
-
-
-def failing(x: Any) -> Any:
-    raise ZeroDivisionError
 
 
 def drawn(fastestimator: ModuleType, **how: Any) -> list[list[float]]:
@@ -239,35 +200,6 @@ def test_compiled_steps(fastestimator: ModuleType) -> None:
         install(reseed=True, compile=True)
 
 
-def test_starting_over_is_the_end_of_what_failed(fastestimator: ModuleType) -> None:
-    """A step that raises leaves the network usable, and starts random numbers over as well."""
-    import tensorflow as tf
-
-    with install(reseed=True):
-        ops = fastestimator.op.tensorop
-        network = sys.modules["fastestimator.network"].TFNetwork([ops.LambdaOp(failing, "x", "y")])
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError), network("eval", 1, ""):
-                network.run_step({"x": tf.zeros(2)})
-        # Keras names layers from the start
-        assert tf.keras.layers.Dense(1).name == "dense"
-
-
-def test_it_can_be_printed() -> None:
-    swap = install()
-    lines = str(swap).splitlines()
-    assert f"{len(swap.changes)} names in fastestimator are fastnet's:" in lines
-    assert "  fastestimator.network.build -> fastnet.integrations.fastestimator.building.build" in (
-        lines
-    )
-    assert "  fastestimator.network.TFNetwork -> fastnet.network.tf.network.TFNetwork" in lines
-    text = str(uninstall())
-    assert "names in fastestimator are its own again:" in text
-    assert "  fastestimator.network.TFNetwork -> fastestimator.network.TFNetwork" in text
-    assert str(swap.changes) == "Nothing in fastestimator is fastnet's."
-    assert str(uninstall()) == "Nothing in fastestimator was fastnet's."
-
-
 def test_the_programs_own_names_stay() -> None:
     """A module that is not FastEstimator's keeps what it has imported."""
     from fastestimator.network import Network as before
@@ -291,30 +223,9 @@ def test_an_unknown_version_is_refused(
 ) -> None:
     monkeypatch.setattr(fastestimator, "__version__", "2.4.1")
     before = attributes()
-    with pytest.raises(UnknownVersionError) as caught:
+    with pytest.raises(UnknownVersionError, match=r"1\.7\.0.*2\.4\.1"):
         install()
-    assert str(caught.value) == (
-        "fastnet supports FastEstimator 1.7.0, but 2.4.1 is installed. Install a supported "
-        "version, or import what you need from fastnet itself: it has the same names."
-    )
     assert differences(before, attributes()) == set()
-
-
-def test_an_unknown_version_is_refused_before_it_is_imported() -> None:
-    in_a_fresh_process(
-        "import importlib.metadata, sys\n"
-        "from fastnet.integrations.fastestimator import UnknownVersionError, install\n"
-        "importlib.metadata.version = lambda name: '1.6.0'\n"
-        "finders = list(sys.meta_path)\n"
-        "try:\n"
-        "    install()\n"
-        "except UnknownVersionError as error:\n"
-        "    assert 'but 1.6.0 is installed' in str(error)\n"
-        "else:\n"
-        "    raise AssertionError('it was not refused')\n"
-        "assert 'fastestimator' not in sys.modules\n"
-        "assert sys.meta_path == finders\n"
-    )
 
 
 def test_only_the_integration_imports_it() -> None:
@@ -399,9 +310,7 @@ def test_where_there_is_no_fastestimator() -> None:
         "    install()\n"
         "except ModuleNotFoundError as error:\n"
         "    text = str(error)\n"
-        "assert text == ('FastEstimator is not installed, so fastnet cannot replace it. Install '\n"
-        "    'it with `pip install fastestimator==1.7.0`, or import what you need from fastnet '\n"
-        "    'itself: it has the same names.'), text\n"
+        "assert 'pip install fastestimator==1.7.0' in text, text\n"
     )
 
 
@@ -417,82 +326,3 @@ def test_what_cannot_be_imported_is_left_out() -> None:
         "assert 'fastestimator.op.tensorop.normalize.Normalize' not in swap.changes\n"
         "assert 'fastestimator.op.tensorop.permute.Permute' in swap.changes\n"
     )
-
-
-NETWORK_MODULE = "fastestimator.network"
-# what FastEstimator looks up, and a patch of which does nothing swapped: docs/fastestimator.md
-IN_STEPS = {
-    "Suppressor",
-    "detach_tensors",
-    "forward_numpyop",
-    "forward_slicers",
-    "get_batch_size",
-    "get_inputs_by_op",
-    "move_tensors_to_device",
-    "reverse_slicers",
-    "write_outputs_by_op",
-}
-OTHERS = {
-    "NonContext",
-    "_collect_models",
-    "_optimizer_fn_from_string",
-    "_optimizer_fn_to_optimizer",
-    "filter_nones",
-    "get_current_items",
-    "sanity_assert_slicers",
-    "to_list",
-    "warn",
-}
-
-
-def looked_up(value: Any) -> Iterator[str]:
-    """Name the globals that a function, or the methods of a class, look up when they are called."""
-    functions = list(vars(value).values()) if isinstance(value, type) else [value]
-    for function in functions:
-        plain = getattr(getattr(function, "__func__", function), "python_function", function)
-        plain = inspect.unwrap(getattr(plain, "__func__", plain))
-        if isinstance(plain, FunctionType) and plain.__module__ == NETWORK_MODULE:
-            codes = [plain.__code__]
-            for code in codes:
-                codes += [one for one in code.co_consts if isinstance(one, CodeType)]
-                for instruction in dis.get_instructions(code):
-                    if instruction.opname == "LOAD_GLOBAL":
-                        yield instruction.argval
-
-
-def test_each_name_is_decided_upon(fastestimator: ModuleType) -> None:
-    module = sys.modules[NETWORK_MODULE]
-    functions = [
-        value
-        for value in vars(module).values()
-        if getattr(value, "__module__", None) == NETWORK_MODULE
-    ]
-    names = {name for value in functions for name in looked_up(value)}
-    # functions, and what is made with classes that are no types to be told apart by
-    called = {
-        name
-        for name in names & vars(module).keys()
-        if name in ("NonContext", "Suppressor")
-        or (
-            callable(getattr(module, name))
-            and name != "Lock"
-            and not isinstance(getattr(module, name), type)
-        )
-    }
-    assert called | {"TFNetwork", "TorchNetwork"} == {*HONOURED, *IN_STEPS, *OTHERS}
-
-
-def test_a_patch_from_before_counts(fastestimator: ModuleType) -> None:
-    with patch("fastestimator.network.get_device", return_value=torch.device("meta")), install():
-        made = sys.modules[NETWORK_MODULE].TorchNetwork(
-            [fastestimator.op.tensorop.LambdaOp(abs, "x", "y")]
-        )
-        assert made.device == torch.device("meta")
-
-
-def test_functions_that_were_kept_go_on(fastestimator: ModuleType) -> None:
-    with install():
-        build, make = fastestimator.build, fastestimator.Network
-    model = build(lambda: linear("torch"), "sgd")
-    ops = [fastestimator.op.tensorop.model.ModelOp(model, "x", "y")]
-    assert type(make(ops)).__mro__[1].__module__ == "fastnet.network.torch.network"

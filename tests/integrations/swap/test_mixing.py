@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -199,56 +198,7 @@ def test_a_network_without_models_runs_in_tensorflow(swapped: Library) -> None:
     assert network.transform({"x": np.zeros(2)}, "infer")["y"].numpy().tolist() == [1, 1]
 
 
-def test_super_loss_around_a_loss_from_before(theirs: Library, swapped: Library) -> None:
-    loss = theirs.CrossEntropy(("y", "t"), "loss", from_logits=True)
-    op = swapped.SuperLoss(loss, threshold=1.0)
-    op.build("torch", torch.device("cpu"))
-    result = op.forward([torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)], {"mode": "train"})
-    expected = classes(fastnet).SuperLoss(
-        classes(fastnet).CrossEntropy(("y", "t"), "loss", from_logits=True), threshold=1.0
-    )
-    expected.build("torch", torch.device("cpu"))
-    torch.testing.assert_close(
-        result,
-        expected.forward([torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)], {"mode": "train"}),
-    )
-
-
-def test_copies_are_whole(swapped: Library) -> None:
-    op = swapped.CrossEntropy(("y", "t"), "loss", from_logits=True)
-    twin = copy.copy(op)
-    description = "_fe_traceability_summary"
-    assert {**vars(twin), description: None} == {**vars(op), description: None}
-    (described,) = twin.fe_summary()
-    assert (described.name, described.kwargs.keys()) == (
-        "CrossEntropy",
-        op.fe_summary()[0].kwargs.keys(),
-    )
-    assert described.fe_id != op.fe_summary()[0].fe_id
-    schedule = swapped.EpochScheduler({1: "a", 2: "b"})
-    mapped = schedule.map(str.upper)
-    assert type(mapped) is type(schedule)
-    assert mapped.get_all_values() == ["A", "B"]
-
-
 def test_classes_can_be_pickled(swapped: Library) -> None:
     for name in NAMES:
         found = getattr(swapped, name)
         assert pickle.loads(pickle.dumps(found)) is found
-
-
-def test_schedulers_can_be_subscripted(swapped: Library) -> None:
-    """FastEstimator's own annotations do so while they are read."""
-    for name in ("Scheduler", "EpochScheduler", "RepeatScheduler"):
-        assert getattr(swapped, name)[int].__origin__ is getattr(swapped, name)
-
-
-def test_an_abstract_base_beside_a_swapped_one(swapped: Library) -> None:
-    import abc
-
-    class Abstract(swapped.TensorOp, abc.ABC):
-        @abc.abstractmethod
-        def size(self) -> int: ...
-
-    with pytest.raises(TypeError, match="abstract"):
-        Abstract()

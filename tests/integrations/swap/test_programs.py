@@ -28,30 +28,13 @@ HERE = Path(__file__).parent
 LOSS = 1e-6
 WEIGHTS = 1e-5
 
-PROGRAMS = (
-    "classify",
-    "datasets",
-    "explained",
-    "gan",
-    "library",
-    "merged",
-    "mixed",
-    "reported",
-    "restored",
-    "scheduled",
-    "sliced",
-)
+PROGRAMS = ("classify", "datasets", "reported", "restored")
 FRAMEWORKS = ("torch", "tf")
 # programs that draw random numbers in TensorFlow, and how these go from opening to opening
-DRAWING = ("adapted", "augmented", "noisy_gan", "recurrent", "tabular")
+DRAWING = ("adapted", "augmented")
 DRAWS = ("again", "on")
 # not one value differs
-EQUAL = {
-    "classify:tf",
-    "datasets:tf",
-    "gan:torch",
-    "merged:tf",
-}
+EQUAL = {"classify:tf", "datasets:tf"}
 
 
 @pytest.fixture(scope="module")
@@ -94,20 +77,6 @@ def test_same_with_and_without(
 def test_same_random_numbers(outcomes: dict[str, dict[str, Any]], program: str, draws: str) -> None:
     """Not one value differs: whether random numbers go on is all that does without `reseed`."""
     compare(outcomes, f"{program}:tf:{draws}", exactly=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", DRAWING)
-def test_programs_tell_the_two_ways_apart(
-    outcomes: dict[str, dict[str, Any]], program: str
-) -> None:
-    again, on = (outcomes["unswapped"][f"{program}:tf:{draws}"]["steps"] for draws in DRAWS)
-    same = [
-        np.array_equal(values["loss"], others["loss"])
-        for (_, values), (_, others) in zip(again, on, strict=True)
-    ]
-    assert same[0]
-    assert not all(same)
 
 
 def compare(outcomes: dict[str, dict[str, Any]], name: str, exactly: bool) -> None:

@@ -115,33 +115,3 @@ def test_what_stands_before_the_program_is_ours(tmp_path: Path, way: tuple[str, 
     )
     assert run(*way, "--reseed", path, "--x").stdout == "True ['--x']\n"
     assert run(*way, path, "--reseed").stdout == "False ['--reseed']\n"
-
-
-def test_compiled_steps(tmp_path: Path) -> None:
-    path = tmp_path / "compiled.py"
-    path.write_text(
-        "import fastestimator as fe\n"
-        "import tensorflow as tf\n"
-        "op = fe.op.tensorop.LambdaOp(fn=lambda x: x + 1, inputs='x', outputs='y')\n"
-        "network = fe.Network([op])\n"
-        "result = network.transform({'x': tf.ones(2)}, 'infer')\n"
-        "print(result['y'].numpy(), network.explain('infer').compiled[:12])\n"
-    )
-    assert run(*COMMAND, "--compile", path).stdout == "[2. 2.] are compiled\n"
-
-
-def test_help() -> None:
-    result = run("-m", "fastnet", "--help")
-    assert "run-fastestimator" in result.stdout
-    assert result.returncode == 0
-    result = run(*COMMAND)
-    assert result.returncode == 2
-    assert "usage: fastnet run-fastestimator" in result.stderr
-
-
-def test_a_folder_is_a_program(tmp_path: Path) -> None:
-    (tmp_path / "__main__.py").write_text("import part\nprint(__name__, part.NAME)\n")
-    (tmp_path / "part.py").write_text('NAME = "its part"\n')
-    result = run(*COMMAND, tmp_path)
-    assert result.stdout == "__main__ its part\n"
-    assert result.returncode == 0, result.stderr
