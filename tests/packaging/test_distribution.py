@@ -60,7 +60,6 @@ def wheel_metadata(distributions: Distributions) -> Message:
 
 def test_modules_of_the_kernel() -> None:
     assert KERNEL == [
-        "_baked",
         "_execute",
         "_guards",
         "_nest",
