@@ -1,5 +1,5 @@
-# Reads that the GIL makes safe by itself, and what keeps them safe where Python has none: compiled
-# without a GIL they take a reference, or look at a copy; compiled with one they cost nothing.
+# Dict lookups that are safe without a GIL, where they take a reference. With a GIL they cost no
+# more than a borrowed reference.
 
 from cpython.object cimport PyObject
 
@@ -13,17 +13,13 @@ cdef extern from *:
         return value;
     }
     #define fastnet_unhold(value) Py_DECREF(value)
-    #define fastnet_lookup(cls, name) _PyType_LookupRef((PyTypeObject*)(cls), name)
     #else
     #define FASTNET_FREE_THREADED 0
     #define fastnet_hold(table, key) PyDict_GetItemWithError(table, key)
     #define fastnet_unhold(value) ((void)0)
-    #define fastnet_lookup(cls, name) _PyType_Lookup((PyTypeObject*)(cls), name)
     #endif
     """
     const bint FREE_THREADED "FASTNET_FREE_THREADED"
-    # what a dict has by a key, or NULL; another thread may take it out until it is unheld
+    # Return the value of a key, or NULL, and keep it alive until `unhold`.
     PyObject* hold "fastnet_hold" (PyObject* table, PyObject* key) except? NULL
-    # what the classes in the order of a class have by a name, or NULL; likewise
-    PyObject* hold_of_class "fastnet_lookup" (PyObject* cls, PyObject* name) noexcept
     void unhold "fastnet_unhold" (PyObject* value) noexcept

@@ -22,7 +22,7 @@ def test_there_is_a_wheel_for_each_python_that_is_named() -> None:
     named = set(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT))
     (build,) = re.findall(r"^build = (\[.*\])$", PROJECT, re.MULTILINE)
     built = {f"3.{minor}" for minor in re.findall(r"cp3(\d+)-", build)}
-    assert built == named
+    assert named <= built
     assert "cp314t-" in build
 
 

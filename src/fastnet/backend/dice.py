@@ -52,7 +52,35 @@ def dice_score(
     >>> dice_score(np.array([[[1.0], [0.5]]]), np.array([[[1.0], [0.0]]])).round(3)
     array([[0.8]])
     """
-    functions = backend_of(y_pred)
+    return compute_dice_score(
+        backend_of(y_pred),
+        y_pred,
+        y_true,
+        soft_dice,
+        sample_average,
+        channel_average,
+        channel_weights,
+        mask_overlap,
+        threshold,
+        empty_nan,
+        epsilon,
+    )
+
+
+def compute_dice_score(
+    functions: Any,
+    y_pred: Tensor,
+    y_true: Tensor,
+    soft_dice: bool,
+    sample_average: bool,
+    channel_average: bool,
+    channel_weights: Tensor | Sequence[float] | None,
+    mask_overlap: bool,
+    threshold: float | None,
+    empty_nan: bool,
+    epsilon: float,
+) -> Tensor:
+    """Return the Dice score by the functions of a backend package (see `dice_score`)."""
     dtype_source = y_pred
     is_half, axes, spatial, total = _plan(functions, y_pred.dtype, len(functions.shape_of(y_pred)))
     if is_half:

@@ -167,7 +167,7 @@ def choose_optimizer(model: Model, epoch: int) -> None:
                 "which chooses one in each epoch. Set model.optimizer instead."
             )
     elif was_assigned and current is not optimizer:
-        if optimizer is not last:
+        if optimizer is not None and optimizer is not last:
             raise ValueError(
                 f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
                 "different optimizers. Set model.optimizer only."

@@ -7,12 +7,14 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from numbers import Integral
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from fastnet._execute import BoundPlan
 from fastnet.backend.model_metadata import choose_optimizer
@@ -155,9 +157,9 @@ def check_request(
             f"A network runs in one of the modes {list(MODES)}, not in {shorten(mode)}."
             + (f" Did you mean {near!r}?" if near else "")
         )
-    is_int = isinstance(epoch, Integral) and not isinstance(epoch, bool)
-    if not is_int or epoch < first_epoch:
-        raise (ValueError if is_int else TypeError)(
+    number = _as_int(epoch)
+    if number is None or number < first_epoch:
+        raise (TypeError if number is None else ValueError)(
             f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
@@ -174,7 +176,17 @@ def check_request(
                 f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
                 "are strings."
             )
-    return int(epoch), desired
+    return number, desired
+
+
+def _as_int(value: Any) -> int | None:
+    """Return an integer of any type, such as a 0-d tensor, as an int, and None for other values."""
+    if isinstance(value, (bool, np.bool_)):  # numpy 1 accepts its bools as indices.
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def iter_results(

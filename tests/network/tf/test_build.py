@@ -444,12 +444,7 @@ class TestKindsOfModels:
     @pytest.mark.skipif(not KERAS_3, reason="Keras 2 computes with TensorFlow only")
     def test_keras_with_another_backend(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.modules["keras"].config, "backend", lambda: "jax")
-        with raising(
-            ValueError,
-            "Keras computes with 'jax' here, but a Keras model runs in a network with "
-            "'tensorflow'. Set the environment variable KERAS_BACKEND to tensorflow before Keras "
-            "is imported.",
-        ):
+        with pytest.raises(ValueError, match=r"backend of Keras is 'jax'.*KERAS_BACKEND"):
             build(line, "adam")
 
     def test_keras_with_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is told of models that are spread over devices of one process."""
+"""Tests of what `explain` says about models on several devices of one process."""
 
 from __future__ import annotations
 
@@ -48,13 +48,7 @@ def test_without_one() -> None:
         assert told(network) == ""
 
 
-def test_one_that_has_left_its_strategy() -> None:
+def test_the_strategy_is_remembered() -> None:
     with STRATEGY.scope():
         network = network_of("left")
-    assert told(network) == ""
-
-
-def test_one_without_weights() -> None:
-    with STRATEGY.scope():
-        model = fastnet.build(lambda: keras.Sequential([keras.layers.Flatten()]), None)
-        assert TFNetwork([ModelOp(model, "x", "y")]).explain("infer").parallelism == {}
+    assert told(network) == "by MirroredStrategy over 2 devices"

@@ -15,7 +15,7 @@ import pytest
 
 import fastnet
 from fastnet.backend import load_model, save_model
-from fastnet.network import TFNetwork, trace_records
+from fastnet.network import TFNetwork
 from fastnet.network.tf import program
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
@@ -1110,17 +1110,13 @@ class TestMany:
             network.run_step({"x": 19})
             assert op.runs == 22
 
-    def test_reasons_keep_no_more_than_the_last_of_them(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert trace_records._MOST_RECORDS == 256
-        monkeypatch.setattr(trace_records, "_MOST_RECORDS", 4)
+    def test_only_the_latest_records_are_kept(self) -> None:
         warnings.simplefilter("ignore")
         _, network = double()
         with network(mode="infer", epoch=3):
-            for number in range(6):
+            for number in range(258):
                 network.run_step({"x": number})
-        assert [trace.number for trace in network.traces] == [3, 4, 5, 6]
+        assert [trace.number for trace in network.traces] == list(range(3, 259))
         assert {trace.epoch for trace in network.traces} == {3}
 
     def test_of_different_optimizers_are_not_warned_of(

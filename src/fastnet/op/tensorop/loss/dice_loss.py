@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastnet.backend.dice import dice_score
+from fastnet.backend.dice import compute_dice_score
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import PairLoss
@@ -85,16 +85,18 @@ class DiceLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        weights = None
-        if self.channel_weights:
-            weights = self._weights_for(y_pred, self._backend_of(y_pred, "CHANNEL_AXIS"))
-        return -dice_score(
+        backend = self._backend_of(y_pred, "CHANNEL_AXIS")
+        return -compute_dice_score(
+            backend,
             y_pred,
             y_true,
-            self.soft_dice,
-            self.average_loss,
-            self.channel_average,
-            weights,
+            soft_dice=self.soft_dice,
+            sample_average=self.average_loss,
+            channel_average=self.channel_average,
+            channel_weights=self._weights_for(y_pred, backend) if self.channel_weights else None,
+            mask_overlap=True,
+            threshold=None,
+            empty_nan=False,
             epsilon=self.epsilon,
         )
 
