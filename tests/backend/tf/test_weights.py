@@ -13,7 +13,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 h5py = pytest.importorskip("h5py")
 
-from fastnet.backend.tf.weights import load_weights
+from fastnet.backend.tf.weights import load_weights, save_weights
 from tests.network.keras_models import KERAS_3, keras, layers, mlp, same_weights, weights
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
@@ -248,3 +248,23 @@ class TestNothingIsExecuted:
         load_weights(model, path)
         assert not os.path.exists(marker)
         assert same_weights(model, hostile)
+
+
+def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    model = mlp()
+    path = tmp_path / ("saved.weights.h5" if KERAS_3 else "saved.h5")
+    save_weights(model, str(path))
+    whole, saved = path.read_bytes(), weights(model)
+    random = np.random.default_rng(0)
+    refused = 0
+    for place in random.integers(len(whole), size=40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(damaged)
+        try:
+            load_weights(model, path)
+        except ValueError:
+            refused += 1
+        # Parts of a file of HDF5 are unused.
+        assert same_weights(weights(model), saved)
+    assert refused

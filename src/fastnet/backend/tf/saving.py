@@ -16,7 +16,7 @@ from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
-from fastnet.backend.tf.weights import load_weights
+from fastnet.backend.tf.weights import load_weights, save_weights
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.distributed import together
 
@@ -34,7 +34,7 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     ending = _NAMED if is_keras3(model) else ".h5"
     with _on_one_worker(stem) as own_stem:
         with without_optimizer(model):
-            write_atomically(f"{own_stem}{ending}", model.save_weights)
+            write_atomically(f"{own_stem}{ending}", partial(save_weights, model))
             if save_architecture and is_keras3(model):
                 write_atomically(f"{own_stem}.keras", model.save)
             elif save_architecture:

@@ -5,14 +5,26 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
+import zlib
 from typing import IO, Any
 
 from fastnet.backend.files import require_weights_file
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 
-__all__ = ["load_weights"]
+__all__ = ["load_weights", "save_weights"]
 
 _ENDINGS = (".h5", ".hdf5", ".keras")
+# The attribute of a file that holds the checksum of its arrays, which HDF5 does not have itself.
+_CHECKSUM = "fastnet_crc32"
+
+
+def save_weights(model: Any, path: str) -> None:
+    """Write a model's weights to a file of Keras, with a checksum."""
+    import h5py
+
+    model.save_weights(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs[_CHECKSUM] = _checksum(file)
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
@@ -34,6 +46,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
         )
     before = [(variable, variable.numpy()) for variable in model.variables]
     try:
+        _compare_checksum(name)
         _require_known_arrays(model, name)
         model.load_weights(name)
     except BaseException as error:
@@ -46,6 +59,34 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             f"The weights file '{name}' is damaged, or of another model than "
             f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:400]}"
         ) from error
+
+
+def _compare_checksum(path: str) -> None:
+    """Raise a ValueError if the arrays of a file are not those that were saved."""
+    import h5py
+
+    if path.endswith(".keras"):
+        return  # Zip files have checksums.
+    with h5py.File(path, "r") as file:
+        expected = file.attrs.get(_CHECKSUM)
+        if expected is not None and expected != _checksum(file):
+            raise ValueError("the checksum of its arrays differs from the saved one")
+
+
+def _checksum(file: Any) -> int:
+    """Return the CRC-32 of the names, dtypes, shapes and values of all arrays of an open file."""
+    import h5py
+
+    crc = 0
+
+    def visit(name: str, item: Any) -> None:
+        nonlocal crc
+        if isinstance(item, h5py.Dataset) and not item.dtype.hasobject:
+            crc = zlib.crc32(f"{name} {item.dtype} {item.shape}".encode(), crc)
+            crc = zlib.crc32(item[()].tobytes(), crc)
+
+    file.visititems(visit)
+    return crc
 
 
 def _require_known_arrays(model: Any, path: str) -> None:
