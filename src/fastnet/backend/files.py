@@ -50,13 +50,15 @@ def _flush(path: str) -> None:
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Remove the temporary folders that processes left which were killed during a save."""
-    for name in os.listdir(parent):
-        folder = os.path.join(parent, name)
-        with suppress(OSError):  # Another process may be removing it.
-            is_old = time.time() - os.path.getmtime(folder) > _ABANDONED_AFTER
-            if name.startswith(_PREFIX) and is_old:
-                shutil.rmtree(folder)
+    """Remove temporary folders left behind by processes that were killed during a save."""
+    with suppress(OSError):  # A folder may be writable and not readable.
+        for name in os.listdir(parent):
+            if not name.startswith(_PREFIX):
+                continue
+            folder = os.path.join(parent, name)
+            with suppress(OSError):  # Another process may be removing it.
+                if time.time() - os.path.getmtime(folder) > _ABANDONED_AFTER:
+                    shutil.rmtree(folder)
 
 
 def require_weights_file(path: str | os.PathLike[str]) -> str:

@@ -43,7 +43,7 @@ def encode(
             return {
                 mark: [
                     [
-                        encode(key, f"{path}/key", blocks, to_block),
+                        encode(key, f"{path}/{key}/key", blocks, to_block),
                         encode(one, f"{path}/{key}", blocks, to_block),
                     ]
                     for key, one in value.items()

@@ -253,6 +253,10 @@ def _find_objects(
 ) -> dict[str, Any]:
     """Find the stateful objects of a network and of the program, by their paths."""
     for name, one in (stateful or {}).items():
+        if isinstance(one, type):
+            raise ValueError(
+                f"{function} is given the class {one.__name__} as stateful/{name}. Pass an object."
+            )
         if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
             raise ValueError(
                 f"{function} is given {type(one).__name__} as stateful/{name}, which has no "

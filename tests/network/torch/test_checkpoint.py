@@ -22,7 +22,7 @@ from torch import nn
 import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import NumpyOp
-from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import LossOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
@@ -464,6 +464,10 @@ class TestFailing:
         generator = torch.Generator().manual_seed(7)
         with pytest.raises(ValueError, match=r"Generator as stateful/g, .* get_state\(\), into"):
             fastnet.save_checkpoint(tmp_path / "g", run.network, stateful={"g": generator})
+        with pytest.raises(ValueError, match="the class StepLR as stateful/c"):
+            fastnet.save_checkpoint(
+                tmp_path / "a", run.network, stateful={"c": torch.optim.lr_scheduler.StepLR}
+            )
         with pytest.raises(ValueError, match=r"int as stateful/a, .* Put plain values"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, stateful={"a": 3})
         assert os.listdir(tmp_path) == []
@@ -556,3 +560,11 @@ def test_states_of_what_stands_around(tmp_path: Path) -> None:
     fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), other)
     assert other_seen.count == count
     assert other_model.optimizer.turn == 5
+
+
+def test_lazily_conjugated_values(tmp_path: Path) -> None:
+    value = torch.tensor([1 + 2j]).conj()
+    network = fastnet.Network([LambdaOp(lambda x: x, "x", "y")])
+    fastnet.save_checkpoint(tmp_path / "run", network, values={"value": value})
+    loaded = fastnet.load_checkpoint(tmp_path / "run", network).values["value"]
+    assert loaded.tolist() == [1 - 2j]

@@ -12,7 +12,16 @@ from fastnet.backend.torch.update import parameters_in
 __all__ = ["load_optimizer_state", "optimizer_state"]
 
 # State that torch's optimizers keep in the shape of the parameter.
-_LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+_LIKE_PARAMETER = (
+    "acc_delta",  # Adadelta
+    "exp_avg",
+    "exp_avg_sq",
+    "exp_inf",  # Adamax
+    "grad_avg",  # RMSprop, centered
+    "max_exp_avg_sq",  # Adam with amsgrad
+    "momentum_buffer",
+    "square_avg",
+)
 
 
 def optimizer_state(optimizer: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,9 @@ def stop() -> None:
     """Destroy the process group if `start` made it."""
     global _owned
     if _owned and has_group():
+        # Wrappers in reference cycles keep the threads of gloo alive, which may abort the process
+        # at its end.
+        gc.collect()
         dist.destroy_process_group()
     _owned = False
 

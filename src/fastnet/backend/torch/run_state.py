@@ -58,7 +58,9 @@ def to_block(value: Any) -> Block | None:
     name = str(value.dtype).removeprefix("torch.")
     if value.is_quantized or value.is_meta or value.layout != torch.strided:
         return Block(f"{name}, {value.layout} on {value.device}", (), b"")
-    flat = value.detach().cpu().contiguous().reshape(-1)
+    # A lazily conjugated or negated tensor has no bytes of its own.
+    plain = value.detach().cpu().resolve_conj().resolve_neg()
+    flat = plain.contiguous().reshape(-1)
     return Block(name, tuple(value.shape), flat.view(torch.uint8).numpy())
 
 
