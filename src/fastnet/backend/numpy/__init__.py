@@ -185,14 +185,6 @@ def permute(tensor: Array, permutation: Sequence[int]) -> Array:
     return np.transpose(tensor, tuple(permutation))
 
 
-def settled_shape(shape: Sequence[int]) -> Sequence[int]:
-    return shape
-
-
-def settled_order(permutation: Sequence[int]) -> Sequence[int]:
-    return permutation
-
-
 def transpose(tensor: Array) -> Array:
     return np.transpose(tensor)
 
