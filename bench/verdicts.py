@@ -1,4 +1,6 @@
-"""How often `fastnet profile --compare` is right on a busy machine: `python -m bench.verdicts`.
+"""Measure the error rates of `fastnet profile --compare` on a busy machine.
+
+Run it by `python -m bench.verdicts`.
 
 A small training step is profiled in a process of its own, beside two busy processes: twice
 unchanged, and once with an op that takes a tenth of the step. A comparison of the first two should

@@ -27,7 +27,7 @@ _PINK, _SKY, _GREEN, _YELLOW = "#cc79a7", "#56b4e9", "#009e73", "#a0a000"
 
 @dataclass(frozen=True)
 class Peer:
-    """A library, or a way to write a step by hand.
+    """A library, or a form of the hand-written loop.
 
     Attributes:
         title: Its name in tables and plots.
@@ -123,7 +123,7 @@ BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
     "tf": tuple(name for name in PEERS if name in _TF_ONLY | _BOTH),
 }
 
-# Written by hand for comparison: these always take part.
+# The hand-written loops, which always take part.
 BASELINES = frozenset({"bare", "bare_fused", "bare_strict", "tf_concrete", "tf_concrete_any"})
 
 

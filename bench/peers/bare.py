@@ -1,4 +1,4 @@
-"""The baseline: the loop that a person who knows PyTorch well would write by hand.
+"""The baseline: a hand-written PyTorch loop, written with care for speed.
 
 Each program returns its batch with the new keys added, in a new dict. With `strict` it leaves out
 what a step needs and a microbenchmark does not: `torch.no_grad()` around a chain, the containers

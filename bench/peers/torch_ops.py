@@ -1,4 +1,4 @@
-"""The calls of PyTorch that each op needs, written by hand: the reference of `OpCost`.
+"""Hand-written PyTorch calls that compute the value of each op: the reference of `OpCost`.
 
 The calls make no checks, and what does not change from step to step is computed ahead. They take
 the batch and return the op's values.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bench.workloads.workload import Framework, Goal, Workload
+from bench.workloads.workload import Framework, Goal, ModelStep, Workload
 
 LEARNING_RATE = 0.01
 _LENGTH, _WIDTH = 12, 32
@@ -44,40 +44,23 @@ class TFWorkload(Workload):
 
 
 @dataclass(frozen=True)
-class TFSupervised(TFWorkload):
+class TFSupervised(ModelStep, TFWorkload):
     """A train step or an infer step of one Keras model on one batch.
 
     A train step returns the batch with `pred` (logits) and `loss` added; an infer step returns it
     with `pred`.
 
     Attributes:
-        training: Whether the step trains.
         layers: Makes the model's layers, the input first.
         shape: The shape of the input, batch first.
     """
 
-    training: bool
     layers: Callable[[], list[Any]]
     shape: tuple[int, ...]
 
     references: ClassVar[tuple[str, ...]] = ("tf_concrete", "tf_concrete_any")
     sorts: ClassVar[bool] = False
     jit_compile: ClassVar[bool] = False
-
-    @property
-    def steps_to_check(self) -> int:
-        """Three steps of training, after which the weights are compared."""
-        return 3 if self.training else 1
-
-    @property
-    def mode(self) -> str:
-        """The mode of the network."""
-        return "train" if self.training else "infer"
-
-    @property
-    def wanted(self) -> set[str]:
-        """The keys that a step adds to its batch."""
-        return {"pred", "loss"} if self.training else {"pred"}
 
     def takes_part(self, peer: str) -> bool:
         """Return whether a peer is asked; a function with `jit_compile` is one of `TFCompiled`."""

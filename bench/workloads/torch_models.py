@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.workloads.workload import Goal, Workload
+from bench.workloads.workload import Goal, ModelStep
 
 if TYPE_CHECKING:
     import torch
@@ -16,40 +16,23 @@ LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
-class Supervised(Workload):
+class Supervised(ModelStep):
     """A train step or an infer step of one model on one batch.
 
     A train step returns the batch with `pred` (logits) and `loss` added, both detached; an infer
     step returns it with `pred`.
 
     Attributes:
-        training: Whether the step trains.
         layers: Makes the model.
         shape: The shape of the input, batch first.
         classes: The number of classes.
         adam: Whether the optimizer is Adam instead of SGD.
     """
 
-    training: bool
     layers: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int
     adam: bool = False
-
-    @property
-    def steps_to_check(self) -> int:
-        """Three steps of training, after which the weights are compared."""
-        return 3 if self.training else 1
-
-    @property
-    def mode(self) -> str:
-        """The mode of the network."""
-        return "train" if self.training else "infer"
-
-    @property
-    def wanted(self) -> set[str]:
-        """The keys that a step adds to its batch."""
-        return {"pred", "loss"} if self.training else {"pred"}
 
     def model(self) -> nn.Module:
         """Return the model, always with the same weights, in the mode of the step."""

@@ -113,3 +113,29 @@ def weights(model: Any) -> list[Any]:
     if hasattr(model, "get_weights"):
         return list(model.get_weights())
     return [parameter.detach().numpy() for parameter in model.parameters()]
+
+
+@dataclass(frozen=True)
+class ModelStep(Workload):
+    """A train step or an infer step of a model.
+
+    Attributes:
+        training: Whether the step trains.
+    """
+
+    training: bool
+
+    @property
+    def steps_to_check(self) -> int:
+        """Three steps of training, after which the weights are compared."""
+        return 3 if self.training else 1
+
+    @property
+    def mode(self) -> str:
+        """The mode of the network."""
+        return "train" if self.training else "infer"
+
+    @property
+    def wanted(self) -> set[str]:
+        """The keys that a step adds to its batch."""
+        return {"pred", "loss"} if self.training else {"pred"}
