@@ -203,7 +203,7 @@ def run(
 
 @contextmanager
 def together(part: Any, task: str) -> Iterator[None]:
-    """Raise a RankError on every process if the block raises on another one."""
+    """Raise a RankError on every process if the block raises on any other process."""
     failure: Exception | None = None
     try:
         yield

@@ -14,7 +14,7 @@ _MERMAID_PLAIN = frozenset(" _.,:=()+*/'·")
 
 
 class _Explained(Protocol):
-    """What is drawn of an `Explanation`."""
+    """The part of an `Explanation` that is drawn."""
 
     @property
     def ops(self) -> tuple[Item, ...]: ...

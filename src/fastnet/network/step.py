@@ -1,4 +1,4 @@
-"""What runs around the ops of a step: slicing, waiting for the device, postprocessing, timing."""
+"""The work around the ops of a step: slicing, device synchronization, postprocessing, timing."""
 
 from __future__ import annotations
 

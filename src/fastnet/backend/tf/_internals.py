@@ -182,11 +182,11 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
 def source_error(
     error: Exception,
 ) -> tuple[Exception, list[tuple[str, int, str]], list[str]] | None:
-    """Find the error that AutoGraph has wrapped in another one."""
+    """Return the original error below the ones that AutoGraph wrapped around it."""
     layers = []
     wrapper: Any = error
     while str(wrapper).startswith("Exception encountered when calling"):
-        # the layers of Keras 2 call AutoGraph too, and wrap what it has wrapped
+        # Layers of Keras 2 call AutoGraph too, and wrap its errors again.
         layers.append(str(wrapper).partition("\n")[0])
         wrapper = wrapper.__context__
     source: Any = getattr(wrapper, "__context__", None)
@@ -240,7 +240,7 @@ _could_record: Any = look_up("tensorflow.python.eager.record.could_possibly_reco
 
 
 class DirectCall(NamedTuple):
-    """What calling a concrete function amounts to, once its arguments are bound to names."""
+    """The operation behind a concrete function, to be called with flat tensors."""
 
     function: Callable[[bytes, list[tf.Tensor], int], Any]
     name: bytes

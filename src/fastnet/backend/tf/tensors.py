@@ -149,7 +149,7 @@ def cast(tensor: Any, dtype: str | tf.DType) -> tf.Tensor:
 
 
 def cast_like(value: Any, like: tf.Tensor) -> tf.Tensor:
-    """Convert a value to a tensor of the dtype of another one."""
+    """Convert a value to a tensor of the dtype of another tensor."""
     dtype = like.dtype
     if type(value) is not EAGER and not is_tensor(value):
         return tf.cast(to_number(value), dtype)

@@ -13,10 +13,10 @@ from fastnet.backend.tf.graph import UNKNOWN
 __all__ = [
     "Axis",
     "any_size",
+    "changed_axes",
     "covers",
     "difference",
     "open_lengths",
-    "other_lengths",
     "slots_of",
 ]
 
@@ -46,8 +46,8 @@ def any_size(form: Any) -> Any:
     return _map_shapes(form, lambda slot: None if slot.shape is None else (None,) * len(slot.shape))
 
 
-def other_lengths(keys: list[str], forms: list[Any], others: list[Any]) -> set[Axis]:
-    """Find the axes that have one length in some forms and another one in other forms."""
+def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Axis]:
+    """Find the axes whose lengths differ between two lists of forms."""
     found: set[Axis] = set()
     for key, form, other in zip(keys, forms, others, strict=True):
         for slot, old in zip(slots_of(form), slots_of(other), strict=True):

@@ -22,10 +22,10 @@ from fastnet.network.tf.compiled import CompiledStep, Compiler, Signatures
 from fastnet.network.tf.input_signature import (
     Axis,
     any_size,
+    changed_axes,
     covers,
     difference,
     open_lengths,
-    other_lengths,
     slots_of,
 )
 from fastnet.network.tf.open_axes import OpenAxes
@@ -256,7 +256,7 @@ class _Traces:
         axes: set[Axis] = set()
         for other in self.step.traces:
             if covers(opened, other.inputs):
-                axes |= other_lengths(keys, exact, other.inputs)
+                axes |= changed_axes(keys, exact, other.inputs)
         return axes
 
     def _may_open(self, forms: list[Any]) -> set[Axis]:
@@ -281,7 +281,7 @@ class _Traces:
         )
         if before is None or not covers(any_size(exact), any_size(before)):
             return text
-        for key, axis in sorted(other_lengths(program.keys, exact, before)):
+        for key, axis in sorted(changed_axes(program.keys, exact, before)):
             name = f"axis {axis} of '{key}'"
             if (key, axis) in self._closed:
                 return f"{text} The ops must know the length of {name}."
@@ -387,7 +387,7 @@ class Programs:
             # What follows from settings is part of the forwards that a program holds.
             tuple(map(last_resolved, plan.ops)),
             frozenset(returned.names()),
-            # The table is another one where the keys of ops were read again.
+            # Reading the keys of ops again creates a new table.
             id(returned.table),
             None if replicas is None else id(replicas.strategy),
         )

@@ -233,14 +233,14 @@ class _CapturedVariables:
         for optimizer in optimizers:
             variables = getattr(optimizer, "variables", ())
             known |= set(map(id, _tf_variables(variables() if callable(variables) else variables)))
-            # what Keras 2's older ones were given, the learning rate among it
+            # Settings of Keras 2's legacy optimizers, such as the learning rate.
             known |= set(map(id, settings_in_variables(optimizer)))
         return all(id(one) in known for one in self.made)
 
     def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         value = kwargs.get("initial_value")
         if not callable(value) and tf.is_tensor(value) and not hasattr(value, "numpy"):
-            # of the graph itself: there is no value outside
+            # The initial value is a tensor of the graph, so the variable cannot be lifted.
             return next_creator(**kwargs)
         with tf.init_scope():
             variable = next_creator(**{**kwargs, "experimental_enable_variable_lifting": False})

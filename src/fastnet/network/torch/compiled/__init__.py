@@ -3,8 +3,8 @@
 A step passes through these modules:
 
 1. `step.CompiledStep` holds the programs of an execution plan. The first step of each context runs
-   eagerly: ops resolve what they resolve once, and optimizers make their state. After that a
-   program that fits is looked up, or made.
+   eagerly, because optimizers create their state in it. After that a program that fits is looked
+   up, or compiled.
 2. `capture.capture` traces the ops with `make_fx`. `fake_tensors.StepState` puts fake tensors in
    the places of parameters, buffers and optimizer state, `optimizers` and `rules` replace the
    optimizers' arithmetic, `grad_scaler` and `accumulation` that of scaled and merged gradients, and

@@ -26,25 +26,25 @@ class _Kind(NamedTuple):
 
 
 class Accumulation:
-    """What the updates of a layout have added up.
+    """The gradients that the updates of a plan accumulate.
 
     Args:
-        ops: The ops in force.
+        ops: The active ops.
     """
 
     def __init__(self, ops: Sequence[Any]) -> None:
         self._ops = [op for op in updates_in(ops) if op.updater().is_merging]
-        # what was looked at last, with its kind
+        # The last accumulated gradients of each update, with their kind.
         self._known: list[tuple[Merged | None, _Kind | None]] = [(None, None)] * len(self._ops)
 
     @property
     def updates(self) -> list[TorchUpdate]:
-        """What adds gradients up, in order; a setting of an op puts another one there."""
+        """The updates that accumulate, in order; changed settings of an op replace its update."""
         found: list[Any] = [op.updater() for op in self._ops]
         return found
 
     def phases(self) -> int:
-        """Count the kinds of steps that there are of one kind of batches."""
+        """Return the number of programs for one input signature."""
         count = 1
         for op in self._ops:
             # With `merge_grad` lowered to 1, the first step still has sums.
@@ -52,11 +52,11 @@ class Accumulation:
         return count
 
     def now(self) -> list[Merged]:
-        """Return what was added up so far."""
+        """Return the gradients accumulated so far."""
         return [one.standing for one in self.updates]
 
     def kinds(self) -> list[_Kind]:
-        """Return of which kind a step would be now."""
+        """Return the kind of the next step."""
         found = []
         for place, update in enumerate(self.updates):
             merged, kind = self._known[place]
@@ -98,14 +98,14 @@ class Accumulation:
 
 
 class Phase:
-    """What one kind of step takes of added up gradients, and what it leaves.
+    """The accumulated gradients that one kind of step reads and leaves.
 
     Args:
-        merging: What the updates add up.
+        merging: The accumulation of the updates.
         parameters: The parameters that the step reads and writes.
 
     Raises:
-        Uncapturable: If there are sums of something else.
+        Uncapturable: If gradients of other parameters are accumulated.
     """
 
     def __init__(self, merging: Accumulation, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -177,9 +177,11 @@ class Phase:
                 continue
             times = 0 if kind.averages else update.standing.times + 1
             found = dict(zip(map(self._parameters.__getitem__, left), sums[place:], strict=False))
-            told = zip(left, self._sums_left[place:], strict=False)
+            signatures = zip(left, self._sums_left[place:], strict=False)
             merged.append(Merged(times, found))
-            kinds.append(_Kind(_averaged(times, update), tuple((one, *of) for one, of in told)))
+            kinds.append(
+                _Kind(_averaged(times, update), tuple((one, *of) for one, of in signatures))
+            )
             place += len(left)
         self._merging.put(merged, kinds)
         return others
@@ -190,5 +192,5 @@ def _averaged(times: int, update: TorchUpdate) -> int:
 
 
 def _in_order(merged: Merged) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """List sums by the ids of what they are of."""
+    """List the sums in the order of the ids of their parameters."""
     return sorted(merged.sums.items(), key=lambda one: id(one[0]))

@@ -1,4 +1,4 @@
-"""The ops of an opening traced into one graph, from a batch to updated weights."""
+"""Traces the ops of a plan into one graph, from the batch to the updated weights."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ class _Tracer:
             return
         what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
         assert self._running is not None
-        told = self._plan.describe(self._running)
+        op = self._plan.describe(self._running)
         # Kept, because the op may catch it.
-        self._refused = Uncapturable(f"{told} reads {what}, which a program would not do again")
+        self._refused = Uncapturable(f"{op} reads {what}, which a program would not do again")
         raise self._refused
 
     def put_back(self) -> None:
@@ -409,7 +409,7 @@ def _looking_on(saved: _Saved) -> Iterator[None]:
                     if looks:
                         raise Uncapturable(f"the values of a tensor are looked at, by {func}")
                     if id(one) not in saved:
-                        # what is under way writes to it, and not only in the graph
+                        # The operation writes to the real tensor, not only in the graph.
                         with no_dispatch():
                             saved[id(one)] = one, one.detach().clone()
             return func(*args, **(kwargs or {}))

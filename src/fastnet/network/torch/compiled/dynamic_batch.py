@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastnet._trace import Length, Slot, Trace, TracedStep, map_form
 from fastnet.network.torch.compiled.input_signature import KIND
 
-__all__ = ["Rows", "of_all", "open_forms", "that_differ"]
+__all__ = ["Rows", "changed_axes", "common_batch_size", "open_forms"]
 
 
 class Rows(NamedTuple):
@@ -25,10 +25,10 @@ class Rows(NamedTuple):
     usual: int
 
 
-def that_differ(
+def changed_axes(
     keys: Sequence[str], forms: Sequence[Any], batch: Mapping[str, Any], values: Sequence[Any]
 ) -> Rows | None:
-    """Find the rows that a batch has more or fewer of than another one."""
+    """Find the axes that differ between two batches, if they differ only in their size."""
     before, now = _slots(forms), _slots([KIND.form_of(value) for value in values])
     if len(before) != len(now):
         return None
@@ -48,7 +48,7 @@ def that_differ(
     return Rows(is_open, known, max(known, size)) if matching.fits(batch) else None
 
 
-def of_all(values: Sequence[Any]) -> Rows | None:
+def common_batch_size(values: Sequence[Any]) -> Rows | None:
     """Find the rows of a batch all of whose tensors have as many."""
     slots = _slots([KIND.form_of(value) for value in values])
     sizes = {_first(one) for one in slots} - {None}

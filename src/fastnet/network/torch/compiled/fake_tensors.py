@@ -41,7 +41,7 @@ class OptimizerState:
         keys: The ids of parameters and the names of their state tensors.
 
     Raises:
-        Uncapturable: If a compiled step cannot do what it does.
+        Uncapturable: If the step cannot be compiled.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, first: int) -> None:
@@ -188,7 +188,7 @@ class StepState:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
 
     def has_other_optimizers(self) -> bool:
-        """Return whether a model's current optimizer is another one now."""
+        """Return whether a model's current optimizer has been replaced."""
         for holder, optimizer in zip(self._holders, self._current, strict=True):
             if getattr(holder, "current_optimizer", None) is not optimizer:
                 return True
@@ -337,13 +337,13 @@ def _update(
                 missing = sorted(set(rule.state_names(group, parameter)) - own.keys())
                 if missing:
                     raise Uncapturable(f"{rule.kind.__name__} has no state {missing} yet")
-                told = Group(named, rule.settings_of(group), trained[0].dtype)
+                group_settings = Group(named, rule.settings_of(group), trained[0].dtype)
                 if overflown is None:
-                    rule.update(parameter, parameter.grad, own, told)
+                    rule.update(parameter, parameter.grad, own, group_settings)
                     continue
                 updated = parameter.detach().clone()
                 after = {name: one.clone() for name, one in own.items()}
-                rule.update(updated, parameter.grad, after, told)
+                rule.update(updated, parameter.grad, after, group_settings)
                 changes = [(parameter, updated)]
                 changes += [(one, after[name]) for name, one in own.items()]
                 for one, changed in changes:

@@ -51,7 +51,7 @@ class ScalerInTrace:
     """Stands for a scaler while ops are traced, whichever optimizers share it.
 
     Args:
-        remembered: Tensors in the places of what it remembers.
+        remembered: The tensors of its state.
         numbers: The numbers of all optimizers and scalers, and the place of the first of its own.
     """
 

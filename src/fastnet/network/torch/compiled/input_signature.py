@@ -1,4 +1,4 @@
-"""The values that graphs take and give: which they can, and how their kind is told."""
+"""The values that graphs accept and return, and how their signatures are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 __all__ = ["BY_VALUE", "KIND", "KIND_OF_FAKES", "all_in", "require_plain", "tensors_in"]
 
-# what an op may write besides tensors: the same in each step, unless it is of the batch
+# Values other than tensors that an op may write: constants, unless they come from the batch.
 _ATOMS = (str, bytes, bool, int, float, complex, type(None))
 BY_VALUE = (*_ATOMS, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
@@ -21,7 +21,7 @@ def _nothing(value: Any, tensors: Any = None) -> None:
     return None
 
 
-# what has other strides, or is read negated, is of another kind
+# Tensors with other strides, or a negative bit, have another signature.
 _type_of = Readings(
     attrgetter("layout"),
     torch.strided,
@@ -36,11 +36,11 @@ def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 KIND = TensorKind(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
-"""How the tensors of a batch are read."""
+"""Reads the tensors of a batch."""
 
 
 class _NoTensor:
-    """The class of nothing: every value is looked at as if it were no tensor."""
+    """A class without instances, so that no value is treated as a tensor."""
 
 
 def _as_tensor(value: Any) -> torch.Tensor | None:
@@ -48,7 +48,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
 
 
 KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
-"""How what ops write is read, while tensors stand for those of a step."""
+"""Reads the outputs of ops during a trace, where tensors are fake."""
 
 
 def require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
@@ -76,7 +76,7 @@ def require_plain(key: str, value: Any, device: torch.device, place: int | None)
 
 
 def all_in(value: Any) -> list[Any]:
-    """List the leaves of a value; what is no list, tuple or dict is one."""
+    """List the leaves of a value: everything but lists, tuples and dicts."""
     if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
         return [leaf for part in value for leaf in all_in(part)]
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""What was traced, made into a function of flat tensors by a compiler."""
+"""Compiles a captured graph to a function of flat tensors."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def lower(
     options: CompileOptions,
     size: int | None = None,
 ) -> Lowered:
-    """Compile what was traced."""
+    """Compile a captured graph."""
     graph, mode = capture.graph, capture.mode
-    # a compiler that keeps programs on disk keeps conditions on what it is given as a number
+    # Inductor's cache on disk stores conditions on symbolic sizes with the program.
     sizes = [] if capture.size is None else [capture.size]
     table: dict[Any, Any] = {}
     left: list[Any] = []

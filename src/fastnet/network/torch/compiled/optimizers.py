@@ -31,13 +31,13 @@ _NOT_TRACEABLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How an optimizer updates, and which of its settings a captured step takes as numbers.
+    """How an optimizer updates, and which of its settings are inputs of a compiled step.
 
     Attributes:
         kind: The optimizer's class.
-        update: What updates a parameter.
-        numbers: The settings that are numbers.
-        settings: The other ones that it goes by.
+        update: Updates a parameter.
+        numbers: The settings that are inputs.
+        settings: The settings that are constants.
         state_names: Given the settings of a group and a parameter, the names of its state tensors.
     """
 
@@ -70,10 +70,10 @@ class Rule:
         return found
 
     def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a group must stay as it is, of which an update is told."""
+        """Return the settings of a group that are constants of the program."""
         found: dict[str, Any] = {}
         for name in (*self.settings, "capturable", "differentiable"):
-            # which AdamW of older versions does not say of itself
+            # Groups of older versions of AdamW lack this setting.
             value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
             parts = value if type(value) in (tuple, list) else (value,)
             if not all(type(one) in (bool, int, float, str, type(None)) for one in parts):
@@ -120,7 +120,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
 
 
 def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer has still to make what it remembers, by a first step."""
+    """Return whether an optimizer creates its state only in its first step."""
     if optimizer.state:
         return False
     try:

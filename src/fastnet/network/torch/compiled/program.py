@@ -37,17 +37,17 @@ class Program:
     Args:
         keys: The keys that ops read from the batch.
         forms: The forms of their values.
-        capture: What was traced.
-        lowered: What was compiled.
+        capture: The captured graph.
+        lowered: The compiled graph.
         state: The tensors that the step reads and writes.
-        around: What was around it, as `environment` gives it.
-        takes_gradients: Whether it takes gradients.
-        phase: What it takes and leaves of gradients that are added up, or None where none are.
+        around: The global state, from `environment`.
+        takes_gradients: Whether the step computes gradients.
+        phase: The accumulated gradients that it reads and leaves, or None.
         sized: Which tensors of the batch have the open size, and what the forms have in its place;
             None if no size is open.
 
     Attributes:
-        followed: The ops that step schedulers of learning rates after its updates.
+        followed: The ops that step learning rate schedulers after the updates.
         traced: Matches batches and runs the step; it raises `NoFit` for what does not fit.
         is_sized: Whether a size is open.
 
@@ -101,7 +101,7 @@ class Program:
             for place in lowered.used
         ]
         self._writes = [self._own(place, bound, last) for place in lowered.written]
-        # gradients there are, and what is called with them, count in steps that take some
+        # Steps that compute gradients also compare existing gradients and hooks.
         self._read = grad_hooks if takes_gradients else attrgetter("requires_grad")
         self._training = list(map(self._read, state.parameters))
         self._bind()

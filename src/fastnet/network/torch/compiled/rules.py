@@ -18,12 +18,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Group(NamedTuple):
-    """What an update is told of a group of parameters.
+    """The settings of a parameter group that an update uses.
 
     Attributes:
-        numbers: Its numbers, each a float64 of no dimensions.
+        numbers: Its numeric settings, each a 0-d float64 tensor.
         settings: Its other settings.
-        dtype: The type of the first parameter that has a gradient.
+        dtype: The dtype of the first parameter with a gradient.
     """
 
     numbers: Tensors
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 Update = Callable[[torch.Tensor, torch.Tensor, Tensors, Group], None]
-"""Given a parameter, its gradient, what is remembered of it, and its group, updates all of it."""
+"""Updates a parameter and its state in place, from its gradient and its group."""
 
 
 def sgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
@@ -51,7 +51,7 @@ def adam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group:
     numbers = group.numbers
     gradient = _decayed(parameter, gradient, group)
     square = _averages(state, gradient, numbers)
-    # as torch does it: in Python's own numbers
+    # As in torch, in float64.
     steps = _counted(state)
     step_size = numbers["lr"] / (1 - numbers["beta1"] ** steps)
     correction = (1 - numbers["beta2"] ** steps).sqrt()
@@ -268,7 +268,7 @@ def _product(one: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> to
 
 
 def _between(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return what is between two tensors, which at a weight of 1 is the end to the bit."""
+    """Interpolate between two tensors; a weight of 1 gives the end bit for bit."""
     # halves are rounded once, at the end, as torch does it
     kind = torch.promote_types(start.dtype, torch.float32)
     return torch.lerp(start.to(kind), end.to(kind), weight.to(kind)).to(start.dtype)

@@ -1,4 +1,4 @@
-"""The steps of an opening as compiled programs: which is called, and when one is made."""
+"""Compiled steps of a context: selects the program of each step, and compiles new ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.step import op_title
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import TRACING, capture
-from fastnet.network.torch.compiled.dynamic_batch import Rows, of_all, open_forms, that_differ
+from fastnet.network.torch.compiled.dynamic_batch import (
+    Rows,
+    changed_axes,
+    common_batch_size,
+    open_forms,
+)
 from fastnet.network.torch.compiled.environment import environment
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.guard import with_inner_ops
@@ -60,8 +65,8 @@ _OTHER_PHASE = "gradients of another number of steps are merged"
 _KINDS = frozenset({_OTHER_KIND, _OTHER_PHASE})
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
-# Told in a step why it was traced, and the seconds that tracing and compiling took.
-Told = Callable[[str, float, float], None]
+# Report in a step why it was traced, and the seconds that tracing and compiling took.
+Report = Callable[[str, float, float], None]
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> str | None:
@@ -98,7 +103,7 @@ class CompiledStep:
     Args:
         plan: The ops.
         options: How they are compiled.
-        records: Told of each trace, and of each reason not to.
+        records: Report of each trace, and of each reason not to.
         handling: What brings values to where the ops run, and back.
         device: Where that is.
     """
@@ -139,7 +144,7 @@ class CompiledStep:
 
     @property
     def refused(self) -> str | None:
-        """Why steps run op by op from now on; None if they need not."""
+        """Why steps run eagerly from now on, or None."""
         return self._refused
 
     def title_of_first(self) -> str | None:
@@ -147,7 +152,7 @@ class CompiledStep:
         return None if self._first is None else op_title(self._first)
 
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
-        """Have all steps run op by op."""
+        """Run all further steps eagerly."""
         if self._refused != reason:
             self._refused = reason
             self.records.add(context, "first step", fallback=reason)
@@ -158,14 +163,14 @@ class CompiledStep:
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
-        told: Told | None = None,
+        report: Report | None = None,
     ) -> RunStep:
         """Return the function that runs the steps of a context."""
         self._bound, self._make, self._step_of = bound, make, step_of
         if self._layout.takes_gradients and self._merging is None:
             merging = Accumulation(self._layout.ops)
             self._merging = merging if merging.updates else None
-        # an opening has its own context: what ops find out of it in its first step they find then
+        # Ops resolve values of a new context in its first step, which therefore runs eagerly.
         self._current = None
         eager = step_of(bound)
         self._run_split = None
@@ -173,20 +178,20 @@ class CompiledStep:
             self._open_split()
         elif self._refused is not None and not self._programs:
             return eager
-        return partial(self._run, eager, called, told)
+        return partial(self._run, eager, called, report)
 
     def _run(
         self,
         eager: RunStep,
         called: Callable[[], None] | None,
-        told: Told | None,
+        report: Report | None,
         batch: Mapping[str, Any],
     ) -> dict[str, Any]:
         if self._run_split is not None:
             return self._run_in_two(self._run_split, eager, batch)
         program = self._current
         if program is None:
-            return self._run_eagerly(eager, told, batch, None)
+            return self._run_eagerly(eager, report, batch, None)
         moved = batch if self._move is None else self._moved(batch)
         result, reason = self._run_by(program, eager, called, batch, moved)
         if result is None:
@@ -195,7 +200,7 @@ class CompiledStep:
                     result, _ = self._run_by(other, eager, called, batch, moved)
                     if result is not None:
                         break
-        return self._run_eagerly(eager, told, batch, reason) if result is None else result
+        return self._run_eagerly(eager, report, batch, reason) if result is None else result
 
     def _run_by(
         self,
@@ -205,7 +210,7 @@ class CompiledStep:
         batch: Mapping[str, Any],
         moved: Mapping[str, Any],
     ) -> tuple[dict[str, Any] | None, str | None]:
-        """Run a step by a program, if it is one for it."""
+        """Run a step by a program if it fits."""
         if not program.is_of_phase():
             return None, _OTHER_PHASE
         reason = program.difference()
@@ -219,7 +224,7 @@ class CompiledStep:
         except NoFit:
             return None, _OTHER_KIND
         except (SharedMemory, KeyError):
-            return eager(batch), None  # which says what is missing, where a key is
+            return eager(batch), None  # Raises the error for a missing key.
         except Exception as error:
             add_note(error, _IN_PROGRAM)
             raise
@@ -245,7 +250,7 @@ class CompiledStep:
     def _verified(
         self, program: Program, eager: RunStep, batch: Mapping[str, Any], moved: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Run a step compiled and eagerly, and return what it returns eagerly."""
+        """Run a step compiled and eagerly, and return the eager results."""
         bound = self._bound
         assert bound is not None
         verification = Verification(program, self._layout.models, self._merging)
@@ -287,33 +292,35 @@ class CompiledStep:
         return {**batch, **{key: self._release(result[key]) for key in trace.outputs}}
 
     def _run_eagerly(
-        self, eager: RunStep, told: Told | None, batch: Mapping[str, Any], reason: str | None
+        self, eager: RunStep, report: Report | None, batch: Mapping[str, Any], reason: str | None
     ) -> dict[str, Any]:
-        """Run a step op by op, which settles all that ops work out in it, and see to the next."""
+        """Run a step eagerly, and look up or compile a program for the next one."""
         if self._refused is not None and not self._programs:
             return eager(batch)
-        # The program is made for a step like this one, and not like the next one.
+        # The program is compiled for a step of the phase of this one, not of the next one.
         again = nullcontext() if self._merging is None else self._merging.again()
         result = eager(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
         with again, TRACING:
-            self._get_ready(batch, reason, told)
+            self._get_ready(batch, reason, report)
         return result
 
-    def _get_ready(self, batch: Mapping[str, Any], reason: str | None, told: Told | None) -> None:
+    def _get_ready(
+        self, batch: Mapping[str, Any], reason: str | None, report: Report | None
+    ) -> None:
         assert self._bound is not None
         context = self._bound.state
         around = environment(self._device.type)
         if self._layout.takes_gradients and not torch.is_grad_enabled():
             return
         if around is None:
-            # for as long as it is there, which may be for good
+            # It may stay for the rest of the program, so it is reported once.
             if not self._programs and not self._is_looked_at:
                 self._is_looked_at = True
                 self.records.add(context, "first step", fallback=_LOOKED_AT)
             return
         if any(map(_waits, updates_in(self._layout.ops))):
-            return  # for a step that does update
+            return  # Capture a step that updates.
         if self._move is not None:
             batch = self._moved(batch)
         values = [batch[key] for key in self._keys]
@@ -354,15 +361,15 @@ class CompiledStep:
             )
             return
         traced = self._capture(batch, values, around, context, reason)
-        if told is not None:
-            told(*traced)
+        if report is not None:
+            report(*traced)
 
     def _most_kinds(self) -> int:
         phases = 1 if self._merging is None else self._merging.phases()
         return self._options.most_kinds * phases
 
     def _make_room(self) -> None:
-        """Let the first program go that stands for no step any more, if there are many."""
+        """Discard the oldest program that fits no step anymore, if there are many."""
         if len(self._programs) < self._most_kinds():
             return
         for program in self._programs:
@@ -450,10 +457,10 @@ class CompiledStep:
         for program in self._programs:
             if program.is_of_phase() and not program.is_sized:
                 (trace,) = program.traced.traces
-                found = that_differ(self._keys, trace.inputs, batch, values)
+                found = changed_axes(self._keys, trace.inputs, batch, values)
                 if found is not None:
                     return found
-        return of_all(values) if dynamic else None
+        return common_batch_size(values) if dynamic else None
 
     def _make_program(
         self,
