@@ -2,8 +2,8 @@
 
     python -m tests.docs.overhead_page
 
-runs the commands, writes what they print into the page, and makes its pictures anew. Nothing else
-should be running then.
+runs the commands, writes the rows that the page shows with new numbers, and makes its pictures
+again. Nothing else should be running then.
 """
 
 from __future__ import annotations
@@ -53,8 +53,27 @@ def pictures(text: str) -> list[str]:
     return [f"docs/{name}" for name in re.findall(r"!\[[^]]*\]\((pictures/[^)]*)\)", text)]
 
 
+def first_column(line: str) -> str:
+    """Read what a line of a table is about, without the number of steps."""
+    return re.sub(r"\b\d+ steps", "steps", re.split(r"\s{2,}", line)[0])
+
+
+def excerpt(printed: str, shown: str) -> str:
+    """Take the lines of what was printed that are shown, with "..." for lines left out."""
+    names = {first_column(line) for line in shown.splitlines()}
+    if "..." not in names:
+        return printed
+    lines = [line if first_column(line) in names else "..." for line in printed.splitlines()]
+    kept = [
+        line
+        for line, before in zip(lines, ["", *lines], strict=False)
+        if line != "..." or before != "..."
+    ]
+    return "\n".join(kept) + "\n"
+
+
 def renew(text: str) -> str:
-    """Run the commands; give the page with what they have printed."""
+    """Run the commands; return the page with what they printed."""
 
     def run(block: re.Match[str]) -> str:
         _, *words = shlex.split(block[2].replace("\\\n", ""))
@@ -68,7 +87,9 @@ def renew(text: str) -> str:
             text=True,
             check=True,
         )
-        return block[1] if block[3] is None else f"{block[1]}\n```text\n{done.stdout}```\n"
+        if block[3] is None:
+            return block[1]
+        return f"{block[1]}\n```text\n{excerpt(done.stdout, block[4])}```\n"
 
     return _BLOCK.sub(run, text)
 
