@@ -27,7 +27,7 @@ cdef class Parts:
 @cython.final
 cdef class Kept:
     cdef readonly object form
-    cdef readonly object state
+    cdef readonly tuple state
 
 
 @cython.final

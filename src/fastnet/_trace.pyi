@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from fastnet._nest import NestMap
+from fastnet.guards import Snapshot
 
 @final
 class Length:
@@ -28,9 +29,9 @@ class Parts:
 @final
 class Kept:
     form: Any
-    state: Any
+    state: tuple[dict[str, Any], Snapshot]
 
-    def __init__(self, form: Any, state: Any) -> None: ...
+    def __init__(self, form: Any, state: tuple[dict[str, Any], Snapshot]) -> None: ...
 
 @final
 class Readings:
@@ -104,3 +105,7 @@ class TracedStep:
     def traces(self, traces: Iterable[Trace]) -> None: ...
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     def fits(self, batch: Mapping[str, Any]) -> bool: ...
+
+def attributes_of(value: Any) -> dict[str, Any]: ...
+def tokens_of(attributes: dict[str, Any]) -> dict[str, Any]: ...
+def state_of(value: Any) -> tuple[dict[str, Any], Snapshot] | None: ...

@@ -31,7 +31,7 @@ import numpy as np
 
 from fastnet._guards import ABSENT, BaseSnapshot, Kind, is_mutable
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "token_of"]
 
 # Attributes of classes and modules as Python keeps them, whatever a metaclass defines.
 _mro = type.__dict__["__mro__"].__get__
@@ -441,7 +441,7 @@ def _find_difference(
 
 def _find_in_order(then: Sequence[Any], now: Sequence[Any]) -> tuple[Sequence[Any], int] | None:
     for index, (before, value) in enumerate(zip(then, now, strict=False)):
-        if before is not value and _token(before) != _token(value):
+        if before is not value and token_of(before) != token_of(value):
             return then, index
     if len(then) == len(now):
         return None
@@ -454,20 +454,20 @@ def _find_without_order(
     """Find a difference between members, for a step of 1, or names and values, for a step of 2."""
     left: dict[Any, list[int]] = {}
     for index in range(header, len(now), step):
-        left.setdefault(_token(now[index]), []).append(index)
+        left.setdefault(token_of(now[index]), []).append(index)
     for index in range(header, len(then), step):
-        there = left.get(_token(then[index]))
+        there = left.get(token_of(then[index]))
         if not there:
             return then, index
         # A member is its own value.
         before, value = then[index + step - 1], now[there.pop() + step - 1]
-        if before is not value and _token(before) != _token(value):
+        if before is not value and token_of(before) != token_of(value):
             return then, index + step - 1
     added = [index for there in left.values() for index in there]
     return (now, added[0]) if added else None
 
 
-def _token(value: Any, depth: int = 0) -> Any:
+def token_of(value: Any, depth: int = 0) -> Any:
     """Return something that is equal for two values only if they are equal by the rules."""
     cls = type(value)
     if cls is float:
@@ -477,13 +477,13 @@ def _token(value: Any, depth: int = 0) -> Any:
     if _is_any(cls, _ATOMS):
         return cls, value
     if cls is slice or cls is range:
-        return cls, _token((value.start, value.stop, value.step), depth)
+        return cls, token_of((value.start, value.stop, value.step), depth)
     if cls is types.MethodType:
         return cls, id(value.__func__), id(value.__self__)
     if depth < _DEEPEST and cls is frozenset:
-        return cls, frozenset(Counter([_token(member, depth + 1) for member in value]).items())
+        return cls, frozenset(Counter([token_of(member, depth + 1) for member in value]).items())
     if depth < _DEEPEST and issubclass(cls, tuple) and not _dict_offset(cls):
-        return id(cls), tuple([_token(item, depth + 1) for item in tuple.__iter__(value)])
+        return id(cls), tuple([token_of(item, depth + 1) for item in tuple.__iter__(value)])
     if issubclass(cls, np.generic) and not is_mutable(cls) and cls is not np.void:
         return id(cls), str(value.dtype), value.tobytes()
     return id(value)
