@@ -15,8 +15,8 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
 PACKAGE = Path(fastnet.__file__).parent
 # Compiled modules show no frames, so those on the path are listed here: `Plan` and `BoundPlan`,
-# `Snapshot`, `NestMap`, and `Contents`, which compares the training flags of a model's modules.
-KERNEL = {"_execute", "_guards", "_nest", "_watch"}
+# `Snapshot` and `Entries`, which compares the training flags of a model's modules, and `NestMap`.
+KERNEL = {"_execute", "_guards", "_nest"}
 MOST_FILES = 14
 MOST_COMPILED_FILES = 30
 

@@ -67,7 +67,6 @@ def test_modules_of_the_kernel() -> None:
         "_slice",
         "_stamps",
         "_trace",
-        "_watch",
     ]
 
 

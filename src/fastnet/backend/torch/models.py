@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastnet._watch import Contents
+from fastnet._guards import Entries
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
 from fastnet.backend.named_values import ByName, check_arguments
@@ -48,12 +48,12 @@ class TrainingSwitch:
         self._kept_names = {one for one in eval_layers if isinstance(one, str)}
         self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
         self._mode: bool | None = None
-        # Tells whether flags and modules are those that `train` left.
-        self._are_still: Callable[[], bool] = Contents([], []).are_still
+        # Returns whether flags and modules are those that `train` left.
+        self._are_unchanged: Callable[[], bool] = Entries([], []).are_unchanged
 
     def __getstate__(self) -> dict[str, Any]:
         # A copied model has flags of its own.
-        return {**vars(self), "_mode": None, "_are_still": None}
+        return {**vars(self), "_mode": None, "_are_unchanged": None}
 
     def refresh(self) -> None:
         """Call `model.train()` in the next step."""
@@ -61,7 +61,7 @@ class TrainingSwitch:
 
     def set(self, training: bool) -> None:
         """Set training mode, or evaluation mode."""
-        if training is self._mode and self._are_still():
+        if training is self._mode and self._are_unchanged():
             return
         self._mode = None
         self._model.train(training)
@@ -72,7 +72,7 @@ class TrainingSwitch:
         if all(name in vars(module) for module in modules for name in attributes):
             entries = [(vars(module), name) for module in modules for name in attributes]
             tables = [vars(module)[SUBMODULES] for module in modules]
-            self._are_still = Contents(entries, tables, owners=modules).are_still
+            self._are_unchanged = Entries(entries, tables).are_unchanged
             self._mode = training
         # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
