@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from fastnet._execute import Plan
+from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
@@ -144,7 +144,7 @@ def _chain_timed(length: int) -> Call:
     # Reserve the memory of all time stamps.
     log.stamp_many(0, 10_000)
     log.keep(0)
-    return Call(plan.step_timed, ({"k0": VALUE}, STATE, log))
+    return Call(BoundPlan(plan, STATE).step_timed, ({"k0": VALUE}, log))
 
 
 class _Identity(_Op):

@@ -167,7 +167,7 @@ cdef class Plan:
         setting: A setting that must have a value while ops run, such as the grad mode, and is then
             restored: a tuple of a function that reads it, one that sets it, and the value.
         on_failure: Functions that are called after a failed step, such as one that clears
-            gradients. Each may be called twice.
+            gradients.
         adopt: Converts inputs to tensors before `move`: a tuple of the class of tensors that need
             no conversion, a map for values that the result also holds converted, and a map for
             values that the result holds as they were.
@@ -428,26 +428,9 @@ cdef class Plan:
         """Run a step, and return a new dict of the batch updated with the outputs."""
         return self._run(batch, state, True, <Untimed> NULL)
 
-    def step_timed(
-        self,
-        batch,
-        dict state not None,
-        StampLog log not None,
-        int first=0,
-        before=None,
-        after=None,
-    ):
-        """Run `step`, and add a stamp to `log` at the end of each part of it.
-
-        `first` is the row of the first of `spans`. `before` and `after` are called with the index
-        of each op before and after it runs, and with the number of ops around deferred functions.
-        """
-        cdef Timing timing = timing_of(log, first, before, after)
-        return self._run(batch, state, True, &timing)
-
     @property
     def spans(self):
-        """For each row of `step_timed` its kind, and the key or the index of an op, or None."""
+        """For each row of a timed step its kind, and the key or the index of an op, or None."""
         inputs = [("input", self._keys[self._inputs[index]]) for index in range(self._n_inputs)]
         outputs = [("output", self._keys[self._outputs[index]]) for index in range(self._n_outputs)]
         ops = [("op", index) for index in range(self._n_steps)]
@@ -541,16 +524,10 @@ cdef class Plan:
         return 0
 
     cdef int _clean_up(self, dict state, object error) except -1:
-        """Discard everything that a failed step has left for later, even if interrupted."""
-        cdef object interrupt = None
-        try:
-            discard_deferred(state, error)
-        except BaseException as second:
-            interrupt = second
+        """Discard everything that a failed step has left for later."""
+        discard_deferred(state, error)
         for function in self._on_failure:
-            interrupt = call_cleanup(function, function, error) or interrupt
-        if interrupt is not None:
-            raise interrupt
+            call_cleanup(function, function, error)
         return 0
 
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
@@ -865,7 +842,12 @@ cdef class BoundPlan:
     def step_timed(
         self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
     ):
-        """Run a step like `Plan.step_timed`; `around` is the row of the context manager."""
+        """Run a step like `Plan.step`, and add a stamp to `log` at the end of each part of it.
+
+        `first` is the row of the first of `Plan.spans`, and `around` that of the context manager.
+        `before` and `after` are called with the index of each op before and after it runs, and
+        with the number of ops around deferred functions.
+        """
         cdef Timing timing = timing_of(log, first, before, after)
         if self._make is None:
             return self.plan._run(batch, self.state, True, &timing)
@@ -947,36 +929,24 @@ cdef int discard_deferred(dict state, object error) except -1:
 
 cdef int discard(list pending, object error) except -1:
     """Call the `discard` method of each function that has one, which releases its gradients."""
-    cdef object interrupt = None
     try:
         for functions in pending:
             for function in functions:
                 cleanup = getattr(function, "discard", None)
                 if cleanup is not None:
-                    interrupt = call_cleanup(cleanup, function, error) or interrupt
+                    call_cleanup(cleanup, function, error)
     except Exception as second:
         add_note(error, f"Discarding deferred functions failed too: {second!r}")
-    if interrupt is not None:
-        raise interrupt
     return 0
 
 
-cdef object call_cleanup(object cleanup, object owner, object error):
-    """Call a function, again if it was interrupted, and return the interrupt or None.
-
-    Other exceptions become notes of the error that made the step fail.
-    """
-    cdef object interrupt = None
-    while True:
-        try:
-            cleanup()
-        except Exception as second:
-            add_note(error, f"Discarding {owner!r} failed too: {second!r}")
-        except BaseException as second:
-            if interrupt is None:
-                interrupt = second
-                continue
-        return interrupt
+cdef int call_cleanup(object cleanup, object owner, object error) except -1:
+    """Call a function; an exception becomes a note of the error that made the step fail."""
+    try:
+        cleanup()
+    except Exception as second:
+        add_note(error, f"Discarding {owner!r} failed too: {second!r}")
+    return 0
 
 
 def get_inputs_by_op(op, store, bint copy_on_write=False):

@@ -90,7 +90,7 @@ def test_one_plan_for_all(kernel: Kernel, count: int) -> None:
         for step in range(steps(kernel) // 10):
             start = 1000 * number + step
             batch = {"k0": start, "other": number}
-            result = plan.step_timed(batch, new_state(), kernel.StampLog())
+            result = kernel.BoundPlan(plan, new_state()).step_timed(batch, kernel.StampLog())
             assert result == {**batch, "k5": start + 4, "sum": (start + 6) + (start + ones)}
 
     at_once(work)

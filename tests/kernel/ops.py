@@ -129,7 +129,7 @@ def entry_of(kernel: Kernel, plan: Any, name: str) -> Callable[[Any, State], Any
 
     def run(batch: Any, state: State) -> Any:
         log.keep(0)
-        return plan.step_timed(batch, state, log)
+        return kernel.BoundPlan(plan, state).step_timed(batch, log)
 
     return run
 

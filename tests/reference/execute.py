@@ -101,22 +101,6 @@ class Plan:
         mentioned = {key for spec in self._specs for key in spec.inputs + spec.outputs}
         return [key for key in keys if key in mentioned]
 
-    def step_timed(
-        self,
-        batch: Mapping[str, Any],
-        state: dict[str, Any],
-        log: StampLog,
-        first: int = 0,
-        before: Around | None = None,
-        after: Around | None = None,
-    ) -> dict[str, Any]:
-        rows = {span: first + row for row, span in enumerate(self.spans)}
-
-        def stamp(kind: str, which: str | int | None = None) -> None:
-            log.stamp(rows[kind, which])
-
-        return self._run(batch, state, stamp, before, after, merge=True)
-
     def _run(
         self,
         batch: Mapping[str, Any],
@@ -332,19 +316,11 @@ def discards(functions: list[Any]) -> list[tuple[Any, Callable[[], None]]]:
 
 
 def clean_up(functions: list[tuple[Any, Callable[[], None]]], error: BaseException) -> None:
-    interrupts: list[BaseException] = []
     for owner, function in functions:
-        for _ in range(2):
-            try:
-                function()
-            except Exception as second:
-                add_note(error, f"Discarding {owner!r} failed too: {second!r}")
-            except BaseException as interrupt:
-                interrupts.append(interrupt)
-                continue
-            break
-    if interrupts:
-        raise interrupts[-1]
+        try:
+            function()
+        except Exception as second:
+            add_note(error, f"Discarding {owner!r} failed too: {second!r}")
 
 
 class BoundPlan:
@@ -375,10 +351,15 @@ class BoundPlan:
         after: Around | None = None,
         around: int = 0,
     ) -> dict[str, Any]:
+        rows = {span: first + row for row, span in enumerate(self.plan.spans)}
+
+        def stamp(kind: str, which: str | int | None = None) -> None:
+            log.stamp(rows[kind, which])
+
         def run(state: dict[str, Any]) -> dict[str, Any]:
             if self._make is not None:
                 log.stamp(around)
-            return self.plan.step_timed(batch, state, log, first, before, after)
+            return self.plan._run(batch, state, stamp, before, after, merge=True)
 
         result = self._within(run)
         if self._make is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import assert_type
 
-from fastnet._execute import Plan, get_inputs_by_op, write_outputs_by_op
+from fastnet._execute import BoundPlan, Plan, get_inputs_by_op, write_outputs_by_op
 from fastnet._nest import NestMap
 from fastnet._resolve import (
     KeySet,
@@ -75,7 +75,7 @@ plan = Plan(table, [spec], forwards, resolution, move=move, release=None)
 assert_type(plan.run({"x": 1}, {}), dict[str, Any])
 assert_type(plan.step({"x": 1}, {}), dict[str, Any])
 log = StampLog()
-assert_type(plan.step_timed({"x": 1}, {}, log, 0, None, None), dict[str, Any])
+assert_type(BoundPlan(plan, {}).step_timed({"x": 1}, log, 0, None, None), dict[str, Any])
 assert_type(plan.spans, tuple[tuple[str, Any], ...])
 assert_type(log.take(), bytes)
 Plan(table, [], [], resolution, None, None, (lambda: True, lambda value: None, False))
