@@ -634,13 +634,6 @@ class TestMemory:
         gc.collect()
         assert results == [True]
 
-    def test_it_is_taken_once(self) -> None:
-        snapshot = Snapshot([("op", 1)])
-        with pytest.raises(RuntimeError, match="twice"):
-            snapshot.__init__([])  # type: ignore[misc]
-        with pytest.raises(TypeError):
-            copy.copy(snapshot)
-
 
 def test_data_that_other_threads_change() -> None:
     op = Plain(d={}, s=set(), a=[], q=deque(), o=OrderedDict(), t=Slots(a=1))

@@ -187,8 +187,3 @@ def test_invalid_arguments_of_sum_up(
     log = filled(kernel, (1, -1, 0), stamp)
     with pytest.raises(ValueError, match=r"row|part"):
         log.sum_up(doubles(*[0.0] * costs), bytes(once), bytes(beside))
-
-
-def test_sum_up_without_stamps(kernel: Kernel) -> None:
-    with pytest.raises(ValueError, match="no stamps"):
-        kernel.StampLog().sum_up(b"", b"", b"")

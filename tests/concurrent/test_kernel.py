@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.ops import Delete, Nothing, Op, Slicer, new_state, plan_of, shown
+from tests.kernel.ops import Delete, Op, new_state, plan_of, shown
 from tests.kernel.traces import Framework, Tensor
 from tests.reference import Kernel
 
@@ -55,20 +54,6 @@ def yield_to_others(data: Any, state: State) -> Any:
 
 def steps(kernel: Kernel) -> int:
     return 2000 if kernel.compiled else 100
-
-
-def test_a_plan_for_each_thread(kernel: Kernel) -> None:
-    plans = [
-        plan_of(kernel, [Op(f"k{place}", f"k{place + 1}", add(number)) for place in range(20)])
-        for number in range(THREADS)
-    ]
-
-    def work(number: int) -> None:
-        for step in range(steps(kernel)):
-            result = plans[number].run({"k0": step}, new_state())
-            assert result["k20"] == step + 20 * number
-
-    at_once(work)
 
 
 @pytest.mark.parametrize("count", [10, 100])
@@ -162,18 +147,6 @@ def test_one_nest_map_for_all(kernel: Kernel) -> None:
     assert shared["a"][0].value == 1
 
 
-def test_slicing(kernel: Kernel) -> None:
-    slicers = [Slicer(["x"], ["x"], size=2)]
-
-    def work(number: int) -> None:
-        for _ in range(steps(kernel) // 10):
-            data = {"x": list(range(number, number + 9)), "other": number}
-            minibatches = kernel.forward_slicers(slicers, data)
-            assert kernel.reverse_slicers(slicers, minibatches, data) == data
-
-    at_once(work)
-
-
 @pytest.mark.parametrize("kinds", [1, 3, 40])
 def test_one_traced_step_for_all(kernel: Kernel, kinds: int) -> None:
     """As many kinds of batches as traces can be kept for, and more, so that threads drive out."""
@@ -200,24 +173,3 @@ def test_one_traced_step_for_all(kernel: Kernel, kinds: int) -> None:
     # not one of the traces twice, whatever the threads did to their order
     assert len(set(map(id, step.traces))) == len(step.traces)
     assert len(framework.called) == THREADS * (steps(kernel) // 20)
-
-
-def test_no_reference_is_leaked(kernel: Kernel) -> None:
-    value = Nothing()
-    forwards = [yield_to_others] * 100
-    ops = [Op(f"k{place}", f"k{place + 1}") for place in range(100)]
-    plan = plan_of(kernel, ops, forwards=forwards)
-    batch = {"k0": value}
-
-    def work(number: int) -> None:
-        for _ in range(steps(kernel) // 100):
-            plan.run(batch, new_state())
-
-    at_once(work)
-    gc.collect()
-    before = sys.getrefcount(value), sys.getrefcount(yield_to_others), sys.getrefcount(plan)
-    at_once(work)
-    gc.collect()
-    assert (sys.getrefcount(value), sys.getrefcount(yield_to_others), sys.getrefcount(plan)) == (
-        before
-    )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fastnet
-from fastnet.network import TorchNetwork, context
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import (
@@ -114,13 +114,6 @@ class TestLayersThatAreTakenDown:
         twin(torch.full((4, 2), 2.0))
         x = torch.ones(4, 2)
         assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], self.expected(model, x))
-
-    def test_nothing_is_left(self, model: Any) -> None:
-        op = self.op(model)
-        model[1].on = False
-        at_once(*(lambda: run(TorchNetwork([op]), {"x": torch.ones(1, 2)}) for _ in range(3)))
-        (hook,) = model[0]._forward_hooks.values()
-        assert hook.__self__._outputs == {}
 
 
 class TestModelsThatAreShared:
@@ -343,55 +336,6 @@ class TestSettingsOfAThread:
         assert seen == expected[:-1]
         assert same_weights(model, twin)
         assert is_free(network)
-
-    @pytest.mark.parametrize("again", [False, True], ids=["closed", "opened again"])
-    def test_a_profile_that_begins_as_the_network_is_closed(
-        self, again: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What was put together for the old opening is not what the next one runs."""
-        begun, composing, closed = threading.Event(), threading.Event(), threading.Event()
-        watcher: list[int] = []
-
-        step_meter = context._step_meter
-
-        def paused(*args: Any) -> Any:
-            if threading.get_ident() in watcher:
-                composing.set()
-                assert closed.wait(WAIT)
-                watcher.clear()
-            return step_meter(*args)
-
-        monkeypatch.setattr(context, "_step_meter", paused)
-
-        class Mode(TensorOp):
-            def forward(self, data: Any, state: Any) -> Any:
-                return state["mode"]
-
-        network = TorchNetwork([Mode("x", "y")])
-
-        def use() -> Any:
-            with network(mode="train", epoch=1):
-                begun.set()
-                assert composing.wait(WAIT)
-            if not again:
-                closed.set()
-                return None
-            network(mode="eval", epoch=1)
-            closed.set()
-            with network:
-                return network.run_step({"x": 1})["y"]
-
-        def watch() -> None:
-            assert begun.wait(WAIT)
-            watcher.append(threading.get_ident())
-            with fastnet.profile(network):
-                pass
-
-        seen, _ = at_once(use, watch)
-        assert seen == ("eval" if again else None)
-        assert is_free(network)
-        with pytest.raises(ValueError, match="is not open"):
-            network.run_step({"x": 1})
 
 
 def update(model: Any) -> Iterator[Any]:
