@@ -80,12 +80,27 @@ def test_program_of_the_page_about_checkpoints(
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     # at first it is told to stop, as if it had been killed
     for stop in ("if epoch == 2: break", "pass"):
         exec(program.replace("# one epoch is over", stop), {})
     told = capsys.readouterr().out
     exec(program.replace("run.ckpt", "another.ckpt"), {})
+    assert told == capsys.readouterr().out
+    assert told.count("epoch") == 4
+
+
+def test_keras_program_of_the_page_about_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    _, program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for last in (2, 4):
+        exec(program.replace("range(first, 5)", f"range(first, {last + 1})"), {})
+    told = capsys.readouterr().out
+    exec(program.replace("keras.ckpt", "another.ckpt"), {})
     assert told == capsys.readouterr().out
     assert told.count("epoch") == 4
 
@@ -103,7 +118,7 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
 
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    _, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    *_, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     straight: dict[str, Any] = {}
     exec(program.replace("steps.ckpt", "another.ckpt"), straight)
     steps, taken = fastnet.steps, 0
@@ -127,8 +142,9 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_program_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(program, {})

@@ -43,8 +43,10 @@ def test_every_page_with_programs_is_run() -> None:
 @pytest.mark.parametrize(
     "page", ["compile", "contract", "copying", "faq", "ops", "performance", "several", "slicing"]
 )
-def test_pages_in_torch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    if any("import tensorflow" in program for program in programs(page)):
+        pytest.importorskip("tensorflow")
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
