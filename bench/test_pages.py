@@ -24,11 +24,11 @@ def test_what_fastnet_is_not(tmp_path: Path) -> None:
 def shared() -> tuple[list[str], dict[str, str], list[str]]:
     """Read what the pairs in PyTorch share, each library's block, and those in TensorFlow."""
     first, ours, *others, keras, ours_in_keras = programs("coming")
-    names = ("torch", "lightning_fabric", "accelerate", "ignite")
+    names = ("torch", "lightning_fabric", "accelerate")
     return [first, ours], dict(zip(names, others, strict=True)), [keras, ours_in_keras]
 
 
-@pytest.mark.parametrize("library", ["torch", "lightning_fabric", "accelerate", "ignite"])
+@pytest.mark.parametrize("library", ["torch", "lightning_fabric", "accelerate"])
 def test_coming_from(library: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip(library)

@@ -48,8 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, **source))
 
     for file, place in places.PAGES.items():
-        if file != "docs/README.md":
-            add(place, content=(ROOT / file).read_text(encoding="utf-8"))
+        add(place, content=(ROOT / file).read_text(encoding="utf-8"))
     for path, page in _reference.items():
         add(path, content=page.markdown())
     for path, measured in _measurements.items():

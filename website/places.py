@@ -9,7 +9,6 @@ from collections.abc import Callable
 # Pages that are not in docs/.
 PAGES = {
     "README.md": "index.md",
-    "docs/README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",

@@ -10,6 +10,8 @@ import pytest
 
 from tests.docs.programs import DOCS, programs, run
 
+COMPLETE = DOCS.parent / "examples" / "digits.py"
+
 # Fragments: a crash of PyTorch's own, and what needs an estimator.
 NOT_RUN = {"threads", "fastestimator"}
 # Where the programs of each page are run; those of the last two need the peers of bench/.
@@ -58,18 +60,17 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_pytorch_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    *blocks, _ = programs("pytorch")
-    told = run("\n\n".join(blocks), tmp_path)
+    told = run("\n\n".join(programs("pytorch")), tmp_path)
     accuracies = re.findall(r"^epoch \d: loss .*, accuracy (.*)$", told, re.MULTILINE)
     assert len(accuracies) == 3
     assert float(accuracies[-1]) > 0.8
 
 
 @pytest.mark.slow
-def test_the_whole_pytorch_program_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_complete_pytorch_program_resumes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    whole = programs("pytorch")[-1]
+    whole = COMPLETE.read_text(encoding="utf-8")
     at_once, stopped = tmp_path / "at_once", tmp_path / "stopped"
     at_once.mkdir()
     stopped.mkdir()
@@ -84,11 +85,11 @@ def test_the_whole_pytorch_program_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_pytorch_program_in_two_processes(tmp_path: Path) -> None:
+def test_the_complete_pytorch_program_in_two_processes(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed")
     pytest.importorskip("sklearn")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    told = run(programs("pytorch")[-1], tmp_path, "--epochs", "2", launcher=torchrun)
+    told = run(COMPLETE.read_text(encoding="utf-8"), tmp_path, "--epochs", "2", launcher=torchrun)
     # the first rank alone prints
     assert re.findall(r"^epoch (\d)", told, re.MULTILINE) == ["1", "2"]
     assert (tmp_path / "run.ckpt").is_file()
