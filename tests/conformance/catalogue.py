@@ -195,10 +195,11 @@ def focal(p: Any, t: Any, alpha: float = 0.25) -> Any:
 
 
 def dice(b: Any, soft: bool, weights: Mapping[int, float] | None) -> Any:
+    """Compute the loss of each sample and channel."""
     p, t = b["p"], b["t"]
     total = (p**2 + t**2 if soft else p + t).sum((1, 2)) + 1e-6
     score = 2 * (p * t).sum((1, 2)) / total
-    return -weighted(score, np.arange(3), weights).mean()
+    return -weighted(score, np.arange(3), weights)
 
 
 def easier(b: Any) -> dict[str, Any]:
@@ -505,7 +506,7 @@ ROWS = [
             {"p": MASKS, "t": TRUE_MASKS},
             reads=("p", "t"),
             compute=lambda b, soft=soft, weights=weights: {  # type: ignore[misc]
-                "y": dice(b, soft, weights)
+                "y": dice(b, soft, weights).mean()
             },
             by="p",
             images=("p", "t"),
@@ -600,5 +601,196 @@ ROWS = [
         writes=("y", "y2"),
         check=check_cutmix,
         images=("x", "y"),
+    ),
+]
+
+
+def averaged_dice(b: Any, average: bool, channels: bool) -> Any:
+    losses = dice(b, False, None)
+    losses = losses.mean(1) if channels else losses
+    return losses.mean() if average else losses
+
+
+def each_focal(p: Any, t: Any, alpha: float) -> Any:
+    right = np.where(t == 1, p, 1 - p)
+    return -np.log(right) * (1 - right) ** 2 * np.where(t == 1, alpha, 1 - alpha)
+
+
+def reduced(values: Any, samples: str, rest: str) -> Any:
+    """Reduce the last axis, then the first one."""
+    reductions: dict[str, Any] = {"none": lambda x, axis: x, "mean": np.mean, "sum": np.sum}
+    values = reductions[rest](values, -1)
+    return values if samples == "none" else reductions[samples](values, None)
+
+
+def pair_of(
+    cls: type, form: str, batch: Arrays, compute: Callable[[Any], Any], **options: Any
+) -> Row:
+    """Return the row of a loss of images or of targets of some type."""
+    return dataclasses.replace(
+        pair(cls, form, lambda p, t: None, **options),
+        batch=batch,
+        compute=lambda b: {"y": compute(b)},
+        by=None,
+        images=("p", "t") if batch["p"].ndim == 4 else (),
+    )
+
+
+def unary(cls: type, form: str, x: Array, compute: Callable[[Any], Any], **options: Any) -> Row:
+    """Return the row of an op that makes "y" of "x"."""
+    return Row(
+        cls,
+        lambda fw, when: [cls("x", "y", **options, **when)],
+        {"x": x},
+        compute=lambda b: {"y": compute(b["x"])},
+        by="x" if x.dtype == "float32" and cls is not Argmax else None,
+        images=("x", "y") if cls in (Normalize, Resize3D) else (),
+        form=form,
+    )
+
+
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+# More forms of some ops, of which only the values and gradients differ from those above.
+FORMS = [
+    pair(Hinge, "each", lambda p, t: np.maximum(1 - p * t, 0).mean(-1), SIGNS, average_loss=False),
+    pair(L1_Loss, "L1 each", lambda p, t: np.abs(p - t).mean(-1), average_loss=False),
+    *[
+        pair(
+            L1_Loss,
+            f"{kind} each",
+            lambda p, t: huber(p, t, 1.0).mean(-1),
+            loss_type=kind,
+            average_loss=False,
+        )
+        for kind in ("Smooth", "Huber")
+    ],
+    pair(MeanSquaredError, "each", lambda p, t: ((p - t) ** 2).mean(-1), average_loss=False),
+    *[
+        pair(
+            FocalLoss,
+            f"{samples} of samples, {rest} of the rest",
+            lambda p, t, samples=samples, rest=rest: reduced(  # type: ignore[misc]
+                each_focal(sigmoid(p), t, 0.75), samples, rest
+            ),
+            BITS,
+            alpha=0.75,
+            from_logits=True,
+            normalize=False,
+            sample_reduction=samples,
+            shape_reduction=rest,
+        )
+        for samples, rest in (
+            ("none", "none"),
+            ("none", "mean"),
+            ("none", "sum"),
+            ("mean", "sum"),
+            ("sum", "mean"),
+        )
+    ],
+    *[
+        pair_of(
+            DiceLoss,
+            f"average {average}, of channels {channels}",
+            {"p": MASKS, "t": TRUE_MASKS},
+            lambda b, average=average, channels=channels: averaged_dice(  # type: ignore[misc]
+                b, average, channels
+            ),
+            average_loss=average,
+            channel_average=channels,
+        )
+        for average, channels in ((True, True), (False, True), (False, False))
+    ],
+    *[
+        pair_of(
+            CrossEntropy,
+            f"sparse {name}",
+            {"p": X, "t": truth},
+            lambda b: -log_softmax(b["p"])[np.arange(4), CLASSES].mean(),
+            from_logits=True,
+        )
+        for name, truth in (
+            ("int32", CLASSES.astype("int32")),
+            ("uint8", CLASSES.astype("uint8")),
+            ("column", CLASSES[:, None]),
+        )
+    ],
+    pair_of(
+        CrossEntropy,
+        "categorical ints",
+        {"p": X, "t": ONE_HOT.astype("int64")},
+        lambda b: -(b["t"] * log_softmax(b["p"])).sum(1).mean(),
+        from_logits=True,
+    ),
+    pair_of(
+        CrossEntropy,
+        "categorical shares",
+        {"p": X, "t": SHARES / SHARES.sum(1, keepdims=True)},
+        lambda b: -(b["t"] * log_softmax(b["p"])).sum(1).mean(),
+        from_logits=True,
+    ),
+    *[
+        pair_of(
+            CrossEntropy,
+            f"binary {name}",
+            {"p": X[:, :1], "t": truth},
+            lambda b: -np.log(sigmoid(np.where(BITS[:, :1] == 1, b["p"], -b["p"]))).mean(),
+            from_logits=True,
+        )
+        for name, truth in (("booleans", BITS[:, :1] == 1), ("flat", BITS[:, 0]))
+    ],
+    unary(Argmax, "of the first axis", X, lambda x: x.argmax(0), axis=0),
+    Row(
+        Argmax,
+        lambda fw, when: [Argmax(["x", "z"], ["y", "y2"], axis=-1, **when)],
+        {"x": X, "z": Z},
+        writes=("y", "y2"),
+        compute=lambda b: {"y": b["x"].argmax(-1), "y2": b["z"].argmax(-1)},
+        form="of two keys",
+    ),
+    unary(Average, "of one key", X, lambda x: x),
+    Row(
+        Gather,
+        lambda fw, when: [Gather(["x", "z"], ["y", "y2"], indices=["i", "j"], **when)],
+        {"x": X, "z": IMAGES, "i": CLASSES.astype("int32")[:, None], "j": np.array([1, 0])},
+        writes=("y", "y2"),
+        compute=lambda b: {
+            "y": b["x"][np.arange(4), b["i"][:, 0]],
+            "y2": b["z"][np.arange(2), b["j"]],
+        },
+        form="at indices of each",
+    ),
+    unary(Permute, "", IMAGES, lambda x: x.transpose(0, 3, 1, 2)),
+    unary(
+        Permute, "backwards", IMAGES, lambda x: x.transpose(0, 3, 2, 1), permutation=(0, -1, 2, 1)
+    ),
+    unary(Reshape, "flat", X, lambda x: x.reshape(-1), shape=-1),
+    unary(Normalize, "as usual", IMAGES, lambda x: (x / 255 - MEAN) / STD),
+    unary(Normalize, "of bytes", IMAGES.astype("uint8"), lambda x: (x / 255 - MEAN) / STD),
+    unary(
+        Normalize,
+        "by scalars",
+        IMAGES,
+        lambda x: (x / 10 - 0.5) / 0.25,
+        mean=0.5,
+        std=0.25,
+        max_pixel_value=10.0,
+    ),
+    Row(
+        UnHadamard,
+        lambda fw, when: [UnHadamard("x", "y", n_classes=4, code_length=16, **when)],
+        {"x": SOURCE.uniform(-1, 1, size=(5, 16)).astype("float32")},
+        check=lambda batch, result, rough: np.testing.assert_allclose(
+            result["y"].sum(1), np.ones(len(batch["x"])), rough
+        ),
+        form="of a longer code",
+    ),
+    Row(
+        MixUpBatch,
+        lambda fw, when: [MixUpBatch(("x", "l"), ("y", "y2"), shared_beta=False, **when)],
+        {"x": X, "l": np.eye(4, dtype="float32")},
+        writes=("y", "y2"),
+        check=check_mixup,
+        form="of each sample",
     ),
 ]

@@ -21,7 +21,6 @@ from fastnet.op.tensorop.model import UpdateOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.catalogue import ROWS, Row
 from tests.conformance.frameworks import FRAMEWORKS, Array, Framework
-from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
 
 @contextlib.contextmanager
@@ -94,16 +93,6 @@ def test_tensor_ops(name: str, row: Row) -> None:
         assert_same(fw.weights(ops[-1].model), fw.weights(op.model))
         with pytest.raises(AssertionError):
             assert_same(fw.weights(ops[-1].model), fw.weights(row.ops(fw)[-1].model))
-
-
-@pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
-def test_numpy_ops(row: Row) -> None:
-    store: dict[str, Any] = {key: np.copy(value) for key, value in row.batch.items()}
-    for op in row.ops(FRAMEWORKS["torch"]):
-        data = [store[key] for key in op.inputs]
-        result = op.forward_batch(data if op.in_list else data[0], {"mode": "train"})
-        keep(op, result, store)
-    check_values(row, {key: np.asarray(store[key]) for key in row.writes})
 
 
 @pytest.mark.parametrize(
