@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -65,29 +64,6 @@ class Program:
 
 
 class TestOpened:
-    @pytest.mark.parametrize("mode", ["train", "eval", "test", "infer"])
-    @conforms
-    def test_for_datasets_and_keys(self, fw: Framework, mode: str) -> Any:
-        program = Program(fw)
-        wanted: list[Any] = [None, {"y"}, {"loss", "w", "nothing"}]
-        results = []
-        for ds_id, desired in itertools.product(("a", "b", ""), wanted):
-            opening = program.network(mode, 3, ds_id, desired, warmup=True, eager=fw.eager)
-            configured = program.shown()
-            with opening as opened:
-                assert opened is program.network
-                shown = program.shown()
-            assert configured == shown
-            assert shown["state"] == {
-                "mode": mode,
-                "epoch": 3,
-                "warmup": True,
-                "req_grad": mode == "train",
-                "deferred": {},
-            }
-            results.append(shown)
-        return results
-
     @conforms
     def test_in_words(self, fw: Framework) -> Any:
         program = Program(fw)

@@ -129,21 +129,6 @@ class TestGradientOp:
         assert_same(result, {"x": X / 8, "y": (X / 4) ** 2, "g": X / 2})
         return result
 
-    @conforms
-    def test_two_values_of_one_graph_in_a_fuse(self, fw: Framework) -> Any:
-        fused = Fuse(
-            [
-                Watch("x"),
-                LambdaOp(lambda x: x**3, "x", "y"),
-                GradientOp("y", "a", inputs="x"),
-                GradientOp("y", "b", inputs="x"),
-            ]
-        )
-        network = fw.network([fused, GradientOp("y", "c", inputs="x")])
-        result = fw.step(network, {"x": X})
-        assert_same([result[key] for key in "abc"], [3 * X**2] * 3)
-        return result
-
 
 class TestFGSM:
     @pytest.mark.parametrize("clips", [(None, None), (-0.5, 0.5), (0.0, 2.0)])
@@ -176,19 +161,6 @@ class TestFGSM:
             assert_same(fw.weights(model), [kernel, bias])
         results += fw.steps(network, batches[1:], mode)
         return results, fw.weights(model)
-
-    @conforms
-    def test_a_list_of_one_output(self, fw: Framework) -> Any:
-        network = fw.network(
-            [
-                Watch(["x"]),
-                LambdaOp(lambda x: x * 2, "x", "loss"),
-                FGSM("x", "loss", ["moved"], epsilon=1.0, clip_high=100.0),
-            ]
-        )
-        result = fw.step(network, {"x": X})
-        assert_same(result, {"x": X, "loss": X * 2, "moved": X + 1})
-        return result
 
 
 class TestErrors:

@@ -17,7 +17,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_failing_step, check_free, notes_of
-from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import make_batches
 from tests.missing_keys import reads
 
@@ -107,34 +107,6 @@ class TestFuse:
         assert not np.allclose(outcomes[0][1][0], make_layers(3, 2)[0][0])
         return outcomes
 
-    @conforms
-    def test_updates_of_two_models_keep_their_graph(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2), make_layers(2, 2, seed=1)
-        outcomes = []
-        for fused in (False, True):
-            first, second = (
-                fw.build(one, fw.sgd(), name)
-                for one, name in zip(layers, ("first", "second"), strict=True)
-            )
-            # what is updated at once must not be what the next gradients go through
-            updates: list[Any] = [
-                TakeGradients(fw, second, "loss", "g"),
-                UpdateOp(first, "loss"),
-                UpdateOp(second, "loss", gradients="g"),
-            ]
-            network = fw.network(
-                [
-                    ModelOp(first, "x", "h"),
-                    ModelOp(second, "h", "y"),
-                    MeanSquaredError(("y", "t"), "loss"),
-                    *([Fuse(updates)] if fused else updates),
-                ]
-            )
-            wanted = fw.steps(network, make_batches(3), "train", desired_output_keys={"loss", "y"})
-            outcomes.append((wanted, fw.weights(first), fw.weights(second)))
-        assert_same(outcomes[1], outcomes[0])
-        return outcomes
-
 
 class TestRepeat:
     @conforms
@@ -175,16 +147,6 @@ class TestRepeat:
         return result
 
     @conforms
-    def test_batches_of_different_sizes(self, fw: Framework) -> Any:
-        mean = fw.mean
-        network = fw.network([Repeat(add(1), lambda x: mean(x) < 5)])
-        batches = [{"x": np.ones((size, 3), "float32")} for size in (4, 2, 4, 1)]
-        results = fw.steps(network, batches)
-        for result, batch in zip(results, batches, strict=True):
-            assert_same(result["x"], batch["x"] + 4)
-        return results
-
-    @conforms
     def test_gradients_through_it(self, fw: Framework) -> Any:
         outcomes = []
         mean = fw.mean
@@ -203,28 +165,6 @@ class TestRepeat:
         assert_same(outcomes[1], outcomes[0])
         assert_same(outcomes[2], outcomes[0])
         return outcomes
-
-    @conforms
-    def test_whole_training_steps(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), fw.sgd())
-        ops = [
-            ModelOp(model, "x", "y", mode="train"),
-            MeanSquaredError(("y", "t"), "loss", mode="train"),
-            UpdateOp(model, "loss"),
-        ]
-        batches = make_batches(2)
-        losses = [one["loss"] for one in fw.steps(fw.network(ops), batches[:1] * 4, "train")]
-        plain = fw.weights(model)
-        again = fw.build(make_layers(3, 2), fw.sgd())
-        ops = [
-            ModelOp(again, "x", "y", mode="train"),
-            MeanSquaredError(("y", "t"), "loss", mode="train"),
-            UpdateOp(again, "loss"),
-        ]
-        results = fw.steps(fw.network([Repeat(Fuse(ops), 4)]), batches[:1], "train")
-        assert_same(fw.weights(again), plain)
-        assert_same(results[0]["loss"], losses[-1])
-        return results, plain
 
 
 class TestChoices:
@@ -264,25 +204,6 @@ class TestChoices:
             runs.append(draws(fw, ops, count=30))
         assert runs[0] == runs[1] != runs[2]
 
-    def test_two_choices_are_independent(self, fw: Framework) -> None:
-        seen = draws(fw, [Sometimes(add(1)), Sometimes(add(2)), OneOf(add(0), add(4))])
-        counts = [seen.count(value) for value in range(8)]
-        assert min(counts) > 12
-        assert sum(counts) == len(seen)
-
-    @conforms
-    def test_ops_without_outputs(self, fw: Framework) -> Any:
-        network = fw.network(
-            [
-                Sometimes(LambdaOp(lambda x: None, "x"), 0.5),
-                OneOf(LambdaOp(lambda x: None, "x"), LambdaOp(lambda x: None, "x")),
-                add(1),
-            ]
-        )
-        results = fw.steps(network, [{"x": X}] * 3)
-        assert_same(results, [{"x": X + 1}] * 3)
-        return results
-
     def test_an_update_now_and_then(self, fw: Framework) -> None:
         model = fw.build(make_layers(3, 2), fw.sgd())
         network = fw.network(
@@ -297,30 +218,6 @@ class TestChoices:
         changes = np.diff(losses) != 0
         assert 5 < changes.sum() < 35
         assert (np.diff(losses) <= 0).all()
-
-    def test_one_of_two_updates(self, fw: Framework) -> None:
-        models = [
-            fw.build(make_layers(3, 2, seed=seed), fw.sgd(0.01), f"model{seed}") for seed in (0, 1)
-        ]
-        network = fw.network(
-            [
-                ModelOp(models[0], "x", "a"),
-                ModelOp(models[1], "x", "b"),
-                LambdaOp(lambda a, b: a + b, ["a", "b"], "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                OneOf(*[UpdateOp(model, "loss") for model in models]),
-            ]
-        )
-        changed = []
-        before = [fw.weights(model)[0] for model in models]
-        with fw.opened(network, "train"):
-            for _ in range(20):
-                network.run_step(fw.tensors(make_batches(1)[0]))
-                after = [fw.weights(model)[0] for model in models]
-                pairs = zip(before, after, strict=True)
-                changed.append(tuple(not np.array_equal(one, two) for one, two in pairs))
-                before = after
-        assert set(changed) == {(True, False), (False, True)}
 
 
 class TestNested:
@@ -350,11 +247,6 @@ class TestNested:
         result = fw.step(fw.network([outer]), {"x": X * 0, "y": X * 0})
         assert_same(result, {"x": X * 0 + 12, "y": X * 0})
         return result
-
-    def test_choices_in_loops_are_drawn_each_time(self, fw: Framework) -> None:
-        seen = draws(fw, [Repeat(Sometimes(add(1)), 4)], count=200)
-        assert set(seen) == {0, 1, 2, 3, 4}
-        assert abs(np.mean(seen) - 2) < 0.4
 
 
 class TestErrors:

@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-torch = pytest.importorskip("torch")
-
 from fastnet.op.numpyop import (
     Batch,
     Delete,
@@ -19,7 +16,7 @@ from fastnet.op.numpyop import (
     RemoveIf,
     forward_numpyop,
 )
-from fastnet.op.numpyop.meta import Fuse, OneOf, Repeat, Sometimes
+from fastnet.op.numpyop.meta import OneOf, Sometimes
 from fastnet.op.numpyop.univariate import Binarize, ExpandDims, Minmax, Onehot, ToArray
 from fastnet.op.tensorop import Argmax
 from fastnet.op.tensorop import LambdaOp as TensorLambdaOp
@@ -56,12 +53,6 @@ class TestEach:
         result = fw.step(network, row.batch, "eval")
         assert_same(result, {**row.batch, **written(row)})
         return result
-
-    @pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
-    def test_values_of_a_batch_by_itself(self, fw: Framework, row: Row) -> None:
-        data = fw.tensors(dict(row.batch))
-        assert forward_numpyop(row.ops(fw), data, STATE, batched=fw.target) is None
-        assert_same(fw.arrays(data), {**row.batch, **written(row)})
 
     @pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
     def test_a_batch_is_its_samples(self, fw: Framework, row: Row) -> None:
@@ -106,22 +97,6 @@ class TestOneAfterAnother:
         assert_same(result, expected)
         return result
 
-    @pytest.mark.parametrize("batched", [True, False])
-    @conforms
-    def test_slices_of_the_same_work(self, fw: Framework, batched: bool) -> Any:
-        ops: list[NumpyOp] = [Minmax("x", "y"), add(1), Delete("x")]
-        if batched:
-            data = fw.tensors({"x": X})
-            forward_numpyop(ops, data, STATE, batched=fw.target)
-            result = fw.arrays(data)
-        else:
-            rows: list[dict[str, Any]] = [{"x": row} for row in X]
-            for row in rows:
-                forward_numpyop(ops, row, STATE)
-            result = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-        assert_same(result, {"y": np.tile(np.array([1, 1.5, 2], "float32"), (4, 1))})
-        return result
-
 
 class TestDrawing:
     """numpy's global seed decides what is drawn, whatever the framework."""
@@ -146,24 +121,6 @@ class TestDrawing:
         drawn = [int(np.random.uniform() < 0.4) for _ in range(20)]
         assert set(drawn) == {0, 1}
         assert_same([result["x"] for result in results], [X + np.float32(one) for one in drawn])
-        return results
-
-    @conforms
-    def test_nested(self, fw: Framework) -> Any:
-        ops = Repeat(Fuse([Sometimes(add(1, "x"), 0.5), OneOf(add(10, "x"), add(20, "x"))]), 3)
-        network = fw.network([], [ops])
-        np.random.seed(7)
-        results = fw.steps(network, [{"x": X * 0}] * 5)
-        np.random.seed(7)
-        totals = []
-        for _ in range(5):
-            total = 0
-            for _ in range(3):
-                total += 1 if np.random.uniform() < 0.5 else 0
-                total += (10, 20)[int(np.random.choice(2))]
-            totals.append(total)
-        assert len(set(totals)) > 1
-        assert_same([float(result["x"][0, 0]) for result in results], [float(t) for t in totals])
         return results
 
     @conforms

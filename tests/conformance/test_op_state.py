@@ -42,7 +42,7 @@ class Program:
         return [float(result["loss"]) for result in results]
 
 
-@pytest.mark.parametrize("before", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("before", [1, 3])
 def test_training_goes_on_where_it_stopped(fw: Framework, before: int) -> None:
     whole, first = Program(fw), Program(fw)
     losses = whole.run(BATCHES)

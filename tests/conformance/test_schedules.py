@@ -13,7 +13,7 @@ from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler, cosine_decay
+from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
 from fastnet.slicer import AxisSlicer
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, make_layers
@@ -49,20 +49,6 @@ class TestOps:
         results = [fw.step(network, {"x": X}, "train", epoch) for epoch in (1, 2, 3, 4, 5, 6, 2)]
         sums = [result["x"][0, 0] - 1 for result in results]
         assert sums == [10000, 10101, 11001, 10000, 10110, 11010, 10101]
-        return results
-
-    @conforms
-    def test_modes_within(self, fw: Framework) -> Any:
-        network = fw.network(
-            [EpochScheduler({1: add(1, mode="train"), 2: add(10, mode="!train", ds_id="a")})]
-        )
-        results = [
-            fw.step(network, {"x": X}, mode, epoch, ds_id=ds_id)
-            for mode in ("train", "eval")
-            for epoch in (1, 2)
-            for ds_id in ("a", "b")
-        ]
-        assert [result["x"][0, 0] - 1 for result in results] == [1, 1, 0, 0, 0, 0, 10, 0]
         return results
 
     @conforms
@@ -113,18 +99,6 @@ class TestOptimizers:
         return rates, weights
 
     @conforms
-    def test_what_optimizers_remember(self, fw: Framework) -> Any:
-        # each has a momentum of its own, which waits while it is the other's turn
-        schedule = RepeatScheduler([fw.sgd(0.05, momentum=0.9), fw.adam(0.02)])
-        model = fw.build(make_layers(3, 4, 2), schedule)
-        network = fw.network(_regression(model))
-        results: list[Any] = []
-        for epoch in range(1, 6):
-            results.append(fw.steps(network, make_batches(3, seed=epoch), "train", epoch))
-            results.append(fw.weights(model))
-        return results
-
-    @conforms
     def test_the_callers_scheduler_is_not_written_to(self, fw: Framework) -> Any:
         values = {1: "sgd", 2: fw.sgd(0.5), 4: None}
         schedule = EpochScheduler(values)
@@ -140,38 +114,6 @@ class TestOptimizers:
         fw.steps(network, make_batches(1), "eval", 4)
         assert model.current_optimizer is None
         return rates, fw.weights(model)
-
-    @conforms
-    def test_rates_that_the_program_changes(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        model = fw.build(layers, fw.sgd(0.5))
-        network = fw.network(_regression(model))
-        line = Line(*layers[0])
-        rates = [cosine_decay(step, cycle_length=3, init_lr=0.5) for step in range(1, 6)]
-        weights = []
-        with fw.opened(network, "train"):
-            for rate, batch in zip(rates, make_batches(5), strict=True):
-                fw.set_rate(model, rate)
-                network.run_step(fw.tensors(batch))
-                line.train(batch, rate)
-                weights.append(fw.weights(model))
-                assert_same(weights[-1], line.weights)
-        return weights
-
-    @conforms
-    def test_an_op_and_its_optimizer_together(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), EpochScheduler({1: fw.sgd(0.1), 2: fw.sgd(0.2)}))
-        ops = _regression(model)
-        ops[2] = RepeatScheduler([ops[2], None, UpdateOp(model, "loss", merge_grad=2)])
-        network = fw.network(ops)
-        weights = []
-        for epoch in range(1, 7):
-            fw.steps(network, make_batches(2, seed=epoch), "train", epoch)
-            weights.append(fw.weights(model))
-        assert_same(weights[1], weights[0])
-        assert_same(weights[4], weights[3])
-        assert not np.allclose(weights[2][0], weights[1][0])
-        return weights
 
 
 class TestAround:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ pytest.importorskip("tensorflow")
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import RepeatScheduler
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
@@ -117,20 +115,6 @@ class TestOneModel:
         return results
 
     @conforms
-    def test_updates_in_other_modes(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
-        network = fw.network(regression(model, mode=["train", "eval"], ds_id="!b"))
-        weights = [fw.weights(model)]
-        for mode, ds_id in (("train", "a"), ("eval", "a"), ("eval", "b"), ("test", "a")):
-            fw.steps(network, make_batches(1), mode, ds_id=ds_id)
-            weights.append(fw.weights(model))
-        changed = [
-            not np.array_equal(one[0], other[0]) for one, other in itertools.pairwise(weights)
-        ]
-        assert changed == [True, True, False, False]
-        return weights
-
-    @conforms
     def test_a_model_that_runs_twice(self, fw: Framework) -> Any:
         model = fw.build(make_layers(3, 4, 3), fw.sgd(0.1))
         network = fw.network(
@@ -142,36 +126,6 @@ class TestOneModel:
             ]
         )
         return train(fw, network, [model], make_batches(3))
-
-    @conforms
-    def test_several_updates_of_one_model(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(model, "loss"),
-                ModelOp(model, "x", "y"),
-                LambdaOp(lambda y: fw.mean(y * y), "y", "size"),
-                UpdateOp(model, "size"),
-                LambdaOp(lambda y: y, "y", "last"),
-            ]
-        )
-        return train(fw, network, [model], make_batches(3))
-
-    @conforms
-    def test_two_optimizers_steps_see_each_others_weights(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network([*regression(model), ModelOp(model, "x", "after")])
-        line = Line(*layers[0])
-        results = []
-        for batch in make_batches(3):
-            result = fw.step(network, batch, "train")
-            line.train(batch)
-            assert_same(result["after"], line.predict(batch).astype("float32"))
-            results.append(result)
-        return results
 
     @conforms
     def test_intermediate_layers(self, fw: Framework) -> Any:
@@ -195,17 +149,6 @@ class TestOneModel:
         y = np.tanh(first) @ layers[1][0] + layers[1][1]
         assert_same(results[0], {**batch, "first": first, "y": y, "last": y} | _loss(first, y))
         return results, fw.weights(model)
-
-    @conforms
-    def test_what_is_seen_of_losses_and_models(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), None, name="line")
-        network = fw.network(regression(model))
-        assert model.model_name == "line"
-        assert model.optimizer is None
-        assert model.current_optimizer is None
-        assert network.models == [model]
-        assert network.mixed_precision is False
-        return {"loss keys": network.get_loss_keys(), "of the model": set(model.loss_name)}
 
 
 def _loss(first: Any, y: Any) -> dict[str, Any]:
@@ -235,13 +178,6 @@ class TestMergedGradients:
         return results, fw.weights(model)
 
     @conforms
-    def test_with_an_optimizer_that_remembers(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 4, 2), fw.adam(0.02))
-        network = fw.network(regression(model, merge_grad=2))
-        results = fw.steps(network, make_batches(8), "train")
-        return results, fw.weights(model)
-
-    @conforms
     def test_warming_up_does_not_count(self, fw: Framework) -> Any:
         model = fw.build(make_layers(3, 2), fw.sgd(0.1))
         network = fw.network(regression(model, merge_grad=2))
@@ -254,53 +190,6 @@ class TestMergedGradients:
         assert moved == [False, False, False, True, True, True, True]
         assert_same(weights[5], weights[3])
         return weights
-
-    @conforms
-    def test_deferred(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(
-            [*regression(model, merge_grad=2, defer=True), ModelOp(model, "x", "after")]
-        )
-        results = train(fw, network, [model], make_batches(6))
-        for result, _ in results:
-            assert_same(result["after"], result["y"])
-        return results
-
-    @conforms
-    def test_two_updates_each_count_their_own(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                LambdaOp(lambda y: fw.mean(y * y), "y", "size"),
-                UpdateOp(model, "loss", merge_grad=2),
-                UpdateOp(model, "size", merge_grad=3),
-            ]
-        )
-        return train(fw, network, [model], make_batches(7))
-
-    @conforms
-    def test_of_given_gradients(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        line = Line(*layers[0])
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                TakeGradients(fw, model, "loss", "g", factor=0.5),
-                UpdateOp(model, "loss", gradients="g", merge_grad=2),
-            ]
-        )
-        batches = make_batches(4)
-        fw.steps(network, batches, "train", desired_output_keys={"loss"})
-        for one, other in zip(batches[::2], batches[1::2], strict=True):
-            pairs = zip(line.gradients(one), line.gradients(other), strict=True)
-            line.descend(tuple((a + b) / 4 for a, b in pairs))
-        assert_same(fw.weights(model), line.weights)
-        return fw.weights(model)
 
 
 class TestGivenGradients:
@@ -426,78 +315,6 @@ class TestDeferredUpdates:
 
 
 class TestTwoModels:
-    @pytest.mark.parametrize(
-        ("order", "between"),
-        [("generator first", False), ("critic first", False), ("critic first", True)],
-        ids=["generator first", "critic first", "an op between them"],
-    )
-    @conforms
-    def test_against_each_other(self, fw: Framework, order: str, between: bool) -> Any:
-        generator = fw.build(make_layers(3, 4, 2, seed=1), fw.sgd(0.1), name="generator")
-        critic = fw.build(make_layers(2, 4, 1, seed=2), fw.adam(0.01), name="critic")
-        updates: list[Any] = [UpdateOp(generator, "g_loss"), UpdateOp(critic, "c_loss")]
-        if order == "critic first":
-            updates.reverse()
-        if between:
-            # put off until after the last op, as the later gradients need the old weights
-            updates = [UpdateOp(one.model, one.loss_name, defer=True) for one in updates]
-            updates.insert(1, LambdaOp(lambda g_loss: g_loss + 1, "g_loss", "more"))
-        network = fw.network(
-            [
-                ModelOp(generator, "x", "fake"),
-                ModelOp(critic, "fake", "fake_score"),
-                ModelOp(critic, "t", "true_score"),
-                LambdaOp(lambda score: fw.mean((score - 1) ** 2), "fake_score", "g_loss"),
-                LambdaOp(
-                    lambda fake, true: fw.mean(fake**2) + fw.mean((true - 1) ** 2),
-                    ["fake_score", "true_score"],
-                    "c_loss",
-                ),
-                *updates,
-            ]
-        )
-        results = train(fw, network, [generator, critic], make_batches(4))
-        assert network.get_loss_keys() == {"g_loss", "c_loss"}
-        return results
-
-    @conforms
-    def test_turn_by_turn(self, fw: Framework) -> Any:
-        # the second half of the step works with the generator as the first half has left it
-        generator = fw.build(make_layers(3, 2, seed=1), fw.sgd(0.1), name="generator")
-        critic = fw.build(make_layers(2, 1, seed=2), fw.sgd(0.1), name="critic")
-        network = fw.network(
-            [
-                ModelOp(generator, "x", "fake"),
-                ModelOp(critic, "fake", "score"),
-                LambdaOp(lambda score: fw.mean((score - 1) ** 2), "score", "g_loss"),
-                UpdateOp(generator, "g_loss"),
-                ModelOp(generator, "x", "fake"),
-                ModelOp(critic, "fake", "score"),
-                LambdaOp(lambda score: fw.mean(score**2), "score", "c_loss"),
-                UpdateOp(critic, "c_loss"),
-            ]
-        )
-        return train(fw, network, [generator, critic], make_batches(4))
-
-    @conforms
-    def test_one_in_each_epoch(self, fw: Framework) -> Any:
-        models = [
-            fw.build(make_layers(3, 2, seed=seed), fw.sgd(0.1), name=f"model {seed}")
-            for seed in (1, 2)
-        ]
-        network = fw.network(
-            [
-                RepeatScheduler([ModelOp(model, "x", "y") for model in models]),
-                MeanSquaredError(("y", "t"), "loss"),
-                RepeatScheduler([UpdateOp(model, "loss") for model in models]),
-            ]
-        )
-        results = [
-            train(fw, network, models, make_batches(2, seed=epoch), epoch) for epoch in (1, 2, 3, 4)
-        ]
-        assert network.models == models
-        return results
-
     @conforms
     def test_a_loss_of_both(self, fw: Framework) -> Any:
         one = fw.build(make_layers(3, 2, seed=1), fw.sgd(0.1), name="one")
@@ -565,17 +382,4 @@ class TestFrozenLayers:
             fw.steps(network, make_batches(3, seed=epoch), "train", epoch)
             weights.append(fw.weights(model))
         assert_same(weights[2][:2], weights[1][:2])
-        return weights
-
-    @conforms
-    def test_while_gradients_are_merged(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1))
-        network = fw.network(regression(model, merge_grad=2))
-        fw.freeze(model, 1)
-        weights = []
-        for batch in make_batches(6):
-            fw.steps(network, [batch], "train")
-            weights.append(fw.weights(model))
-        assert_same(weights[-1][2:], list(make_layers(3, 4, 2)[1]))
-        assert not np.allclose(weights[-1][0], weights[0][0])
         return weights

@@ -14,7 +14,6 @@ pytest.importorskip("tensorflow")
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.slicer import AxisSlicer
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
@@ -199,31 +198,4 @@ class TestOpenings:
         for batch in BATCHES:
             line.train(batch)
         assert_same(fw.weights(model), line.weights)
-        return results
-
-    @conforms
-    def test_with_slicers(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x: x - fw.mean(x), "x", "y")],
-            slicers=AxisSlicer(0, slice="x", unslice="y"),
-        )
-        x = BATCHES[0]["x"]
-        results = [
-            fw.arrays(network.transform({"x": x}, "infer")),
-            *fw.arrays(network.transform([{"x": x}, {"x": x[:2]}], "infer")),
-        ]
-        for result, rows in zip(results, (x, x, x[:2]), strict=True):
-            assert_same(result, {"x": rows, "y": rows - rows.mean(1, keepdims=True)})
-        return results
-
-    @conforms
-    def test_batches_of_different_sizes(self, fw: Framework) -> Any:
-        network, line = predicting(fw)
-        batches = [
-            {key: value[:size] for key, value in batch.items()}
-            for size, batch in zip((4, 1, 3, 4), BATCHES, strict=True)
-        ]
-        results = fw.arrays(network.transform(batches, "infer"))
-        results += [fw.arrays(network.transform(batch, "infer")) for batch in batches]
-        assert_same(results, [expected(line, batch) for batch in batches] * 2)
         return results

@@ -20,7 +20,7 @@ from tests.conformance.test_training import regression
 
 LAYERS = make_layers(3, 2)
 REPORTS: Any = {"stepped": "stepped", "grad_norm": "norm"}
-CLIPS: list[dict[str, Any]] = [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}, {"clip_norm": 1e9}]
+CLIPS: list[dict[str, Any]] = [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}]
 
 
 class Loop:
@@ -147,7 +147,7 @@ def test_given_gradients_are_clipped(fw: Framework) -> None:
     assert_same(fw.weights(model), loop.line.weights)
 
 
-@pytest.mark.parametrize("clip", CLIPS[:3], ids=str)
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_nan_gradients_that_are_not_scaled_are_applied(fw: Framework, clip: Any) -> None:
     """As a loop by hand does."""
     model = fw.build(LAYERS, fw.sgd(0.1))
