@@ -13,10 +13,15 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Mapping
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NamedTuple, TypeVar
 
-__all__ = ["SIZES", "Archive", "Block", "write_archive"]
+from fastnet.backend.files import is_system_error
+from fastnet.errors import shorten
+
+__all__ = ["SIZES", "Archive", "Block", "read_archive", "write_archive"]
+
+T = TypeVar("T")
 
 # The type names of safetensors. It has none for complex numbers, which are written as bytes.
 _CODES: dict[str, tuple[str | None, int]] = {
@@ -42,7 +47,6 @@ SIZES: dict[str, int] = {name: size for name, (_, size) in _CODES.items()}
 """The bytes that a number takes, by the name of its type."""
 
 _LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER = 100_000_000  # The limit of safetensors.
 
 
 class Block(NamedTuple):
@@ -62,11 +66,6 @@ def write_archive(path: str, content: Any, blocks: Mapping[str, Block]) -> None:
         for name, block in blocks.items()
     }
     header = _header(json.dumps({"content": content, "blocks": arrays}, allow_nan=False))
-    if len(header) > _LONGEST_HEADER:
-        raise ValueError(
-            f"The header would take {len(header)} bytes, but at most {_LONGEST_HEADER} are "
-            "allowed. Store large values as arrays."
-        )
     with open(path, "wb") as file:
         file.write(_LENGTH.pack(len(header)))
         file.write(header)
@@ -105,6 +104,20 @@ class Archive:
         if zlib.crc32(data) != checksum:
             raise ValueError(f"its '{name}' does not match its checksum")
         return Block(dtype, shape, data)
+
+
+def read_archive(path: str, source: str, read: Callable[[Archive], T]) -> T:
+    """Return what `read` reads from a file; raise a ValueError if the file is damaged."""
+    try:
+        with open(path, "rb") as file:
+            return read(Archive(file))
+    except Exception as error:  # A damaged file raises errors of many types.
+        if is_system_error(error):
+            raise
+        raise ValueError(
+            f"{source} is damaged, or was not written by fastnet: it cannot be read "
+            f"({shorten(error)}). Load another one, or save it again."
+        ) from error
 
 
 def _header(text: str) -> bytes:

@@ -1,7 +1,9 @@
-"""Write files atomically, and find weights files."""
+"""Check paths, find files, and write them atomically."""
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import shutil
 import tempfile
@@ -11,19 +13,21 @@ from contextlib import suppress
 
 from fastnet.errors import add_note, nearest_name, shorten
 
-__all__ = ["require_weights_file", "write_atomically"]
+__all__ = [
+    "check_file_path",
+    "check_path",
+    "find_file",
+    "is_system_error",
+    "require_optimizer_file",
+    "write_atomically",
+]
 
 _PREFIX = ".saving-"
 _ABANDONED_AFTER = 24 * 3600.0  # No save takes longer.
 
 
 def write_atomically(path: str, write: Callable[[str], object]) -> None:
-    """Write a file so that the old file or the new one is there, whole, whatever happens.
-
-    The file is written into a temporary folder beside it, flushed to disk, and renamed. A process
-    that is killed meanwhile leaves that folder behind; a save on a later day removes it. `write` is
-    called with the temporary path, which has the same name.
-    """
+    """Write a file in a temporary folder beside it, flush it to disk, and rename it."""
     folder, name = os.path.split(path)
     folder = folder or "."
     try:
@@ -50,31 +54,57 @@ def _flush(path: str) -> None:
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Remove temporary folders left behind by processes that were killed during a save."""
-    with suppress(OSError):  # A folder may be writable and not readable.
-        for name in os.listdir(parent):
-            if not name.startswith(_PREFIX):
-                continue
-            folder = os.path.join(parent, name)
-            with suppress(OSError):  # Another process may be removing it.
-                if time.time() - os.path.getmtime(folder) > _ABANDONED_AFTER:
-                    shutil.rmtree(folder)
+    """Remove the temporary folders of processes that were killed."""
+    for folder in glob.glob(os.path.join(glob.escape(parent), f"{_PREFIX}*")):
+        with suppress(OSError):  # Another process may be removing it.
+            if time.time() - os.path.getmtime(folder) > _ABANDONED_AFTER:
+                shutil.rmtree(folder)
 
 
-def require_weights_file(path: str | os.PathLike[str]) -> str:
-    """Return the path of a weights file as a string; raise a ValueError if it does not exist."""
-    if not isinstance(path, (str, os.PathLike)):
+def is_system_error(error: BaseException) -> bool:
+    """Return whether the system failed to read or write; a damaged file has invalid offsets."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+
+
+def check_path(path: str | os.PathLike[str], kind: str) -> str:
+    """Return a path as a string; raise a ValueError if it is none."""
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
         raise ValueError(
-            f"A weights path is a string, not {shorten(path)} of type {type(path).__name__}."
+            f"The path of a {kind} is a string, not {shorten(path)} of type {type(path).__name__}."
         )
-    name = os.fspath(path)
+    return name
+
+
+def check_file_path(path: str | os.PathLike[str], kind: str) -> str:
+    """Return the path of a file as a string; raise a ValueError if it is that of a folder."""
+    name = check_path(path, kind)
+    if not os.path.basename(name) or os.path.isdir(name):
+        raise ValueError(
+            f"The path of a {kind} ends with the name of a file, but {name!r} is a folder or empty."
+        )
+    return name
+
+
+def find_file(
+    path: str | os.PathLike[str], kind: str, missing: type[Exception] = ValueError
+) -> str:
+    """Return the path of a file as a string; raise `missing` if it does not exist."""
+    name = check_file_path(path, kind)
     if os.path.isfile(name):
         return name
-    if os.path.isdir(name):
-        raise ValueError(f"The weights path '{name}' is a folder. Give the path of a file in it.")
     folder, base = os.path.split(name)
     names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
     longer = [one for one in names if one.startswith(f"{base}.")]
     near = longer[0] if longer else nearest_name(base, names)
     advice = f"Did you mean {os.path.join(folder, near)!r}?" if near else "Check the path."
-    raise ValueError(f"There is no weights file '{name}'. {advice}")
+    raise missing(f"There is no {kind} {name!r}. {advice}")
+
+
+def require_optimizer_file(path: str) -> None:
+    """Raise an AssertionError if there is no file of optimizers beside the weights."""
+    if not os.path.isfile(path):
+        raise AssertionError(
+            f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, or "
+            "save the model with save_optimizer=True."
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +23,7 @@ __all__ = [
     "nowhere_to_defer",
     "optimizer_of",
     "optimizers_of",
+    "pair_optimizers",
     "reserve",
     "set_metadata",
     "taken_names",
@@ -111,6 +112,24 @@ def current_place(model: Model) -> int | None:
     current = get_metadata(model, "current_optimizer")
     indices = (index for index, one in enumerate(optimizers_of(model)) if one is current)
     return next(indices, None)
+
+
+def pair_optimizers(
+    model: Model, state: Any, scheduled: Sequence[Any], source: str
+) -> list[tuple[Any, Any]]:
+    """Pair the optimizers of a model with the saved states of a schedule.
+
+    The current one gets the saved current `state` if there is no schedule, or was none.
+    """
+    optimizers = optimizers_of(model)
+    if len(scheduled) < 2 or len(optimizers) < 2:
+        return [(get_metadata(model, "current_optimizer"), state)]
+    if len(optimizers) != len(scheduled):
+        raise ValueError(
+            f"{source} is of a schedule of {len(scheduled)} optimizers, where the model's has "
+            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
+        )
+    return list(zip(optimizers, scheduled, strict=True))
 
 
 def optimizer_of(model: Model) -> Any:

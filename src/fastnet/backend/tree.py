@@ -20,16 +20,9 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set}
 def encode(
     value: Any, path: str, blocks: dict[str, Block], to_block: Callable[[Any], Block | None]
 ) -> Any:
-    """Convert a nest to JSON, in which each dict marks a type that JSON lacks, and arrays.
+    """Convert a nest to JSON, in which each dict marks a type that JSON lacks, and to `blocks`.
 
-    The arrays are put into `blocks`, by names that begin with `path`. `to_block` converts a tensor
-    of the framework, and returns None for anything else, which is a TypeError.
-
-    >>> blocks = {}
-    >>> encode({"a": (1, np.ones(2))}, "x", blocks, lambda value: None)
-    {'dict': [['a', {'tuple': [1, {'array': 'x/a/1'}]}]]}
-    >>> blocks["x/a/1"].shape
-    (2,)
+    `to_block` converts a tensor of the framework, and returns None for anything else.
     """
     kind = type(value)
     if value is None or kind in (bool, int, str):

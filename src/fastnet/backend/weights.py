@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fastnet.backend.files import check_path
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.models import module_for, require_built
 from fastnet.types import Model
@@ -36,7 +37,8 @@ def save_model(
     Raises:
         AssertionError: If the model does not come from `fastnet.build`, or its optimizer is to be
             saved and it has none.
-        ValueError: If the model is of no known framework, or its architecture cannot be saved.
+        ValueError: If the model is of no known framework, or its architecture or the state of its
+            optimizer cannot be saved.
         OSError: If a file cannot be written.
 
     >>> import tempfile, torch, fastnet
@@ -48,9 +50,11 @@ def save_model(
     """
     saving = module_for(model, "saving")
     require_built(model, "save_model")
+    folder = os.path.normpath(check_path(save_dir, "folder"))
+    name = check_path(model_name or name_of(model), "model's file")
     if save_optimizer:
         _require_optimizer(model, "save_model", "save_optimizer")
-    stem = os.path.join(os.path.normpath(save_dir), model_name or name_of(model))
+    stem = os.path.join(folder, name)
     path: str = saving.save_model(model, stem, bool(save_optimizer), bool(save_architecture))
     return path
 
@@ -75,6 +79,7 @@ def load_model(
             from `fastnet.build`, has no optimizer, or there is no file of it.
         ValueError: If a file is missing or damaged, is of another model or optimizer, or contains
             objects that would have to be executed, or if the model is of no known framework.
+        OSError: If a file cannot be read.
 
     >>> import tempfile, torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="adam")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from fastnet.backend.dispatch import backend_module, framework_of
 from fastnet.backend.model_metadata import name_of, note_optimizer, set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
+from fastnet.backend.weights import load_model
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.validation import collect_models
@@ -210,7 +211,7 @@ def _prepare_model(
     if framework == "torch":
         if path:
             # Every process reads the whole file before it keeps only its shard.
-            setup.load_weights(model, path)
+            load_model(model, path)
         how = setup.Placement(*placement)
         model = setup.parallelize(model, how, name)
         setup.reserve_names(model, source)
@@ -228,7 +229,7 @@ def _prepare_model(
         model = setup.prepare(model)
         setup.reserve_names(model, source)
         if path:
-            setup.load_weights(model, path)
+            load_model(model, path)
     set_metadata(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:

@@ -8,15 +8,17 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet.backend.archive import Archive, Block, write_archive
+from fastnet.backend.archive import Archive, Block, read_archive, write_archive
 from fastnet.backend.dispatch import backend_module
-from fastnet.backend.files import write_atomically
+from fastnet.backend.files import check_file_path, find_file, write_atomically
 from fastnet.backend.model_metadata import current_place, name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.distributed import processes_of, together
+from fastnet.errors import shorten
 from fastnet.network.run_state import (
     average_ranks,
     find_stateful,
+    is_stateful,
     load_random_state,
     load_states,
     preserved,
@@ -81,8 +83,8 @@ def save_checkpoint(
 
     Raises:
         TypeError: If a state contains an object that a file cannot hold.
-        ValueError: If `epoch` or `step` is no int of at least 0, an object of `stateful` has no
-            state, or a model has no variables yet.
+        ValueError: If an argument is invalid, an object of `stateful` has no state, or a model has
+            no variables yet.
         OSError: If the file cannot be written.
         RankError: If another process has failed to do so.
 
@@ -98,7 +100,8 @@ def save_checkpoint(
     for name, count in (("epoch", epoch), ("step", step)):
         if not is_int(count) or count < 0:
             raise ValueError(f"save_checkpoint's {name} is an int of at least 0, not {count!r}.")
-    name = _check_path(path)
+    name = check_file_path(path, "checkpoint")
+    _check_arguments("save_checkpoint", network, values=values, stateful=stateful)
     run = backend_module(network.target_type, "run_state")
     processes = processes_of(network.target_type)
     rank = 0 if processes is None else processes.rank()
@@ -166,13 +169,15 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: If the file does not exist.
+        OSError: If the file cannot be read.
         ValueError: If the file is damaged, or does not fit the network.
         RankError: If another process has failed to do so.
     """
-    name = _check_path(path)
+    _check_arguments("load_checkpoint", network, stateful=stateful)
     processes = processes_of(network.target_type)
     with ExitStack() as undo, _together(processes, "Loading a checkpoint"):
         objects = _find_objects(network, stateful, "load_checkpoint")
+        name = find_file(path, "checkpoint", FileNotFoundError)
         return _load(name, network, objects, processes, undo)
 
 
@@ -181,22 +186,12 @@ def _load(
 ) -> Checkpoint:
     run = backend_module(network.target_type, "run_state")
     rank, size = (0, 1) if processes is None else (processes.rank(), processes.world_size())
-    if not os.path.isfile(name):
-        raise FileNotFoundError(f"There is no checkpoint '{name}'. Check the path.")
+    content = read_archive(name, f"The checkpoint '{name}'", partial(_read, run, rank, size))
     try:
-        content = _read(name, run, rank, size)
-        framework, version, saved = content["framework"], content["version"], content["models"]
-    except Exception as error:  # A damaged file raises errors of many types.
-        raise ValueError(
-            f"The checkpoint '{name}' is damaged, or was not written by fastnet: it cannot be read "
-            f"({error!r}). Load another one."
-        ) from error
-    try:
-        if (framework, version) != (network.target_type, _VERSION):
-            raise ValueError(
-                f"it is of version {version!r} for {framework!r}, where version {_VERSION} for "
-                f"{network.target_type!r} is needed"
-            )
+        kind, needed = (content["version"], content["framework"]), (_VERSION, network.target_type)
+        if kind != needed:
+            raise ValueError("it is of version {} for {!r}, not {} for {!r}".format(*kind, *needed))
+        saved = content["models"]
         models = {name_of(model): model for model in network.models}
         if models.keys() != saved.keys():
             raise ValueError(
@@ -205,6 +200,12 @@ def _load(
             )
         undo.enter_context(preserved(network, objects))
         for model_name, model in models.items():
+            counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
+            if counts[0] != counts[1]:
+                raise ValueError(
+                    f"it has {counts[0]} optimizers of model '{model_name}', which has "
+                    f"{counts[1]}. Build the model with those that were saved"
+                )
             run.load_model_state(model, saved[model_name])
             index = content["current"][model_name]
             # In an open network the epoch decides.
@@ -216,23 +217,21 @@ def _load(
             run.load_random_state(network.models, content["random"]["framework"])
         return Checkpoint(content["epoch"], content["step"], content["values"])
     except Exception as error:  # Objects of the program may raise anything.
-        reason = str(error).rstrip(".")
-        raise ValueError(f"The checkpoint '{name}' does not fit the network: {reason}.") from error
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"The checkpoint '{name}' does not fit the network: {reason.rstrip('.')}."
+        ) from error
 
 
-def _read(name: str, run: Any, rank: int, size: int) -> dict[str, Any]:
+def _read(run: Any, rank: int, size: int, archive: Archive) -> dict[str, Any]:
     """Return the content of a file for a rank."""
-    with open(name, "rb") as file:
-        archive = Archive(file)
-        make = {
-            "tensor": lambda key: run.from_block(archive.read(key)),
-            "array": lambda key: block_to_array(archive.read(key)),
-        }
-        others = archive.content["ranks"]
-        parts = {
-            part: decode(value, make) for part, value in archive.content.items() if part != "ranks"
-        }
-        return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
+    make = {
+        "tensor": lambda key: run.from_block(archive.read(key)),
+        "array": lambda key: block_to_array(archive.read(key)),
+    }
+    others = archive.content.pop("ranks")
+    parts = {part: decode(value, make) for part, value in archive.content.items()}
+    return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
 
 
 def _together(processes: Any, task: str) -> AbstractContextManager[None]:
@@ -240,12 +239,14 @@ def _together(processes: Any, task: str) -> AbstractContextManager[None]:
     return nullcontext() if processes is None else together(processes, task)
 
 
-def _check_path(path: str | os.PathLike[str]) -> str:
-    if not isinstance(path, (str, os.PathLike)):
-        raise ValueError(
-            f"A checkpoint's path is a string, not {path!r} of type {type(path).__name__}."
-        )
-    return os.fspath(path)
+def _check_arguments(function: str, network: Any, **mappings: Any) -> None:
+    if not hasattr(network, "target_type"):
+        raise ValueError(f"{function} takes a Network, not {shorten(network)}.")
+    for name, value in mappings.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(
+                f"{function}'s {name} is a dict of objects by name, not {shorten(value)}."
+            )
 
 
 def _find_objects(
@@ -257,7 +258,7 @@ def _find_objects(
             raise ValueError(
                 f"{function} is given the class {one.__name__} as stateful/{name}. Pass an object."
             )
-        if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+        if not is_stateful(one):
             raise ValueError(
                 f"{function} is given {type(one).__name__} as stateful/{name}, which has no "
                 "state_dict and load_state_dict. Put plain values, such as a generator's "

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, set_metadata
+from fastnet.errors import add_note
 from fastnet.op.op import Op
 from fastnet.types import is_scheduler
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "average_ranks",
     "find_stateful",
+    "is_stateful",
     "load_random_state",
     "load_states",
     "preserved",
@@ -30,11 +32,7 @@ __all__ = [
 
 
 def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
-    """Find each object with a `state_dict` and a `load_state_dict` once, by its path.
-
-    These are the network's ops, slicers and schedulers, ops that schedulers choose from, ops inside
-    ops, schedulers of optimizers, and the program's own objects `stateful`.
-    """
+    """Find the stateful objects of a network and of the program, each once, by their paths."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
 
@@ -48,7 +46,7 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
             inner = item.get_all_values()
         else:
             inner = item.inner_ops() if isinstance(item, Op) else []
-        if _is_stateful(item):
+        if is_stateful(item):
             found[path] = item
         for index, one in enumerate(inner):
             visit(one, f"{path}/{index}")
@@ -59,12 +57,13 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
         visit(item, f"stateful/{name}")
     for index, model in enumerate(network.models):
         scheduler = get_metadata(model, "optimizer")
-        if is_scheduler(scheduler) and _is_stateful(scheduler):
+        if is_scheduler(scheduler) and is_stateful(scheduler):
             found[f"optimizers/{index}"] = scheduler
     return found
 
 
-def _is_stateful(item: Any) -> bool:
+def is_stateful(item: Any) -> bool:
+    """Return whether an object has a `state_dict` and a `load_state_dict`."""
     return all(callable(getattr(item, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
@@ -81,11 +80,13 @@ def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     own = {path: type(one).__name__ for path, one in objects.items()}
     saved = {path: state["class"] for path, state in states.items()}
     if own != saved:
-        only = [f"{path} ({kind})" for path, kind in saved.items() if own.get(path) != kind]
-        lacks = [f"{path} ({kind})" for path, kind in own.items() if saved.get(path) != kind]
+        only, lacks = (
+            [f"{path} ({kind})" for path, kind in one.items() if other.get(path) != kind] or "none"
+            for one, other in ((saved, own), (own, saved))
+        )
         raise ValueError(
-            f"it has states of {only}, which the program does not have, and none of {lacks}. Use "
-            "the ops, slicers, schedulers and `stateful=` that it was saved with"
+            f"states that only the file has: {only}; states that only the program has: {lacks}. "
+            "Use the ops, slicers, schedulers and `stateful=` that it was saved with"
         )
     for path, one in objects.items():
         one.load_state_dict(states[path]["state"])
@@ -109,29 +110,30 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 def preserved(
     network: BaseNetwork, objects: Mapping[str, Any], always: bool = False
 ) -> Iterator[None]:
-    """Restore the state of a run if the block raises, or `always`.
-
-    That is the network's models with their optimizers, `objects`, and random numbers.
-    """
+    """Restore models, optimizers, `objects` and random numbers if the block raises, or `always`."""
     models = backend_module(network.target_type, "preserve_state").PreservedState(network.models)
     states = {path: copy.deepcopy(one.state_dict()) for path, one in objects.items()}
     numbers = random_state()
     current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
-    failed = True
+    # Callbacks run in reverse order, and one that raises does not stop the others.
+    undo = ExitStack()
+    undo.callback(load_random_state, numbers)
+    for model, optimizer in current:
+        undo.callback(set_metadata, model, "current_optimizer", optimizer)
+    for path, one in objects.items():
+        undo.callback(one.load_state_dict, states[path])
+    # The states of UpdateOps depend on the models.
+    undo.callback(models.restore)
     try:
         yield
-        failed = False
-    finally:
-        if failed or always:
-            # Callbacks run in reverse order, and one that raises does not stop the others.
-            with ExitStack() as undo:
-                undo.callback(load_random_state, numbers)
-                for model, optimizer in current:
-                    undo.callback(set_metadata, model, "current_optimizer", optimizer)
-                for path, one in objects.items():
-                    undo.callback(one.load_state_dict, states[path])
-                # The states of UpdateOps depend on the models.
-                undo.callback(models.restore)
+    except BaseException as error:
+        try:
+            undo.close()
+        except Exception as second:
+            add_note(error, f"The state from before could not be restored: {second!r}")
+        raise
+    if always:
+        undo.close()
 
 
 def average_ranks(
@@ -143,9 +145,7 @@ def average_ranks(
 ) -> dict[str, Any]:
     """Return the state of a run for one of `size` ranks, whatever number of ranks saved it.
 
-    `parts` has the states and random numbers of rank 0, and `others` those of the other ranks. If
-    the number of ranks changed, each rank gets the mean of merged gradients, and a rank that did
-    not exist has no random numbers.
+    `parts` has the states and random numbers of rank 0, and `others` those of the other ranks.
     """
     if len(others) + 1 == size:
         return {**parts, **decode(others[rank - 1])} if rank else parts

@@ -13,7 +13,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 h5py = pytest.importorskip("h5py")
 
-from fastnet.backend.tf.weights import load_weights, save_weights
+from fastnet.backend import load_model
+from fastnet.backend.tf.weights import save_weights
 from tests.network.keras_models import KERAS_3, keras, layers, mlp, same_weights, weights
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
@@ -90,7 +91,7 @@ class TestLoading:
         source = np.random.default_rng(len(ending))
         saved.set_weights([source.random(value.shape) for value in saved.get_weights()])
         assert not same_weights(model, saved)
-        load_weights(model, save(saved, tmp_path, ending))
+        load_model(model, save(saved, tmp_path, ending))
         assert same_weights(model, saved)
 
     @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
@@ -100,7 +101,7 @@ class TestLoading:
         saved, model = Derived(), Derived()
         for one in (saved, model):
             one(tf.ones((1, 6)))
-        load_weights(model, save(saved, tmp_path, ending))
+        load_model(model, save(saved, tmp_path, ending))
         assert same_weights(model, saved)
 
 
@@ -123,7 +124,7 @@ class TestErrors:
         model = model or mlp()
         before = weights(model) if model.built else []
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            load_weights(model, path)
+            load_model(model, path)
         assert text in str(caught.value)
         assert model.built == bool(before)
         assert not before or same_weights(model, before)
@@ -133,7 +134,7 @@ class TestErrors:
         model = mlp()
         before = weights(model)
         with pytest.raises(ValueError, match="is damaged, or of another model") as caught:
-            load_weights(model, path)
+            load_model(model, path)
         assert path in str(caught.value)
         assert same_weights(model, before)
         return str(caught.value)
@@ -213,11 +214,11 @@ def test_layers_called_like_what_keras_saves_besides(tmp_path: Path, heads: int)
     for model in (saved, same, fewer):
         model(np.ones((1, 5), "float32"))
     path = save(saved, tmp_path, ".weights.h5")
-    load_weights(same, path)
+    load_model(same, path)
     assert same_weights(same, saved)
     before = weights(fewer)
     with pytest.raises(ValueError, match="which the model does not have"):
-        load_weights(fewer, path)
+        load_model(fewer, path)
     assert same_weights(fewer, before)
 
 
@@ -245,7 +246,7 @@ class TestNothingIsExecuted:
         assert os.path.exists(marker)
         os.remove(marker)
         model = make(layers.Activation("tanh"))
-        load_weights(model, path)
+        load_model(model, path)
         assert not os.path.exists(marker)
         assert same_weights(model, hostile)
 
@@ -262,7 +263,7 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
         damaged[place] ^= 1 << int(random.integers(8))
         path.write_bytes(damaged)
         try:
-            load_weights(model, path)
+            load_model(model, path)
         except ValueError:
             refused += 1
         # Parts of a file of HDF5 are unused.

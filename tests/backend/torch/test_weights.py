@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastnet.backend.torch.weights import load_weights, read_weights
+from fastnet.backend import load_model
+from fastnet.backend.torch.weights import read_weights
 from tests.network.programs import Image, line, mlp, same_weights, seeded, weights
 
 
@@ -33,7 +34,7 @@ class TestGood:
         other = seeded(make, 1)
         path.write_bytes(saved(other.state_dict(), _use_new_zipfile_serialization=zipped))
         model = make()
-        load_weights(model, kind(path))
+        load_model(model, kind(path))
         assert same_weights(model, other)
 
 
@@ -42,11 +43,8 @@ class TestGood:
     [
         ({"weight": torch.ones(1, 2)}, 'Missing key(s) in state_dict: "bias"'),
         ({**line().state_dict(), "more": torch.ones(1)}, 'Unexpected key(s) in state_dict: "more"'),
-        (
-            nn.Linear(3, 1).state_dict(),
-            "'weight' has the shape (1, 3), where the model's is (1, 2)",
-        ),
-        ({"weight": 3, "bias": torch.zeros(1)}, "'weight' is of type int, not a tensor"),
+        (nn.Linear(3, 1).state_dict(), "size mismatch for weight"),
+        ({"weight": 3, "bias": torch.zeros(1)}, "expected torch.Tensor or Tensor-like object"),
         ({"weight": torch.ones(1, 2) * 1j, "bias": torch.zeros(1)}, "the dtype torch.complex64"),
         ({"model": line().state_dict(), "epoch": 3}, 'Missing key(s) in state_dict: "weight"'),
     ],
@@ -57,7 +55,7 @@ def test_another_model(path: Path, state: Any, told: str) -> None:
     model = line()
     before = weights(model)
     with pytest.raises(ValueError, match="does not fit the model, Linear") as caught:
-        load_weights(model, path)
+        load_model(model, path)
     assert str(path) in str(caught.value)
     assert told in str(caught.value)
     assert same_weights(model, before)
@@ -77,7 +75,7 @@ class TestNoWeights:
     def test_other_data(self, path: Path, data: Any, held: str) -> None:
         path.write_bytes(saved(data))
         with pytest.raises(ValueError, match=f"holds {held}, not weights by name"):
-            load_weights(line(), path)
+            load_model(line(), path)
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -140,5 +138,5 @@ def test_whatever_a_model_is_wrapped_in(path: Path, saved_as: str, loaded_as: st
     source, target = mlp(), mlp()
     expected = [one.detach().clone() for one in source.parameters()]
     torch.save(WRAPS[saved_as](source).state_dict(), path)
-    load_weights(WRAPS[loaded_as](target), path)
+    load_model(WRAPS[loaded_as](target), path)
     assert all(map(torch.equal, target.parameters(), expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import random
 import resource
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import fastnet
+from fastnet.backend import load_model, save_model
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -310,17 +312,13 @@ UNFIT = {
         set_at("models.net.weights", {}),
         'Missing key(s) in state_dict: "0.weight"',
     ),
-    "a shape": (set_at("models.net.weights.3;bias", torch.ones(4)), "'3.bias' has the shape (4,)"),
+    "a shape": (set_at("models.net.weights.3;bias", torch.ones(4)), "size mismatch for 3.bias"),
     "a dtype": (
         set_at("models.net.weights.3;bias", torch.ones(3, dtype=torch.complex64)),
         "'3.bias' has the dtype torch.complex64",
     ),
     "a name": (set_at("models.net.weights.more", torch.ones(3)), "Unexpected key(s)"),
     "an optimizer's class": (set_at("models.net.optimizers.1.optimizer", "Adam"), "it is of Adam"),
-    "an optimizer's tensor": (
-        set_at(f"{STATE}.0.exp_avg_sq", torch.ones(2)),
-        "'exp_avg_sq' has the shape (2,)",
-    ),
     "a parameter": (set_at(f"{STATE}.9", {}), "does not fit the optimizer, Adam: it has no 9"),
     "no optimizers": (set_at("models.net.optimizers", []), "has 0 optimizers of model 'net'"),
     "no state": (set_at("models.net", 3), "does not fit the network"),
@@ -335,7 +333,7 @@ UNFIT = {
         "does not fit the network",
     ),
     "a framework": (set_at("framework", "tf"), "is of version 1 for 'tf'"),
-    "a version": (set_at("version", 99), "is of version 99"),
+    "a version": (set_at("version", 99), "is of version 99 for 'torch', not 1 for 'torch'"),
     "models": (set_at("models", {}), "has models named []"),
 }
 
@@ -363,10 +361,102 @@ def test_other_objects_than_were_saved(tmp_path: Path, saved: Any, given: Any) -
     )
     with pytest.raises(ValueError, match="does not fit the network") as caught:
         fastnet.load_checkpoint(path, network, stateful={name: Counter() for name in given})
-    for name in saved:
-        assert f"it has states of ['stateful/{name} (Counter)']" in str(caught.value)
-    for name in given:
-        assert f"and none of ['stateful/{name} (Counter)']" in str(caught.value)
+    for owner, names in (("file", saved), ("program", given)):
+        listed = [f"stateful/{name} (Counter)" for name in names] or "none"
+        assert f"states that only the {owner} has: {listed}" in str(caught.value)
+
+
+class Refusing(Counter):
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise KeyError("mine")
+
+
+class Plain(torch.optim.Optimizer):
+    """SGD with momentum in float64, and values that belong to no parameter."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        shared = self.state["shared"]
+        shared["steps"] = shared.get("steps", 0) + 1
+        shared["rate"] = shared.get("rate", torch.ones((), dtype=torch.float64)) * 0.9
+        self.state["name"] = "plain"
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                state["sum"] = torch.zeros_like(parameter, dtype=torch.float64)
+                state["more"] = {"counts": [torch.tensor(0)], "name": "more", "at": np.zeros(2)}
+            state["step"] += 1
+            state["more"]["counts"][0] += 1
+            state["more"]["at"] += 0.1
+            state["sum"].mul_(0.9).add_(parameter.grad.double() / 3)
+            parameter.sub_((state["sum"] * shared["rate"] * 0.1).to(parameter.dtype))
+
+
+class TestOptimizersOfUsers:
+    def make(self, seed: int, optimizer: Any = Plain) -> Any:
+        seed_all(seed)
+        model = fastnet.build(lambda: model_fn().bfloat16(), optimizer, model_name="net")
+        ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), UpdateOp(model, "loss")]
+        return model, fastnet.Network(ops)
+
+    def go(self, network: Any, first: int, last: int) -> None:
+        with network(mode="train", epoch=1):
+            for step in range(first, last):
+                network.run_step({key: one.bfloat16() for key, one in batch(step).items()})
+
+    def test_state_keeps_its_types(self, tmp_path: Path) -> None:
+        """torch itself converts all state of a parameter to the dtype of the parameter."""
+        (model, network), (other, resumed) = map(self.make, (0, 1))
+        self.go(network, 0, 4)
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+        fastnet.load_checkpoint(path, resumed)
+        assert same(
+            dict(other.current_optimizer.state_dict()), model.current_optimizer.state_dict()
+        )
+        assert other.current_optimizer.state["shared"]["rate"].dtype == torch.float64
+        for each in (network, resumed):
+            seed_all(2)
+            self.go(each, 4, 8)
+        assert same(dict(other.state_dict()), dict(model.state_dict()))
+
+    def test_a_load_that_fails(self, tmp_path: Path) -> None:
+        (_, network), (other, resumed) = map(self.make, (0, 1))
+        for each in (network, resumed):
+            self.go(each, 0, 2)
+        before = copy.deepcopy(other.current_optimizer.state_dict())
+        path = fastnet.save_checkpoint(tmp_path / "a", network, stateful={"last": Refusing()})
+        with pytest.raises(
+            ValueError, match="does not fit the network: KeyError: 'mine'"
+        ) as caught:
+            fastnet.load_checkpoint(path, resumed, stateful={"last": Refusing()})
+        assert caught.value.__notes__ == [
+            "The state from before could not be restored: KeyError('mine')"
+        ]
+        assert same(other.current_optimizer.state_dict(), before)
+
+    def test_of_a_model_of_another_dtype(self, tmp_path: Path) -> None:
+        """Its state follows, as in torch."""
+        model, network = self.make(0, "adam")
+        self.go(network, 0, 2)
+        path = save_model(model, tmp_path, save_optimizer=True)
+        wide = fastnet.build(model_fn, "adam", model_name="net")
+        load_model(wide, path, load_optimizer=True)
+        states = wide.current_optimizer.state.values()
+        assert {one["exp_avg"].dtype for one in states} == {torch.float32}
+
+    def test_state_that_cannot_be_saved(self, tmp_path: Path) -> None:
+        model, network = self.make(0)
+        self.go(network, 0, 1)
+        with pytest.raises(ValueError, match=r"has objects of .*numpy.* without executing code"):
+            save_model(model, tmp_path, save_optimizer=True)
+        assert os.listdir(tmp_path) == ["net.pt"]
+        model.current_optimizer.state[model[0].weight] = 3
+        with pytest.raises(TypeError, match="Plain keeps a int as the state of parameter 0"):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
 
 
 class TestFailing:
@@ -417,7 +507,7 @@ class TestFailing:
         with pytest.raises(FileNotFoundError, match="There is no checkpoint") as caught:
             run.load(path)
         assert path in str(caught.value)
-        with pytest.raises(ValueError, match="path is a string, not 3 of type int"):
+        with pytest.raises(ValueError, match="path of a checkpoint is a string, not 3 of type int"):
             run.load(3)
 
     def test_of_another_network(self, tmp_path: Path, run: Run) -> None:
@@ -437,6 +527,41 @@ class TestFailing:
         torch.save({"models": Hostile()}, path)
         self.refused(run, path, "is damaged, or was not written by fastnet")
         assert not (tmp_path / "marker").exists()
+
+    @pytest.mark.parametrize("path", ["", b"run.ckpt", None, ["run.ckpt"], "{}", "{}/"])
+    def test_no_path(self, tmp_path: Path, run: Run, path: Any) -> None:
+        path = path.format(tmp_path) if isinstance(path, str) else path
+        for use in (run.load, run.save):
+            with pytest.raises(ValueError, match=r"path of a checkpoint .* (folder|of type)"):
+                use(path)
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize("network", [None, "net", [1], nn.Linear(1, 1)], ids=str)
+    def test_no_network(self, tmp_path: Path, network: Any) -> None:
+        for use in (fastnet.save_checkpoint, fastnet.load_checkpoint):
+            with pytest.raises(ValueError, match=f"{use.__name__} takes a Network, not "):
+                use(tmp_path / "run.ckpt", network)
+
+    @pytest.mark.parametrize("name", ["values", "stateful"])
+    @pytest.mark.parametrize("given", [3, "ab", ["a"], Counter()], ids=repr)
+    def test_no_dict(self, tmp_path: Path, run: Run, name: str, given: Any) -> None:
+        with pytest.raises(ValueError, match=f"save_checkpoint's {name} is a dict"):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, **{name: given})
+
+    def test_a_file_that_may_not_be_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    ) -> None:
+        """The error of the system is raised as it is: the file is not damaged."""
+        path = run.save(tmp_path / "run.ckpt")
+        weights = save_model(run.model, tmp_path, save_optimizer=True)
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise PermissionError(13, "Permission denied", str(args[0]))
+
+        monkeypatch.setattr("builtins.open", refuse)
+        for load in (run.load, lambda path: load_model(run.model, weights)):
+            with pytest.raises(PermissionError):
+                load(path)
 
     def test_an_interrupt(self, tmp_path: Path, run: Run) -> None:
         class Interrupting(Counter):
@@ -484,6 +609,26 @@ class TestWriting:
             act()
         finally:
             os._exit(3)
+
+    def test_a_full_disk(self, tmp_path: Path) -> None:
+        """The old file stays, and the error is the system's."""
+        run = Run(0)
+        path = run.save(tmp_path / "run.ckpt")
+        save_model(run.model, tmp_path)
+        old = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+
+        def write(save: Any) -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
+            try:
+                save()
+            except OSError as error:
+                os._exit(error.errno)
+
+        for save in (lambda: run.save(path), lambda: save_model(run.model, tmp_path)):
+            status = self.in_a_child(lambda save=save: write(save))
+            assert os.waitstatus_to_exitcode(status) == errno.EFBIG
+        assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == old
 
     def test_killed_at_many_places(self, tmp_path: Path) -> None:
         run = Run(0)

@@ -21,11 +21,7 @@ __all__ = ["PreservedState", "generator_states", "require_variables"]
 
 
 class PreservedState:
-    """A copy of the state that training changes; as a context, restored on errors.
-
-    That is the variables of models and of random generators; and the variables, learning rate and
-    weight decay of all of their optimizers.
-    """
+    """A copy of the state that training changes; as a context, restored on errors."""
 
     def __init__(self, models: Iterable[Any]) -> None:
         models = [model for model in models if model.built]

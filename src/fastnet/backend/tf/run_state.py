@@ -51,13 +51,7 @@ def load_model_state(model: Any, state: Any) -> None:
             f"it has {len(saved)} weights of model '{name}', which has {len(own)}, and {where}. "
             "Use the model that was saved"
         )
-    optimizers, states = optimizers_of(model), state["optimizers"]
-    if len(optimizers) != len(states):
-        raise ValueError(
-            f"it has {len(states)} optimizers of model '{name}', which has {len(optimizers)}. "
-            "Build the model with those that were saved"
-        )
-    for optimizer, one in zip(optimizers, states, strict=True):
+    for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
         load_optimizer_state(optimizer, one, f"the state of model '{name}'")
     for variable, (_, value) in zip(model.weights, state["weights"], strict=True):
         variable.assign(value)

@@ -9,9 +9,15 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastnet.backend.archive import Archive, Block, write_archive
-from fastnet.backend.files import require_weights_file, write_atomically
-from fastnet.backend.model_metadata import current_place, get_metadata, optimizers_of, taken_names
+from fastnet.backend.archive import Archive, Block, read_archive, write_archive
+from fastnet.backend.files import find_file, require_optimizer_file, write_atomically
+from fastnet.backend.model_metadata import (
+    current_place,
+    get_metadata,
+    optimizers_of,
+    pair_optimizers,
+    taken_names,
+)
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
@@ -46,7 +52,7 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
 
 def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -> None:
     """Load what `save_model` has saved; if that fails nothing is changed."""
-    name = require_weights_file(path)
+    name = find_file(path, "weights file")
     with PreservedState([model]):
         if load_optimizer:
             _load_optimizers(model, name)
@@ -76,10 +82,7 @@ def without_optimizer(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _on_one_worker(stem: str) -> Iterator[str]:
-    """Let the first worker write; the others write to a folder that is removed.
-
-    Keras 2 has buffers that each worker has its own values of, which all workers read together.
-    """
+    """Let other workers write to a folder that is removed: all read synced buffers together."""
     if processes.world_size() == 1:
         yield stem
         return
@@ -101,30 +104,14 @@ def _write_optimizers(model: Any, path: str) -> None:
 def _load_optimizers(model: Any, weights_path: str) -> None:
     stem = weights_path.removesuffix(_NAMED)
     path = (os.path.splitext(stem)[0] if stem == weights_path else stem) + _OPTIMIZERS
-    if not os.path.isfile(path):
-        raise AssertionError(
-            f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, or "
-            "save the model with save_optimizer=True."
-        )
+    require_optimizer_file(path)
     source = f"The optimizer file '{path}'"
-    try:
-        with open(path, "rb") as file:
-            archive = Archive(file)
-            make = {"array": lambda key: block_to_array(archive.read(key))}
-            saved = decode(archive.content, make)
-        states, current = saved["optimizers"], saved["current"]
-    except Exception as error:  # A damaged file raises errors of many types.
-        raise ValueError(
-            f"{source} is damaged, or was not written by fastnet: it cannot be read ({error!r}). "
-            "Save it again with save_model(model, save_dir, save_optimizer=True)."
-        ) from error
-    optimizers = optimizers_of(model)
-    if len(states) == 1 or len(optimizers) < 2:
-        optimizers, states = [get_metadata(model, "current_optimizer")], [states[current]]
-    if len(optimizers) != len(states):
-        raise ValueError(
-            f"{source} is of a schedule of {len(states)} optimizers, where the model's has "
-            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
-        )
-    for optimizer, state in zip(optimizers, states, strict=True):
+
+    def read(archive: Archive) -> Any:
+        make = {"array": lambda key: block_to_array(archive.read(key))}
+        saved = decode(archive.content, make)
+        return saved["optimizers"], saved["current"]
+
+    states, current = read_archive(path, source, read)
+    for optimizer, state in pair_optimizers(model, states[current], states, source):
         load_optimizer_state(optimizer, state, source)

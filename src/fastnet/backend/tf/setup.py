@@ -29,7 +29,6 @@ from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.backend.tf.quiet import quiet
-from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import (
     UnknownNameError,
     WrongOptimizerError,
@@ -41,7 +40,6 @@ from fastnet.errors import (
 __all__ = [
     "is_ready",
     "keras_names",
-    "load_weights",
     "make_optimizer",
     "mirror",
     "prepare",

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from typing import IO, Any
 
-from fastnet.backend.files import require_weights_file
+from fastnet.backend.files import find_file, is_system_error
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 
 __all__ = ["load_weights", "save_weights"]
@@ -28,11 +28,11 @@ def save_weights(model: Any, path: str) -> None:
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
-    """Fill a model from a file of Keras; on failure raise a ValueError and change nothing.
+    """Fill a model from a file of Keras; raise a ValueError if it does not fit.
 
     Keras reads only the arrays of a file, also of a whole model, and executes nothing.
     """
-    name = require_weights_file(path)
+    name = find_file(path, "weights file")
     if not name.endswith(_ENDINGS):
         raise ValueError(
             f"The weights file '{name}' ends with none of {list(_ENDINGS)}. Save it again with "
@@ -44,17 +44,13 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             "before it knows the shape of its input. Give it an Input, or call its build(shape), "
             "in model_fn."
         )
-    before = [(variable, variable.numpy()) for variable in model.variables]
     try:
         _compare_checksum(name)
         _require_known_arrays(model, name)
         model.load_weights(name)
-    except BaseException as error:
-        for variable, value in before:
-            variable.assign(value)
-        if not isinstance(error, Exception):
+    except Exception as error:  # A damaged file raises errors of many types.
+        if is_system_error(error):
             raise
-        # A damaged file raises errors of many types.
         raise ValueError(
             f"The weights file '{name}' is damaged, or of another model than "
             f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:400]}"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from fastnet._nest import map_leaves
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.update import parameters_in
 
 __all__ = ["load_optimizer_state", "optimizer_state"]
 
-# State that torch's optimizers keep in the shape of the parameter.
-_LIKE_PARAMETER = (
-    "acc_delta",  # Adadelta
-    "exp_avg",
-    "exp_avg_sq",
-    "exp_inf",  # Adamax
-    "grad_avg",  # RMSprop, centered
-    "max_exp_avg_sq",  # Adam with amsgrad
-    "momentum_buffer",
-    "square_avg",
-)
+_NUMBERS = (bool, int, float, type(None))
 
 
 def optimizer_state(optimizer: Any) -> dict[str, Any]:
     """Return the `state_dict` of an optimizer, with its class and the state of its scaler."""
-    state = {**optimizer.state_dict(), "optimizer": type(optimizer).__name__}
+    kind = type(optimizer).__name__
+    dtypes = [str(one.dtype) for one in parameters_in(optimizer)]
+    state = {**optimizer.state_dict(), "optimizer": kind, "dtypes": dtypes}
+    for key, values in state["state"].items():
+        if isinstance(key, int) and not isinstance(values, dict):
+            raise TypeError(
+                f"The optimizer {kind} keeps a {type(values).__name__} as the state of parameter "
+                f"{key}, which cannot be saved. Let it keep a dict of values by name."
+            )
     scaler = getattr(optimizer, "scaler", None)
     return state if scaler is None else {**state, "scaler": scaler.state_dict()}
 
@@ -35,18 +35,17 @@ def load_optimizer_state(optimizer: Any, state: Any, source: str) -> None:
     """Restore an optimizer and its scaler; raise a ValueError if the state does not fit."""
     try:
         groups = _fitting_groups(state, optimizer)
-        parameters = dict(
-            zip(
-                (key for group in groups for key in group["params"]),
-                parameters_in(optimizer),
-                strict=True,
-            )
-        )
-        tensors = {
-            key: _fitting_tensors(values, parameters[key], optimizer)
-            for key, values in state["state"].items()
+        keys = [key for group in groups for key in group["params"]]
+        parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
+        # State under another key than the index of a parameter is of the optimizer as a whole.
+        values = {
+            key: _fitting_values(one, parameters[key], optimizer) if isinstance(key, int) else one
+            for key, one in state["state"].items()
         }
-        optimizer.load_state_dict({"state": tensors, "param_groups": groups})
+        if state.get("dtypes") == [str(one.dtype) for one in parameters.values()]:
+            _load_exactly(optimizer, values, groups, parameters)
+        else:
+            optimizer.load_state_dict({"state": values, "param_groups": groups})
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None and state.get("scaler"):
             scaler.load_state_dict(state["scaler"])
@@ -78,22 +77,37 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
 
 
-def _fitting_tensors(
+def _load_exactly(
+    optimizer: Any, values: dict[Any, Any], groups: list[Any], parameters: dict[int, torch.Tensor]
+) -> None:
+    """Load state as it was saved, where torch would convert it to the dtype of its parameter."""
+    known, exact = dict(values), {}
+    for key in values.keys() & parameters.keys():
+        items = values[key].items()
+        # torch cannot load strings and arrays in the state of a parameter.
+        known[key] = {n: one for n, one in items if isinstance(one, (torch.Tensor, *_NUMBERS))}
+        # torch knows on which device an optimizer counts its steps.
+        exact[key] = {n: one for n, one in items if n != "step" and not isinstance(one, _NUMBERS)}
+    optimizer.load_state_dict({"state": known, "param_groups": groups})
+    for key, state in exact.items():
+        move = partial(_move, device=parameters[key].device)
+        optimizer.state[parameters[key]].update(map_leaves(state, move))
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _fitting_values(
     values: dict[str, Any], parameter: torch.Tensor, optimizer: Any
 ) -> dict[str, Any]:
     """Return the state of a parameter, sharded like the parameter."""
     before = optimizer.state.get(parameter, {})
-    fitting = {}
-    for name, value in values.items():
-        like: Any = before.get(name)
-        if isinstance(value, torch.Tensor):
-            if value.shape == parameter.shape and value.dim():
-                like = parameter
-            elif name in _LIKE_PARAMETER and value.shape != parameter.shape:
-                # torch would fail in the next step, or broadcast.
-                raise ValueError(
-                    f"'{name}' has the shape {tuple(value.shape)} for a parameter of the shape "
-                    f"{tuple(parameter.shape)}"
-                )
-        fitting[name] = shard_like(value, like)
-    return fitting
+    return {
+        name: shard_like(value, parameter if _is_like(value, parameter) else before.get(name))
+        for name, value in values.items()
+    }
+
+
+def _is_like(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape

@@ -24,9 +24,7 @@ __all__ = [
 class PreservedState:
     """A copy of the state that training changes, on the CPU; as a context, restored on errors.
 
-    That is the parameters of models with their gradients, buffers, extra state and training modes;
-    the state and settings of all of their optimizers, with their scalers; and torch's random
-    numbers. Parameters without a value yet are left out.
+    Parameters that have no value yet are left out.
     """
 
     def __init__(self, models: Iterable[Any]) -> None:
@@ -86,9 +84,12 @@ class _PreservedOptimizer:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._objects = optimizer.state, optimizer.param_groups
+        # An optimizer may keep more than a dict for each parameter.
         self._state = {
-            parameter: {name: (value, _copy(value)) for name, value in state.items()}
-            for parameter, state in optimizer.state.items()
+            key: {name: (value, _copy(value)) for name, value in state.items()}
+            if isinstance(state, dict)
+            else (state, _copy(state))
+            for key, state in optimizer.state.items()
         }
         self._groups = [
             {name: (value, _copy(value)) for name, value in group.items() if name != "params"}
@@ -102,8 +103,12 @@ class _PreservedOptimizer:
         # `Optimizer.load_state_dict` replaces both.
         self._optimizer.state, self._optimizer.param_groups = state, groups
         state.clear()
-        for parameter, saved in self._state.items():
-            state[parameter] = {name: _filled(*pair) for name, pair in saved.items()}
+        for key, saved in self._state.items():
+            state[key] = (
+                {name: _filled(*pair) for name, pair in saved.items()}
+                if isinstance(saved, dict)
+                else _filled(*saved)
+            )
         for group, settings in zip(groups, self._groups, strict=True):
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]

@@ -37,16 +37,10 @@ def model_state(model: Any) -> dict[str, Any]:
 
 def load_model_state(model: Any, state: Any) -> None:
     """Load the result of `model_state`; raise a ValueError if it does not fit."""
-    optimizers, states = optimizers_of(model), state["optimizers"]
-    if len(optimizers) != len(states):
-        raise ValueError(
-            f"it has {len(states)} optimizers of model '{name_of(model)}', which has "
-            f"{len(optimizers)}. Build the model with those that were saved"
-        )
     source = f"the state of model '{name_of(model)}'"
     weights = OrderedDict(state["weights"])
     put_versions(weights, state["versions"])
-    for optimizer, one in zip(optimizers, states, strict=True):
+    for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
         load_optimizer_state(optimizer, one, source)
     fill(model, weights, source)
 

@@ -9,8 +9,14 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.files import write_atomically
-from fastnet.backend.model_metadata import current_place, get_metadata, name_of, optimizers_of
+from fastnet.backend.files import require_optimizer_file, write_atomically
+from fastnet.backend.model_metadata import (
+    current_place,
+    get_metadata,
+    name_of,
+    optimizers_of,
+    pair_optimizers,
+)
 from fastnet.backend.torch import processes
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights, has_shards
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
@@ -25,10 +31,9 @@ __all__ = ["load_model", "save_model"]
 def save_model(
     model: torch.nn.Module, stem: str, save_optimizer: bool, save_architecture: bool
 ) -> str:
-    """Save the weights of a model, wrapped or not, and the state of its optimizers beside them.
+    """Save the weights of a model, and the state of its optimizers beside them.
 
-    Rank 0 writes. If the model is sharded all ranks call this together; otherwise none waits for
-    the others, since many programs let only one rank save.
+    All ranks call this together if the model is sharded; many programs let only one rank save.
     """
     if save_architecture:
         raise ValueError(
@@ -42,7 +47,7 @@ def save_model(
     with together(processes, "Saving a model") if sharded else nullcontext():
         if processes.rank() == 0:
             for path, content in contents.items():
-                write_atomically(path, partial(torch.save, content))
+                write_atomically(path, partial(_write, content))
     return f"{stem}.pt"
 
 
@@ -62,6 +67,23 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
         fill(model, weights, f"The weights file '{path}'")
 
 
+def _write(content: Any, path: str) -> None:
+    with open(path, "wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:
+            # torch's writer closes the archive after an error, and raises one that hides it.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    if unsafe and "param_groups" in content:
+        raise ValueError(
+            f"The state of the optimizer has objects of {unsafe}, which cannot be loaded without "
+            "executing code. Keep tensors, numbers, strings, and lists and dicts of these in it."
+        )
+
+
 def _optimizer_states(model: Any) -> dict[str, Any]:
     """Return the state of the current optimizer as torch does, and those of a schedule with it."""
     state = optimizer_state(get_metadata(model, "current_optimizer"))
@@ -72,22 +94,9 @@ def _optimizer_states(model: Any) -> dict[str, Any]:
 
 
 def _load_optimizers(model: Any, path: str) -> None:
-    if not os.path.isfile(path):
-        raise AssertionError(
-            f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, "
-            "or save the model with save_optimizer=True."
-        )
+    require_optimizer_file(path)
     source = f"The optimizer file '{path}'"
     state = read_file(path, "optimizer file", "save_model(model, save_dir, save_optimizer=True)")
-    scheduled = state.get("scheduled") if isinstance(state, dict) else None
-    optimizers = optimizers_of(model)
-    if scheduled is None or len(optimizers) < 2:
-        load_optimizer_state(get_metadata(model, "current_optimizer"), state, source)
-        return
-    if len(optimizers) != len(scheduled):
-        raise ValueError(
-            f"{source} is of a schedule of {len(scheduled)} optimizers, where the model's has "
-            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
-        )
-    for optimizer, one in zip(optimizers, scheduled, strict=True):
+    scheduled = state.get("scheduled", ()) if isinstance(state, dict) else ()
+    for optimizer, one in pair_optimizers(model, state, scheduled, source):
         load_optimizer_state(optimizer, one, source)

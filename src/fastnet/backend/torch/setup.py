@@ -12,13 +12,11 @@ from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
 from fastnet.backend.torch.update import parameters_in, trainable
-from fastnet.backend.torch.weights import load_weights
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
 __all__ = [
     "Placement",
-    "load_weights",
     "make_optimizer",
     "note_placement",
     "parallelize",

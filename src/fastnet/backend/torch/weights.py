@@ -11,20 +11,13 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.files import require_weights_file
+from fastnet.backend.files import find_file, is_system_error
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.names import fit_names, innermost
-from fastnet.backend.torch.preserve_state import PreservedState
+from fastnet.errors import shorten
 
-__all__ = ["fill", "load_weights", "read_file", "read_weights"]
-
-
-def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model from a file; on failure raise a ValueError and change nothing."""
-    weights = read_weights(path)
-    with PreservedState([model]):
-        fill(model, weights, f"The weights file '{os.fspath(path)}'")
+__all__ = ["fill", "read_file", "read_weights"]
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> None:
@@ -46,21 +39,14 @@ def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> Non
 
 def _require_fit(name: str, value: Any, own: Any) -> None:
     """Raise an error for weights that torch would convert in silence."""
-    if not isinstance(own, torch.Tensor):
-        return
-    if not isinstance(value, torch.Tensor):
-        raise ValueError(f"'{name}' is of type {type(value).__name__}, not a tensor")
-    if value.shape != own.shape and not torch.nn.parameter.is_lazy(own):
-        raise ValueError(
-            f"'{name}' has the shape {tuple(value.shape)}, where the model's is {tuple(own.shape)}"
-        )
-    if not torch.can_cast(value.dtype, own.dtype):
+    both = isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor)
+    if both and not torch.can_cast(value.dtype, own.dtype):
         raise ValueError(f"'{name}' has the dtype {value.dtype}, where the model's is {own.dtype}")
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the weights in a file by name, on the CPU; raise a ValueError if it has none."""
-    name = require_weights_file(path)
+    name = find_file(path, "weights file")
     weights = read_file(name, "weights file", "torch.save(model.state_dict(), path)")
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         held = "a dict without names" if isinstance(weights, dict) else type(weights).__name__
@@ -87,7 +73,9 @@ def read_file(name: str, kind: str, writer: str) -> Any:
             f"Save it again with {writer}."
         ) from error
     except Exception as error:  # A damaged file raises errors of many types.
+        if is_system_error(error):
+            raise
         raise ValueError(
-            f"The {kind} '{name}' is damaged: it cannot be read ({error!r}). Save it again with "
-            f"{writer}."
+            f"The {kind} '{name}' is damaged: it cannot be read ({shorten(error)}). Save it again "
+            f"with {writer}."
         ) from error
