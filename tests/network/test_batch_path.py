@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 
 import fastnet
@@ -19,6 +20,7 @@ PACKAGE = Path(fastnet.__file__).parent
 KERNEL = {"_execute", "_guards", "_nest"}
 MOST_FILES = 14
 MOST_COMPILED_FILES = 30
+MOST_STATIC_FILES = 20
 
 
 def files_entered(use: Any) -> set[str]:
@@ -85,6 +87,35 @@ def test_a_compiled_training_step_in_torch() -> None:
     print("\n".join(sorted(python | {f"{name}.pyx" for name in (*KERNEL, "_trace")})))
     assert [trace.fallback for trace in network.traces] == [None]
     assert len(python) + len(KERNEL) + 1 <= MOST_COMPILED_FILES
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_static_training_step_in_tensorflow(compile: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    layers = tf.keras.layers
+    model = fastnet.build(
+        lambda: tf.keras.Sequential([tf.keras.Input((64,)), layers.Dense(10)]), optimizer_fn="adam"
+    )
+    network = fastnet.Network(
+        [
+            ModelOp(model, inputs="image", outputs="scores"),
+            CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
+            UpdateOp(model, loss_name="loss"),
+        ],
+        compile=compile,
+    )
+    batch = {"image": tf.zeros((32, 64)), "label": tf.zeros((32,), tf.int32)}
+
+    def use() -> None:
+        with network("train", epoch=1):
+            network.run_step(batch)
+
+    use()
+    python = files_entered(use)
+    print("\n".join(sorted(python | {f"{name}.pyx" for name in (*KERNEL, "_trace")})))
+    assert [trace.fallback for trace in network.traces] == [None]
+    assert len(python) + len(KERNEL) + 1 <= MOST_STATIC_FILES
 
 
 def test_no_file_is_longer_than_500_lines() -> None:

@@ -33,7 +33,6 @@ __all__ = [
     "make_rate",
     "schedule_of",
     "seed_states",
-    "settings_in_variables",
     "shared_seeds",
     "sublayers",
     "updatable",
@@ -224,14 +223,6 @@ def _key_in_keras2(optimizer: Any, variable: Any) -> Any:
     if key_of is None:
         raise _refusal("_var_key", "tell which weights an optimizer updates")
     return key_of(variable)
-
-
-def settings_in_variables(optimizer: Any) -> list[Any]:
-    """List the settings of an older optimizer of Keras 2 that it has in variables.
-
-    Without them its variables look as if some op had made them, and ops are traced twice.
-    """
-    return list(getattr(optimizer, "_hyper", {}).values())
 
 
 def schedule_of(optimizer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from fastnet.backend.tf._internals import recording, shape_of_eager, variable_sp
 from fastnet.backend.tf.graph import caller
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.products import run_with_loops
 from fastnet.network.tf.step_graph import StepGraph
 from fastnet.network.trace_records import report_if_slow
@@ -99,31 +101,19 @@ class CompiledStep:
         concrete: Any,
         trace: Trace,
         signatures: Signatures,
-        names: list[str],
         graph: StepGraph,
     ) -> None:
         self._compiler, self._concrete, self._signatures = compiler, concrete, signatures
-        self._trace, self._graph_call = trace, trace.call
-        self._names, self._graph = names, graph
+        self._trace, self._graph_call, self._graph = trace, trace.call, graph
         self._calls: dict[Any, Call] = {}
         self._compiling = Lock()
         self._launch: Call | None = None
-        self._reason: str | None = None
-        self.note = ""
-        self._outcome: tuple[float, str | None] = 0.0, None
-        fallback = compiler.limit(signatures) or compiler.find_reason(concrete, graph.describe)
-        if fallback is not None:
-            self._outcome = 0.0, fallback
-            return
-        trace.call = self._call_by_shapes
-
-    def outcome(self, reason: str) -> tuple[float, str | None, str]:
-        """Return the seconds that compiling took, why it is not used, and a note for the reason.
-
-        What is compiled later is recorded with the same reason.
-        """
-        self._reason = reason
-        return *self._outcome, self.note
+        # Why it was traced, once that is recorded; later compilations are recorded by themselves.
+        self.reason: str | None = None
+        self.seconds, self.note = 0.0, ""
+        self.fallback = compiler.limit(signatures) or compiler.find_reason(concrete, graph.describe)
+        if self.fallback is None:
+            trace.call = self._call_by_shapes
 
     def _call_by_shapes(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         shapes = tuple(map(shape_of_eager, tensors))
@@ -142,58 +132,56 @@ class CompiledStep:
 
     def _compile(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         shapes = tuple(map(shape_of_eager, tensors))
-        fallback = self._compiler.limit(self._signatures)
         call = self._graph_call
         results: Iterable[tf.Tensor] | None = None
         started = time.perf_counter()
-        self.note = ""
-        if fallback is None:
+        self.note, self.fallback = "", self._compiler.limit(self._signatures)
+        if self.fallback is None:
             try:
                 with report_if_slow("compiling a step with XLA"):
-                    if self._launch is None:
-                        compiled = _compile(self._concrete)
-                        self._launch = caller(compiled, self._explain, self._graph_call)
-                    call, results, fallback = self._begin(self._launch, tensors)
+                    call, results = self._begin(self._make_launch(), tensors)
             except _XLAError as error:
-                fallback = _describe_error(str(error), self._graph.describe)
+                self.fallback = _describe_error(str(error), self._graph.describe)
             else:
                 self._compiler.count(self._signatures)
-        seconds = time.perf_counter() - started
+        self.seconds = time.perf_counter() - started
         self._calls[shapes] = call
         if not self._trace.wide:
             self._trace.call = call
-        if self._reason is None:
-            self._outcome = seconds, fallback
-        else:
+        if self.reason is not None:
             text = ", ".join(map(str, shapes[1:]))  # without the epoch
-            reason = f"a batch has the shapes {text}" if len(self._calls) > 1 else self._reason
-            self._compiler.record(reason + self.note, seconds, fallback)
+            reason = f"a batch has the shapes {text}" if len(self._calls) > 1 else self.reason
+            self._compiler.record(reason + self.note, self.seconds, self.fallback)
         return self._graph_call(tensors) if results is None else results
 
-    def _explain(self, error: BaseException, graph: Any) -> None:
-        # The operations of the compiled function do not know the lines that they come from.
-        self._graph.explain(error, self._concrete.graph)
+    def _make_launch(self) -> Call:
+        """Return the call of the compiled step, which XLA compiles anew for each signature."""
+        if self._launch is None:
+            # The compiled operations do not know the lines that they come from.
+            source = self._concrete.graph
+            self._launch = caller(
+                _compile(self._concrete),
+                lambda error, _: self._graph.explain(error, source),
+                self._graph_call,
+            )
+        return self._launch
 
-    def _begin(
-        self, launch: Call, tensors: list[tf.Tensor]
-    ) -> tuple[Call, Iterable[tf.Tensor], str | None]:
-        """Run a first step; return what runs the next, the results, and why it is the graph."""
+    def _begin(self, launch: Call, tensors: list[tf.Tensor]) -> tuple[Call, Iterable[tf.Tensor]]:
+        """Run a first step; return what runs the next one, and the results."""
         verify = self._compiler.options.verify
         state = _State(self._concrete)
         skipped = "not asked for" if verify is None else self._unverifiable(state)
-        if skipped is not None:
+        if verify is None or skipped is not None:
             self.note = "" if verify is None else f"; not verified, since {skipped}"
-            return launch, _run(launch, tensors), None
-        verifier = _Verifier(
-            self._graph_call, launch, state, self._names, _tolerance(self._concrete)
-        )
-        results, difference = verifier.run(tensors)
-        if difference is not None:
-            return self._graph_call, results, difference
-        if verify == "first":
-            return launch, results, None
-        assert isinstance(verify, int)
-        return verifier.every(verify), results, None
+            return launch, _run(launch, tensors)
+        outputs = self._trace.outputs.items()
+        names = [f"'{key}'" for key, form in outputs for _ in slots_of(form)]
+        names += [f"variable '{name}'" for name in state.names]
+        verifier = _Verifier(self._graph_call, launch, state, names, _tolerance(self._concrete))
+        results, self.fallback = verifier.run(tensors)
+        if self.fallback is not None:
+            return self._graph_call, results
+        return launch if verify == "first" else verifier.every(int(verify)), results
 
     def _unverifiable(self, state: _State) -> str | None:
         if any(node.op.startswith(_SEEDED) for node in _nodes_of(self._concrete)):
@@ -269,12 +257,10 @@ class _State:
             for one, dtype in self._variables
         ]
 
-    def write(self, values: list[Any], before: list[Any]) -> None:
-        """Assign those values that differ from others."""
-        for (handle, dtype), value, old in zip(self._variables, values, before, strict=True):
-            if value.tobytes() != old.tobytes():
-                tensor = tf.constant(value, dtype)
-                tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
+    def write(self, values: list[Any]) -> None:
+        """Assign values."""
+        for (handle, dtype), value in zip(self._variables, values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, dtype))
 
 
 class _Verifier:
@@ -284,44 +270,38 @@ class _Verifier:
         self, graph_call: Call, launch: Call, state: _State, names: list[str], tolerance: float
     ) -> None:
         self._graph_call, self._launch, self._state = graph_call, launch, state
-        self._tolerance = tolerance
-        self._names = [f"'{name}'" for name in names]
-        self._names += [f"variable '{name}'" for name in state.names]
+        self._names, self._tolerance = names, tolerance
 
     def run(self, tensors: list[tf.Tensor]) -> tuple[Iterable[tf.Tensor], str | None]:
         """Return the results of the graph, whose state stays, and the difference, or None."""
-        state = self._state
-        before = state.read()
-        _, compiled = self._step(lambda one: _run(self._launch, one), tensors)
-        state.write(before, state.read())
+        before = self._state.read()
+        _, compiled = self._step(partial(_run, self._launch), tensors)
+        self._state.write(before)
         results, graph = self._step(self._graph_call, tensors)
-        found = self._compare(compiled, graph, [0.0] * len(graph))
+        found = self._compare(compiled, graph)
         if found:
             # An optimizer such as Adam divides a gradient by its size, so that rounding errors
             # decide on the update where a gradient is 0. Such results change with the input, too.
-            after = state.read()
+            after = self._state.read()
             noise = np.random.default_rng(0)
             size = self._tolerance / 1000
-            state.write([_disturb(one, size, noise) for one in before], after)
+            self._state.write([_disturb(one, size, noise) for one in before])
             inputs = [tf.constant(_disturb(one.numpy(), size, noise), one.dtype) for one in tensors]
             _, disturbed = self._step(self._graph_call, inputs)
-            state.write(after, state.read())
-            found = self._compare(compiled, graph, _distances(disturbed, graph))
-        names = ", ".join(self._names[index] for index in found[:3])
+            self._state.write(after)
+            found = self._compare(compiled, graph, disturbed)
         if not found:
             return results, None
+        names = ", ".join(self._names[index] for index in found[:3])
         return results, f"the compiled step computes other values of {names} than the graph"
 
     def every(self, count: int) -> Call:
         """Return what runs compiled steps, of which each one in `count` is verified."""
-        left = count
+        numbers = itertools.count(1)
 
         def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-            nonlocal left
-            left -= 1
-            if left:
+            if next(numbers) % count:
                 return self._launch(tensors)
-            left = count
             results, difference = self.run(tensors)
             if difference is not None:
                 raise RuntimeError(f"Verifying each step in {count}: {difference}.")
@@ -329,10 +309,12 @@ class _Verifier:
 
         return call
 
-    def _compare(self, compiled: list[Any], graph: list[Any], slack: list[float]) -> list[int]:
-        """Return the indices of values that differ."""
-        values = enumerate(zip(compiled, graph, slack, strict=True))
-        return [index for index, found in values if _differs(*found, self._tolerance)]
+    def _compare(
+        self, compiled: list[Any], graph: list[Any], disturbed: list[Any] | None = None
+    ) -> list[int]:
+        """Return the indices of values that differ by more than those of a disturbed step."""
+        values = zip(compiled, graph, disturbed or graph, strict=True)
+        return [i for i, each in enumerate(values) if _differs(*each, self._tolerance)]
 
     def _step(self, call: Call, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
         """Run a step; return its results, and the values of these and of the variables after it."""
@@ -340,29 +322,19 @@ class _Verifier:
         return results, [one.numpy() for one in results] + self._state.read()
 
 
-def _differs(found: Any, wanted: Any, slack: float, tolerance: float) -> bool:
+def _differs(found: Any, wanted: Any, disturbed: Any, tolerance: float) -> bool:
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return True
     if not _is_inexact(wanted):
         return not np.array_equal(found, wanted)
-    found, wanted = _wide(found), _wide(wanted)
+    found, wanted, disturbed = _wide(found), _wide(wanted), _wide(disturbed)
     finite = np.isfinite(wanted)
     if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
         return True
-    scale = np.max(np.abs(wanted[finite]), initial=0.0)
-    allowed = tolerance * scale + _SMALLEST + 4 * slack
+    slack = np.abs(disturbed[finite] - wanted[finite])
+    allowed = tolerance * np.max(np.abs(wanted[finite]), initial=0.0) + _SMALLEST
+    allowed += 4 * np.max(slack[np.isfinite(slack)], initial=0.0)
     return not np.all(np.abs(found[finite] - wanted[finite]) <= allowed)
-
-
-def _distances(disturbed: list[Any], graph: list[Any]) -> list[float]:
-    """Return by how much results changed with the input."""
-    distances = []
-    for value, wanted in zip(disturbed, graph, strict=True):
-        apart = 0.0
-        if _is_inexact(wanted):
-            apart = float(np.nanmax(np.abs(_wide(value) - _wide(wanted)), initial=0.0))
-        distances.append(apart if np.isfinite(apart) else 0.0)
-    return distances
 
 
 def _disturb(value: Any, size: float, noise: np.random.Generator) -> Any:

@@ -81,15 +81,15 @@ def covers(wide: Any, narrow: Any) -> bool:
     return step.fits({"form": narrow})
 
 
-def difference(keys: list[str], forms: list[Any], before: list[Any]) -> tuple[str | None, str]:
+def difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
     """Return why a batch does not fit what was traced."""
     for key, form, old in zip(keys, forms, before, strict=True):
         if covers(old, form):
             continue
         if covers(any_size(form), any_size(old)):
-            return None, f"'{key}' {_other_shape(form, old)}"
-        return key, f"'{key}' {_other_value(form, old)}"
-    return None, "something in the batch is not as before"
+            return f"'{key}' {_other_shape(form, old)}"
+        return f"'{key}' {_other_value(form, old)}"
+    return "something in the batch is not as before"
 
 
 def _other_shape(form: Any, old: Any) -> str:

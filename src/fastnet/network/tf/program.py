@@ -1,7 +1,9 @@
-"""When the ops of a plan are traced, which trace a step uses, and why.
+"""Finds the trace for a step, or traces the ops.
 
-A `Program` has the traces for each state of its ops, models and optimizers, which guards tell
-apart. For one state, `_Traces` has a trace for each input signature, or for batches of any size.
+On entry, `Programs` finds the `Program` of the active ops, which finds the traces for the present
+state of its ops, models and optimizers by their guards. In a step, a `TracedStep` of the kernel
+finds the trace for the signature of the batch and calls it. Where there is none, `_Traces` traces
+the ops, for this signature or for batches of any size, and records why.
 """
 
 from __future__ import annotations
@@ -42,8 +44,6 @@ __all__ = ["Programs"]
 # Schedules that alternate between optimizers or frozen layers need not trace again each time.
 _MAX_STATES = 8
 _MANY_TRACES = 8
-# After so many traces in a row that the values of one key caused, there is a warning.
-_MANY_IN_A_ROW = 3
 
 # Records why ops were traced or compiled, the seconds of both, and why they were not compiled.
 Record = Callable[[str, float, float, str | None], None]
@@ -52,6 +52,68 @@ Record = Callable[[str, float, float, str | None], None]
 ActiveItems = tuple[list[int], list[int]]
 # Those of the latest trace of a mode, and its guard.
 Latest = tuple[ActiveItems, TraceGuard | None]
+
+
+class Programs:
+    """The graphs of one network."""
+
+    def __init__(self, options: CompileOptions | None = None) -> None:
+        self.records = Records("as a graph")
+        self.told: Callable[[str, float, float], None] | None = None
+        self._options = options
+        # The state of the current context; there is one at a time.
+        self._state: State = {}
+        self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
+        self._latest: dict[Hashable, Latest] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether steps are to be compiled."""
+        return self._options is not None
+
+    def find(
+        self, context: NetworkContext, replicas: Replicas | None, open_axes: OpenAxes
+    ) -> Program:
+        """Find the graphs of a context: plans of the same ops share them."""
+        plan, state = context.plan, context.state
+        self._state = state
+        returned = plan.kernel.resolution.returned
+        key = (
+            state["mode"],
+            state["warmup"],
+            tuple(map(id, plan.ops)),
+            # `forward` may be assigned, as may the class of an op.
+            tuple(id(getattr(op.forward, "__func__", op.forward)) for op in plan.ops),
+            # What follows from settings is part of the forwards that a program holds.
+            tuple(map(last_resolved, plan.ops)),
+            frozenset(returned.names()),
+            # Reading the keys of ops again creates a new table.
+            id(returned.table),
+            None if replicas is None else id(replicas.strategy),
+        )
+        program = plan.programs.get(key) or self._found.get(key)
+        if program is None:
+            record = partial(self._record, str(state["mode"]))
+            graph = (
+                StepGraph(plan, state) if replicas is None else ReplicaGraph(plan, state, replicas)
+            )
+            program = Program(graph, plan, state, record, self._latest, open_axes, self._options)
+            self._found[key] = program
+        plan.programs[key] = program
+        return program
+
+    def _record(
+        self,
+        mode: str,
+        reason: str,
+        seconds: float,
+        compiling: float,
+        fallback: str | None,
+    ) -> None:
+        context = {"mode": mode, "epoch": self._state["epoch"]}
+        self.records.add(context, reason, seconds, compiling, fallback)
+        if self.told is not None:
+            self.told(reason, seconds, compiling)
 
 
 class Program:
@@ -70,8 +132,6 @@ class Program:
         self.open_axes = open_axes
         self.graph = graph
         self._compiler = None if options is None else self._make_compiler(options)
-        # The keys of which a warning was given.
-        self.warned: set[str] = set()
         self.keys = graph.keys
         self.mode = str(state["mode"])
         self.traced: TraceGuard | None = None
@@ -142,8 +202,7 @@ class Program:
         trace = Trace(caller(concrete, self.graph.explain), forms, outputs, wide)
         if self._compiler is None:
             return trace, None
-        names = [key for key, form in outputs.items() for _ in slots_of(form)]
-        return trace, CompiledStep(self._compiler, concrete, trace, signatures, names, self.graph)
+        return trace, CompiledStep(self._compiler, concrete, trace, signatures, self.graph)
 
 
 class _Traces:
@@ -155,8 +214,6 @@ class _Traces:
         self._program = program
         self._latest: list[Any] | None = None
         self._count = 0
-        # The key whose values caused the latest traces, and how many.
-        self._asking: tuple[str | None, int] = None, 0
         # Axes whose lengths ops must know.
         self._closed: set[Axis] = set()
         self._signatures = Signatures()
@@ -166,7 +223,6 @@ class _Traces:
         started = time.perf_counter()
         exact = [_form_of(*entry) for entry in zip(program.keys, values, strict=True)]
         latest = self._latest
-        key: str | None = None
         change = None if self.guard is None else self.guard.first_change()
         if change:
             # It has changed while the network is open.
@@ -177,7 +233,7 @@ class _Traces:
         elif latest is None:
             reason = program.first_reason()
         else:
-            key, reason = difference(program.keys, exact, latest)
+            reason = difference(program.keys, exact, latest)
         with tracing():
             trace, step, remark = self._trace_widest(exact)
         reason += remark
@@ -194,13 +250,15 @@ class _Traces:
 
         def record() -> None:
             seconds = time.perf_counter() - started
-            compiling, fallback, note = (0.0, None, "") if step is None else step.outcome(reason)
-            program.record(reason + note, seconds - compiling, compiling, fallback)
+            if step is None:
+                program.record(reason, seconds, 0.0, None)
+                return
+            step.reason = reason
+            program.record(reason + step.note, seconds - step.seconds, step.seconds, step.fallback)
 
         _time_first_call(trace, record)
-        for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):
-            if warning:
-                warn(warning)
+        if self._count == _MANY_TRACES:
+            warn(self._describe_many(reason, exact, latest))
         return trace
 
     def _trace_widest(self, exact: list[Any]) -> tuple[Trace, CompiledStep | None, str]:
@@ -269,15 +327,13 @@ class _Traces:
             for axis in allowed.of(key, len(slot.shape))
         }
 
-    def _many(self, reason: str, exact: list[Any], before: list[Any] | None) -> str | None:
-        """Word a warning of many traces, when there are."""
+    def _describe_many(self, reason: str, exact: list[Any], before: list[Any] | None) -> str:
+        """Return the warning that there are many traces, with the way to have fewer."""
         program = self._program
-        if self._count != _MANY_TRACES:
-            return None
         text = (
             f"The ops of mode '{program.mode}' were traced {self._count} times, lastly because "
-            f"{reason}. Each trace takes as long as many steps. network.traces tells of all of "
-            "them."
+            f"{reason}. Each trace takes as long as many steps. Pass values that vary as tensors, "
+            "or leave them out of the inputs of ops. network.traces lists all traces."
         )
         if before is None or not covers(any_size(exact), any_size(before)):
             return text
@@ -289,23 +345,6 @@ class _Traces:
                 more = program.open_axes.with_axis(key, axis)
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
-
-    def _always(self, key: str | None, exact: list[Any], reason: str) -> str | None:
-        """Word a warning of values that are other ones in each step."""
-        program = self._program
-        latest, count = self._asking
-        if key is None or isinstance(exact[program.keys.index(key)], (Slot, Parts)):
-            self._asking = None, 0
-            return None
-        self._asking = key, count + 1 if key == latest else 1
-        if self._asking[1] < _MANY_IN_A_ROW or key in program.warned:
-            return None
-        program.warned.add(key)
-        return (
-            f"The values of '{key}' have asked for {_MANY_IN_A_ROW} traces in a row, lastly "
-            f"because {reason}. Each trace takes as long as many steps. Let what varies be a "
-            "tensor, or leave it out of what ops read."
-        )
 
 
 def _time_first_call(trace: Trace, done: Callable[[], None]) -> None:
@@ -352,65 +391,3 @@ def _first_line(error: Exception) -> str:
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     line = str(text).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-class Programs:
-    """The graphs of one network."""
-
-    def __init__(self, options: CompileOptions | None = None) -> None:
-        self.records = Records("as a graph")
-        self.told: Callable[[str, float, float], None] | None = None
-        self._options = options
-        # The state of the current context; there is one at a time.
-        self._state: State = {}
-        self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
-        self._latest: dict[Hashable, Latest] = {}
-
-    @property
-    def compiles(self) -> bool:
-        """Whether steps are to be compiled."""
-        return self._options is not None
-
-    def find(
-        self, context: NetworkContext, replicas: Replicas | None, open_axes: OpenAxes
-    ) -> Program:
-        """Find the graphs of a context: plans of the same ops share them."""
-        plan, state = context.plan, context.state
-        self._state = state
-        returned = plan.kernel.resolution.returned
-        key = (
-            state["mode"],
-            state["warmup"],
-            tuple(map(id, plan.ops)),
-            # `forward` may be assigned, as may the class of an op.
-            tuple(id(getattr(op.forward, "__func__", op.forward)) for op in plan.ops),
-            # What follows from settings is part of the forwards that a program holds.
-            tuple(map(last_resolved, plan.ops)),
-            frozenset(returned.names()),
-            # Reading the keys of ops again creates a new table.
-            id(returned.table),
-            None if replicas is None else id(replicas.strategy),
-        )
-        program = plan.programs.get(key) or self._found.get(key)
-        if program is None:
-            record = partial(self._record, str(state["mode"]))
-            graph = (
-                StepGraph(plan, state) if replicas is None else ReplicaGraph(plan, state, replicas)
-            )
-            program = Program(graph, plan, state, record, self._latest, open_axes, self._options)
-            self._found[key] = program
-        plan.programs[key] = program
-        return program
-
-    def _record(
-        self,
-        mode: str,
-        reason: str,
-        seconds: float,
-        compiling: float,
-        fallback: str | None,
-    ) -> None:
-        context = {"mode": mode, "epoch": self._state["epoch"]}
-        self.records.add(context, reason, seconds, compiling, fallback)
-        if self.told is not None:
-            self.told(reason, seconds, compiling)

@@ -9,16 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet._execute import BoundPlan
-from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
-from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
+from fastnet.network.tf.step_graph import prepare_optimizers
 from fastnet.types import RunStep
 
 __all__ = ["TFRunner", "check_ops"]
@@ -34,7 +33,7 @@ class TFRunner(Runner):
         self._replicas: Replicas | None = None
 
     def open(self) -> None:
-        """Find the devices and the workers, and let optimizers make their variables."""
+        """Find the devices and the workers."""
         plan, state = self.context.plan, self.context.state
         replicas = self._replicas = Replicas.of(plan.models)
         check_ops(plan, replicas)
@@ -44,9 +43,8 @@ class TFRunner(Runner):
         with tf.init_scope():
             # A tensor, so that another epoch needs no other graph.
             state["epoch"] = tf.constant(state["epoch"], tf.int32)
-            if state["mode"] == "train" or plan.takes_gradients:
-                for model in plan.models:
-                    prepare_optimizer(get_metadata(model, "current_optimizer"), model)
+        if self._is_eager:
+            prepare_optimizers(plan, state)
         if self._is_plain and not plan.takes_gradients:
             state["tape"] = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -14,19 +14,28 @@ from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, map_form
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.tf._internals import autograph_status, trace
-from fastnet.backend.tf._keras_internals import settings_in_variables
 from fastnet.backend.tf.graph import KIND, UNKNOWN, as_graph_code, forget_gradients, source_of
 from fastnet.backend.tf.processes import is_of_several_workers
+from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.replicas import Replicas
 from fastnet.types import Forward, State
 
-__all__ = ["ReplicaGraph", "StepGraph"]
+__all__ = ["ReplicaGraph", "StepGraph", "prepare_optimizers"]
 
 # A graph returns these as they are. The items of containers are looked at one by one.
 _CONSTANTS = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
+
+
+def prepare_optimizers(plan: ExecutionPlan, state: State) -> None:
+    """Let the optimizers that a step uses make their variables."""
+    if state["mode"] == "train" or plan.takes_gradients:
+        # Leave the graph that the program may be tracing.
+        with tf.init_scope():
+            for model in plan.models:
+                prepare_optimizer(get_metadata(model, "current_optimizer"), model)
 
 
 class _NoTensor:
@@ -59,9 +68,11 @@ class StepGraph:
             key: state[key] for key in ("warmup", "mode", "req_grad") if key in state
         }
         self._constant_state["eager"] = False
+        self._prepare = partial(prepare_optimizers, plan, state)
 
     def trace(self, forms: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Trace the ops; return the concrete function and the form of each of its results."""
+        self._prepare()
         outputs: dict[str, Any] = {}
         # tf.function turns AutoGraph off for everything inside, and each op turns it on again.
         self._autograph = autograph_status()
@@ -86,18 +97,6 @@ class StepGraph:
         return concrete, outputs
 
     def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
-        """Trace a function, once if all variables that it makes belong to its models."""
-        captured = _CapturedVariables()
-
-        def run_captured(*args: tf.Tensor) -> Any:
-            with captured.scope():
-                return run(*args)
-
-        concrete = trace(run_captured, specs)
-        optimizers = [get_metadata(model, "current_optimizer") for model in self._models]
-        if captured.are_of(self._models, optimizers):
-            return concrete
-        # An op that makes other variables may make them in each call.
         return trace(run, specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
@@ -208,49 +207,6 @@ class ReplicaGraph(StepGraph):
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
-
-
-class _CapturedVariables:
-    """Makes the variables that a trace asks for at once, outside of its graph.
-
-    `tf.function` traces a function that makes variables a second time, to see that it makes none in
-    later calls. The weights of a model that is built when it first runs, and what its optimizer
-    keeps, are known to be made once: with these one trace will do.
-    """
-
-    def __init__(self) -> None:
-        self.made: list[tf.Variable] = []
-
-    def scope(self) -> Any:
-        """Return the context to trace in."""
-        return tf.variable_creator_scope(self._make)
-
-    def are_of(self, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Return whether all that were made belong to models, or their optimizers."""
-        if not self.made:
-            return True
-        known = {id(one) for model in models for one in _tf_variables(model.variables)}
-        for optimizer in optimizers:
-            variables = getattr(optimizer, "variables", ())
-            known |= set(map(id, _tf_variables(variables() if callable(variables) else variables)))
-            # Settings of Keras 2's legacy optimizers, such as the learning rate.
-            known |= set(map(id, settings_in_variables(optimizer)))
-        return all(id(one) in known for one in self.made)
-
-    def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        value = kwargs.get("initial_value")
-        if not callable(value) and tf.is_tensor(value) and not hasattr(value, "numpy"):
-            # The initial value is a tensor of the graph, so the variable cannot be lifted.
-            return next_creator(**kwargs)
-        with tf.init_scope():
-            variable = next_creator(**{**kwargs, "experimental_enable_variable_lifting": False})
-        self.made.append(variable)
-        return variable
-
-
-def _tf_variables(variables: Iterable[Any]) -> list[Any]:
-    # Keras 3 has variables of its own around those of TensorFlow
-    return [one if isinstance(one, tf.Variable) else one.value for one in variables]
 
 
 def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
