@@ -445,7 +445,9 @@ cdef int is_dataclass(object value) except -1:
 
 # Classes of constants, and of containers, that have no attributes of their own.
 cdef frozenset ATOMS = frozenset([NoneType, bool, int, float, complex, str, bytes, EllipsisType])
-cdef frozenset BARE = ATOMS | {dict, list, tuple, OrderedDict, Counter, ChainMap, UserDict, UserList}
+cdef frozenset BARE = ATOMS.union(
+    [dict, list, tuple, OrderedDict, Counter, ChainMap, UserDict, UserList]
+)
 
 
 def state_of(value):

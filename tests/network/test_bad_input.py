@@ -146,3 +146,10 @@ class TestDesiredKeys:
         with pytest.raises(ValueError, match=r"\['y'\].*un-slices"):
             run(network, batch)
         assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}
+
+
+def test_the_class_of_a_layer_is_to_be_wrapped() -> None:
+    with pytest.raises(
+        AssertionError, match=r"the class Linear, .*ModelOp\(fastnet\.build\(Linear"
+    ):
+        TorchNetwork([torch.nn.Linear])

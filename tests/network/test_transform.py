@@ -193,7 +193,7 @@ class TestForms:
         ],
     )
     def test_no_data(self, network: TorchNetwork, data: Any, name: str) -> None:
-        with pytest.raises(TypeError, match=f"a batch .*, not {name}\\."):
+        with pytest.raises(TypeError, match=rf"a dict of values by key.*(not|got) {name}\."):
             network.transform(data, mode="infer")
         assert is_free(network)
 

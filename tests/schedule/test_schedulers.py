@@ -136,7 +136,7 @@ class TestMap:
         before = dict(epoch_dict)
         calls: list[Any] = []
         scheduler = EpochScheduler(epoch_dict)
-        mapped = scheduler.map(lambda value: calls.append(value) or (value, "mapped"))
+        mapped = map_scheduler(scheduler, lambda value: calls.append(value) or (value, "mapped"))
         for epoch in range(1, 12):
             value = latest(before, epoch)
             assert mapped.get_current_value(epoch) == (None if value is None else (value, "mapped"))
@@ -146,7 +146,7 @@ class TestMap:
 
     def test_repeats(self) -> None:
         values = ["a", None, "a"]
-        mapped = RepeatScheduler(values).map(lambda value: [value])
+        mapped = map_scheduler(RepeatScheduler(values), lambda value: [value])
         assert isinstance(mapped, RepeatScheduler)
         assert mapped.get_all_values() == [["a"], None, ["a"]]
         # The function is called once per entry.
@@ -159,7 +159,7 @@ class TestMap:
                 super().__init__({1: name})
                 self.name = name
 
-        mapped = Named("a").map(str.upper)
+        mapped = map_scheduler(Named("a"), str.upper)
         assert isinstance(mapped, Named)
         assert mapped.name == "a"
         assert mapped.get_current_value(1) == "A"
@@ -172,7 +172,7 @@ class TestMap:
 
     def test_one_object_is_mapped_once(self) -> None:
         value = object()
-        mapped = EvenOdd(value, value).map(lambda _: object())
+        mapped = map_scheduler(EvenOdd(value, value), lambda _: object())
         assert mapped.get_current_value(1) is mapped.get_current_value(2)
 
     def test_equal_values(self) -> None:
@@ -180,7 +180,7 @@ class TestMap:
             def get_current_value(self, epoch: int) -> Any:
                 return [epoch % 2]
 
-        mapped = Fresh([0], [1]).map(lambda value: value[0] * 10)
+        mapped = map_scheduler(Fresh([0], [1]), lambda value: value[0] * 10)
         assert [mapped.get_current_value(epoch) for epoch in (1, 2)] == [10, 0]
 
     def test_values_that_were_not_listed(self) -> None:
@@ -188,14 +188,6 @@ class TestMap:
             def get_all_values(self) -> list[Any]:
                 return [self.even]
 
-        mapped = Secretive("even", "odd").map(str.upper)
+        mapped = map_scheduler(Secretive("even", "odd"), str.upper)
         with pytest.raises(ValueError, match=r"Secretive.*'odd' in epoch 1.*get_all_values"):
             mapped.get_current_value(1)
-
-    def test_schedulers_of_fastestimator(self) -> None:
-        source = Foreign(epoch_dict={2: "a"})
-        mapped = map_scheduler(source, str.upper)
-        assert [mapped.get_current_value(epoch) for epoch in (1, 2)] == [None, "A"]
-        assert source.epoch_dict == {2: "a"}
-        mapped = map_scheduler(Foreign(repeat_list=["a", "b"]), str.upper)
-        assert [mapped.get_current_value(epoch) for epoch in (1, 2)] == ["A", "B"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
+from fastnet.errors import not_a_batch
 from fastnet.network.context import (
     NetworkContext,
     Runner,
@@ -30,7 +31,6 @@ from fastnet.network.validation import (
     check_items,
     check_names,
     collect_models,
-    not_a_batch,
 )
 from fastnet.op.settings import resolve_settings
 from fastnet.schedule import get_current_items
@@ -48,22 +48,22 @@ __all__ = ["BaseNetwork"]
 
 
 class BaseNetwork(Value):
-    """A graph of ops over a batch, opened for a mode and an epoch, then run a step at a time.
+    """A graph of ops over a batch, entered for a mode and an epoch and then run step by step.
 
     Args:
         target_type: The framework, "torch" or "tf".
         device: The device that ops run on (torch only).
-        ops: The ops, in order; None, and schedulers of ops, may be among them.
-        postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
-        slicers: What cuts a batch into minibatches and joins their results.
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        postprocessing: Ops on whole batches of numpy arrays, which run on the CPU after the rest.
+        slicers: Slicers, which cut a batch into minibatches and join their results.
 
     Attributes:
         ops: The ops and schedulers, without Nones.
         postprocessing: The postprocessing ops and schedulers, without Nones.
         slicers: The slicers and schedulers, without Nones.
-        models: The models that any op holds.
-        mixed_precision: What the models compute in where it is safe: False for float32, "float16",
-            "bfloat16", or True for what is usual on the device.
+        models: The models of the ops.
+        mixed_precision: The compute precision of the models: False for float32, "float16",
+            "bfloat16", or True for the default of the device.
 
     Raises:
         AssertionError: If an item is not an op, postprocessing op or slicer, or if two models have
@@ -102,12 +102,12 @@ class BaseNetwork(Value):
 
     def _begin(self) -> None:
         """Set the attributes that copies do not share."""
-        # Held while `_context` changes, which is None unless the network is open, or its `run`.
+        # Held while `_context` or its `run` changes. `_context` is None unless the network is open.
         self._mutex = threading.Lock()
         self._context: NetworkContext | None = None
-        # What this thread has configured and not entered yet.
+        # Holds the context that this thread has configured and not entered yet.
         self._configured = threading.local()
-        # What times the network while it is profiled.
+        # Times the network while it is profiled.
         self._meter: Meter | None = None
 
     @cached_property
@@ -116,18 +116,18 @@ class BaseNetwork(Value):
         return PlanCache(self)
 
     def _first_deferred(self, ops: list[Any]) -> int:
-        """Return the index from which on updates wait until after the last op."""
+        """Return the index of the first op whose updates are deferred."""
         return len(ops)
 
     def _handling(self) -> Handling:
-        """Return what is done to values on their way, and around ops."""
+        """Return how values are converted and moved, and the settings around ops."""
         return Handling()
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         """Reject ops that cannot run where the network is opened."""
 
     def _make_runner(self, context: NetworkContext) -> Runner:
-        """Create what runs the steps of a context."""
+        """Create the runner of a context."""
         return Runner(context)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
@@ -360,7 +360,7 @@ class BaseNetwork(Value):
         return set().union(*[op.get_fe_loss_keys() for op in ops])
 
     def get_scheduled_items(self, mode: str) -> list[Any]:
-        """List what may change with the epoch.
+        """List the items and optimizers that may change with the epoch.
 
         Args:
             mode: The mode; optimizers count in "train" only.
@@ -434,7 +434,7 @@ class BaseNetwork(Value):
             op.build(framework=self.target_type, device=self.device)
 
     def _collect_models(self) -> None:
-        """List the models that the ops hold now, and refuse those that cannot be together."""
+        """List the current models of the ops, and check that they fit together."""
         models = collect_models(self.ops)
         check_names(models)
         self.mixed_precision = agree_on_precision(models)
@@ -453,7 +453,7 @@ class BaseNetwork(Value):
         start_context(self, context)
 
     def _measure_with(self, meter: Meter | None) -> None:
-        """Time the network from now on, or no longer; an open network goes on."""
+        """Time the network, also while it is open, or stop doing so."""
         self._meter = meter
         with self._mutex:
             if self._context is not None and hasattr(self._context.runner, "bound"):
@@ -483,7 +483,7 @@ class BaseNetwork(Value):
         return {key: to_tensor(value, self.target_type) for key, value in data.items()}
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
-        """Run a batch of `transform`; return what was written over what was read."""
+        """Run a batch of `transform`; return the outputs over the batch's entries."""
         result = self.run_step(batch)
         plan = self._plan()
         if plan is None or plan.slicers:

@@ -1,8 +1,7 @@
-"""One use of a network: what it runs, in which state, and what runs its steps.
+"""Contexts of open networks.
 
-`open_context` is the whole way from `network(mode="train", epoch=1)` to a context that can be
-entered: validate the arguments, find or build the execution plan, make the framework's runner.
-`start_context` is what entering it does, `NetworkContext.close` what leaving it does.
+`open_context` validates the arguments of `network(mode="train", epoch=1)`, finds or builds the
+execution plan and makes the runner. `start_context` enters it; `NetworkContext.close` leaves it.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _around_step(runner: Runner, target_type: str, meter: StepMeter | None) -> R
     plan = runner.context.plan
     run, wait = runner.step(meter), runner.synchronizer()
     if plan.slicers:
-        run = sliced(run, runner.slicers(), wait, meter)
+        run = sliced(run, plan.slicers, wait, meter)
     elif wait is not None:
         run = waiting(run, wait, meter)
     if plan.postprocessing:
@@ -262,10 +261,6 @@ class Runner:
     def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that waits for queued copies, or None where there are none."""
         return None
-
-    def slicers(self) -> list[Any]:
-        """Return the active slicers, for the batches that the steps run on."""
-        return self.context.plan.slicers
 
     def merge_replicas(self, run: RunStep) -> RunStep:
         """Return a step whose results are merged over all replicas."""

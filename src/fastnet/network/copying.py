@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import copyreg
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.model_metadata import note_new_models
-from fastnet.op.op import Op
+from fastnet.op.op import with_inner_ops
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer
 
@@ -89,10 +90,6 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
 
 
 def _all_items(network: Any) -> Iterator[Any]:
-    """Yield the ops, slicers and schedulers of a network, and then those that they contain."""
+    """Iterate over the ops, slicers and schedulers of a network, and then over their contents."""
     items = [*network.ops, *network.postprocessing, *network.slicers]
-    yield from items
-    items = get_current_items(items)
-    for item in items:
-        yield item
-        items += item.inner_ops() if isinstance(item, Op) else ()
+    return chain(items, with_inner_ops(get_current_items(items)))

@@ -58,5 +58,4 @@ def _describe_compilation(network: Any, mode: str) -> str:
     fallbacks = [trace.fallback for trace in traces if trace.fallback is not None]
     if not fallbacks:
         return f"are compiled, which took {sum(one.compile_seconds for one in traces):.1f} s"
-    is_partly = len(fallbacks) < len(traces)
-    return f"are {'partly' if is_partly else 'not'} compiled: {fallbacks[-1]}"
+    return f"are {'partly' if len(fallbacks) < len(traces) else 'not'} compiled: {fallbacks[-1]}"

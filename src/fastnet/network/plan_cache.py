@@ -32,21 +32,18 @@ from fastnet.util import to_list
 
 __all__ = ["MAX_PLANS", "ExecutionPlan", "Handling", "PlanCache", "Setting"]
 
-# Schedulers that create new ops in every epoch, or requests with ever-changing desired keys, must
-# not exhaust the memory.
+# Bounds the memory where schedulers create new ops, or desired keys change, in every epoch.
 MAX_PLANS = 64
 
 Lists = tuple[list[Any], list[Any], list[Any]]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
-Adopt = tuple[type, NestMap, NestMap]
-Specs = tuple[list[Any], list[Any], list[Any]]
 
 
 class Handling(NamedTuple):
     """Framework-specific processing of the values of a step, and settings for its ops."""
 
     # Converts foreign tensors and arrays on their way in.
-    adopt: Adopt | None = None
+    adopt: tuple[type, NestMap, NestMap] | None = None
     # Applied to values on their way in, after that, and on their way out.
     move: NestMap | None = None
     release: NestMap | None = None
@@ -68,7 +65,7 @@ class ExecutionPlan:
     takes_gradients: bool
     # The values of the schedulers, kept alive since plans are found by their identity.
     scheduled: tuple[Any, ...]
-    selected: Specs
+    selected: Lists
     table: KeyTable
     # What the kernel calls for each op.
     forwards: list[Forward]
@@ -157,7 +154,8 @@ class PlanCache:
             return self._items
 
     def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
-        is_new = self._is_stale or bool(scheduled) or not items.hold(lists)
+        is_same = all(map(same_items, lists, items.contents))
+        is_new = self._is_stale or bool(scheduled) or not is_same
         if not is_new and not items.have_outdated():
             items.renew(lists)
             return items
@@ -288,10 +286,6 @@ class _Items:
         self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
         self.lists = lists
 
-    def hold(self, lists: Lists) -> bool:
-        """Return whether these lists hold the items, in the same order."""
-        return all(map(same_items, lists, self.contents))
-
     def are_unchanged(self, lists: Lists) -> bool:
         """Return whether a network has the same lists, of items that are as they were read."""
         return (
@@ -317,7 +311,7 @@ class _Items:
         is_resolved = last_resolved(op) is self._resolved[id(op)] and not changed_settings(op)
         return not (is_resolved and _is_current(spec))
 
-    def select(self, mode: str, ds_id: str | None, scheduled: tuple[Any, ...]) -> Specs:
+    def select(self, mode: str, ds_id: str | None, scheduled: tuple[Any, ...]) -> Lists:
         """Return the specs of the ops, postprocessing ops and slicers that are active."""
         entries = self._entries
         if self.schedulers:

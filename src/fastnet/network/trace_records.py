@@ -53,21 +53,6 @@ class Records:
         self._instead = instead
         self._warned: set[str] = set()
         self._part: str | None = None
-        self._is_summarized = False
-
-    def summarize(self) -> None:
-        """Print once what was compiled, to the standard error, if it took over two seconds."""
-        compiled = [one for one in self.kept if one.compile_seconds and not one.fallback]
-        seconds = sum(one.seconds + one.compile_seconds for one in self.kept)
-        if self._is_summarized or seconds < 2.0 or sys.stderr is None or not is_main():
-            return
-        self._is_summarized = True
-        fallbacks = [one for one in self.kept if one.fallback]
-        print(
-            f"fastnet: compiled {len(compiled)} programs in {seconds:.0f} s, {len(fallbacks)} "
-            "fallbacks; see network.traces",
-            file=sys.stderr,
-        )
 
     def of(self, part: str) -> Records:
         """Return an object that adds records about a part of a step to the same list."""
@@ -93,8 +78,8 @@ class Records:
             self._warned.add(fallback)
             warn(
                 f"{self._part or 'Steps'} of mode '{mode}' run {self._instead}, and not as one "
-                f"compiled program: {fallback}. network.traces tells of all such reasons; open the "
-                "network with eager=True, or make it without `compile`, to have no such warning."
+                f"compiled program: {fallback}. network.traces lists all such reasons. Enter the "
+                "network with eager=True, or make it without `compile`, to avoid this warning."
             )
 
 

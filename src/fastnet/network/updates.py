@@ -8,7 +8,7 @@ from typing import Any
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.model_update import CLIP_SETTINGS
 from fastnet.errors import describe_op
-from fastnet.op.op import bind_forward
+from fastnet.op.op import bind_forward, with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward
@@ -54,12 +54,8 @@ def bind_updates(
 
 
 def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
-    """Yield the UpdateOps among ops, and inside of them."""
-    for op in ops:
-        if isinstance(op, UpdateOp):
-            yield op
-        elif hasattr(op, "inner_ops"):
-            yield from updates_in(op.inner_ops())
+    """Return the UpdateOps among ops, and inside of them."""
+    return (op for op in with_inner_ops(ops) if isinstance(op, UpdateOp))
 
 
 def _followers_of(ops: Sequence[Any], updating: Sequence[Any]) -> dict[int, list[Any]]:

@@ -33,7 +33,6 @@ __all__ = [
     "check_names",
     "collect_models",
     "describe_inactive_writer",
-    "not_a_batch",
 ]
 
 
@@ -95,20 +94,14 @@ def _wrong_item(
     lacking = missing_attributes(item, attributes)
     if isinstance(item, type):
         shown, advice = f"the class {item.__name__}", f"Pass an instance: {item.__name__}(...)."
+        if {base.__name__ for base in item.__mro__} & {"Module", "Layer"}:
+            advice = f"Wrap it: ModelOp(fastnet.build({item.__name__}, ...), inputs=..., ...)."
     elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
         advice = "Its __init__ does not call super().__init__(...), which sets its keys and modes."
     elif advice is None:
         lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
         advice = f"Pass {needed}, or an object with the same attributes{lacks}."
     return AssertionError(f"The network's {noun} {index} is {shown}, not {needed}. {advice}")
-
-
-def not_a_batch(data: object) -> TypeError:
-    """Return the error for something that `transform` cannot take."""
-    return TypeError(
-        "Pass a batch (a dict of values by key), an iterable of batches, or a pipeline that is "
-        f"called and entered to give one, not {type(data).__name__}.{advise_on_batch(data)}"
-    )
 
 
 def check_batches(data: Any, caller: str) -> None:
@@ -121,7 +114,10 @@ def check_batches(data: Any, caller: str) -> None:
             "StackDataset(**data), 32)` or `tf.data.Dataset.from_tensor_slices(data).batch(32)`."
         )
     if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
-        raise not_a_batch(data)
+        raise TypeError(
+            "Pass an iterable of batches, each a dict of values by key, or a pipeline that is "
+            f"called and entered to give one, not {type(data).__name__}.{advise_on_batch(data)}"
+        )
 
 
 def collect_models(ops: Any) -> list[Model]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
@@ -20,6 +20,7 @@ __all__ = [
     "is_delete",
     "is_overridden",
     "takes_gradients",
+    "with_inner_ops",
     "write_outputs_by_op",
 ]
 
@@ -214,6 +215,14 @@ def is_delete(op: object) -> bool:
     if flag is not None:
         return bool(flag)
     return any(base.__name__ == "Delete" for base in type(op).__mro__)
+
+
+def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:
+    """Yield ops, each followed by the ops inside of it."""
+    for op in ops:
+        yield op
+        if hasattr(op, "inner_ops"):
+            yield from with_inner_ops(op.inner_ops())
 
 
 def takes_gradients(op: Any) -> bool:

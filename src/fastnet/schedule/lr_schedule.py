@@ -44,14 +44,11 @@ def cosine_decay(
     if time < start:
         return init_lr * time / start if warmup else init_lr
 
-    step = time - start + 1
+    step: float = time - start + 1
+    length = cycle_length
     if cycle_multiplier == 1:
-        cycle = math.ceil(step / cycle_length) - 1
-        cycle_start: float = cycle * cycle_length
-    else:
-        # The lengths of the cycles are a geometric series.
-        growth = step * (cycle_multiplier - 1) / cycle_length + 1
-        cycle = math.ceil(math.log(growth) / math.log(cycle_multiplier)) - 1
-        cycle_start = cycle_length * (cycle_multiplier**cycle - 1) / (cycle_multiplier - 1)
-    progress = (step - cycle_start) / (cycle_length * cycle_multiplier**cycle)
-    return (init_lr - min_lr) / 2 * math.cos(progress * math.pi) + (init_lr + min_lr) / 2
+        step -= (math.ceil(step / length) - 1) * length
+    while step > length:
+        step -= length
+        length *= cycle_multiplier
+    return (init_lr - min_lr) / 2 * math.cos(step / length * math.pi) + (init_lr + min_lr) / 2

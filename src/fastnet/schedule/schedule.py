@@ -51,18 +51,6 @@ class Scheduler(Generic[T]):
         """
         raise NotImplementedError(f"{type(self).__name__} must define get_all_values.")
 
-    def map(self, fn: Callable[[T], U]) -> Scheduler[U]:
-        """Return a scheduler with a function applied to each value.
-
-        Args:
-            fn: Converts a value. It is called once per value, immediately, and never with None,
-                which stays None.
-
-        Returns:
-            A new scheduler. This one is not changed.
-        """
-        return map_scheduler(self, fn)
-
 
 class EpochScheduler(Scheduler[T]):
     """A scheduler that changes its value at given epochs.
@@ -77,8 +65,6 @@ class EpochScheduler(Scheduler[T]):
     >>> schedule = EpochScheduler({1: "a", 3: None, 100: "b"})
     >>> [schedule.get_current_value(epoch) for epoch in (1, 2, 3, 99, 100, 1000)]
     ['a', 'a', None, None, 'b', 'b']
-    >>> schedule.map(str.upper).get_all_values()
-    ['A', None, 'B']
     >>> schedule
     EpochScheduler({1: 'a', 3: None, 100: 'b'})
     """
@@ -175,37 +161,30 @@ class _MappedScheduler(Scheduler[U]):
     def _lookup(self, value: Any, when: str = "") -> U | None:
         if value is None:
             return None
-        found = [mapped for known, mapped in self._mapped if value is known]
-        found = found or [mapped for known, mapped in self._mapped if value == known]
-        if not found:
-            raise ValueError(
-                f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
-                "get_all_values did not list when it was mapped. List every value there."
-            )
-        return found[0]
+        for known, mapped in self._mapped:
+            if value is known or value == known:
+                return mapped
+        raise ValueError(
+            f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
+            "get_all_values did not list when it was mapped. List every value there."
+        )
 
 
-def map_scheduler(scheduler: Any, fn: Callable[[Any], U]) -> Scheduler[U]:
+def map_scheduler(scheduler: Any, fn: Callable[[Any], Any]) -> Any:
     """Return any scheduler, such as one of FastEstimator's, with a function applied to each value.
 
     >>> map_scheduler(RepeatScheduler(["a", None]), str.upper).get_all_values()
     ['A', None]
     """
-    if not isinstance(scheduler, Scheduler):
-        if isinstance(getattr(scheduler, "epoch_dict", None), dict):
-            scheduler = EpochScheduler(scheduler.epoch_dict)
-        elif isinstance(getattr(scheduler, "repeat_list", None), list):
-            scheduler = RepeatScheduler(scheduler.repeat_list)
-    if not isinstance(scheduler, (EpochScheduler, RepeatScheduler)):
-        return _MappedScheduler(scheduler, fn)
-    mapped: Any = copy.copy(scheduler)
-    if isinstance(scheduler, EpochScheduler):
+    mapped = copy.copy(scheduler)
+    if isinstance(getattr(scheduler, "epoch_dict", None), dict):
         values = scheduler.epoch_dict.items()
         mapped.epoch_dict = {key: None if one is None else fn(one) for key, one in values}
-    else:
+    elif isinstance(getattr(scheduler, "repeat_list", None), list):
         mapped.repeat_list = [None if one is None else fn(one) for one in scheduler.repeat_list]
-    result: Scheduler[U] = mapped
-    return result
+    else:
+        mapped = _MappedScheduler(scheduler, fn)
+    return mapped
 
 
 def get_current_items(
@@ -246,13 +225,12 @@ def get_current_items(
             candidates = item.get_all_values()
         else:
             candidates = (item.get_current_value(epoch),)
-        for candidate in candidates:
-            if (
-                is_given(candidate)
-                and _runs_in(getattr(candidate, "mode", None), modes)
-                and _runs_for(getattr(candidate, "ds_id", None), ds_ids)
-            ):
-                selected.append(candidate)
+        selected += [
+            one
+            for one in filter(is_given, candidates)
+            if _runs_in(getattr(one, "mode", None), modes)
+            and _runs_for(getattr(one, "ds_id", None), ds_ids)
+        ]
     return selected
 
 

@@ -61,8 +61,7 @@ class AxisSlicer(Slicer):
                 f"AxisSlicer cuts {self.slice_inputs} along axis {self.axis}, but got data of "
                 f"shape {shape}, which has no such axis."
             )
-        pieces: list[Any] = tensors.slices_along(batch, self.axis)
-        return pieces
+        return list(tensors.slices_along(batch, self.axis))
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
         tensors = backend_of(slices[0])

@@ -38,18 +38,12 @@ class MeanUnslicer(Slicer):
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
         tensors = backend_of(slices[0])
-        if tensors.is_integral(slices[0]):
-            if hasattr(tensors, "to_numpy"):
-                # TensorFlow does not add tensors of different types, so numpy averages them.
-                arrays = tuple(tensors.to_numpy(piece) for piece in slices)
-                return tensors.from_numpy(self._unslice_batch(arrays, key), slices[0])
-            # Not in place, so that the sum becomes a float if one of the slices is.
-            total = tensors.zeros_like(slices[0], "int64")
-            for piece in slices:
-                total = total + piece
-            return total / len(slices)
-        total = tensors.zeros_like(slices[0], None)
+        is_integral = tensors.is_integral(slices[0])
+        if is_integral and hasattr(tensors, "to_numpy"):
+            # TensorFlow does not add tensors of different types, so numpy averages them.
+            arrays = tuple(tensors.to_numpy(piece) for piece in slices)
+            return tensors.from_numpy(self._unslice_batch(arrays, key), slices[0])
+        total = tensors.zeros_like(slices[0], "int64" if is_integral else None)
         for piece in slices:
-            total += piece
-        total /= len(slices)
-        return total
+            total = total + piece
+        return total / len(slices)

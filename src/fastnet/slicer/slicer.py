@@ -60,8 +60,9 @@ class Slicer:
     ) -> None:
         if isinstance(unslice, tuple) and not unslice:
             unslice = slice
-        self._put_names(slice, unslice, mode, ds_id)
-        self.minibatch_size = 0
+        self.slice_inputs, self.unslice_inputs = to_list(slice), to_list(unslice)
+        self.mode, self.ds_id = to_set(mode), to_set(ds_id)
+        self.resolve_settings()
 
     def __repr__(self) -> str:
         cut, joined = (
@@ -70,16 +71,13 @@ class Slicer:
         return format_repr(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check the keys, modes and dataset ids again after they have changed."""
-        self._put_names(self.slice_inputs, self.unslice_inputs, self.mode, self.ds_id)
-
-    def _put_names(self, slice: Any, unslice: Any, mode: Any, ds_id: Any) -> None:
+        """Check the keys, modes and dataset ids, also after they have changed."""
         name = type(self).__name__
         try:
-            self.slice_inputs = list(check_io_names(to_list(slice)))
-            self.unslice_inputs = list(check_io_names(to_list(unslice)))
-            self.mode = set(parse_modes(to_set(mode)))
-            self.ds_id = set(check_ds_id(to_set(ds_id)))
+            self.slice_inputs = list(check_io_names(to_list(self.slice_inputs)))
+            self.unslice_inputs = list(check_io_names(to_list(self.unslice_inputs)))
+            self.mode = set(parse_modes(to_set(self.mode)))
+            self.ds_id = set(check_ds_id(to_set(self.ds_id)))
         except (AssertionError, TypeError) as error:
             raise type(error)(f"{name}: {error}") from None
         if not self.slice_inputs and not self.unslice_inputs:

@@ -22,18 +22,14 @@ __all__ = ["SlidingSlicer"]
 PAD_MODES = ("drop", "partial", "constant", "nopad", "mirror")
 UNSLICE_MODES = ("sum", "avg")
 
-_RULE = "a positive int, or -1 for an axis that is not cut"
+Shape = tuple[int, ...]
 
 
 class _LastShapes(threading.local):
-    """The shapes that each slicer cut last, by key, with None for the shape of the last value.
-
-    They are stored per thread because networks in several threads may share a slicer.
-    """
+    """The shapes that each slicer cut last in this thread, by key, and by None for the last key."""
 
     def __init__(self) -> None:
-        self.of: WeakKeyDictionary[SlidingSlicer, dict[str | None, tuple[int, ...]]]
-        self.of = WeakKeyDictionary()
+        self.of: WeakKeyDictionary[SlidingSlicer, dict[str | None, Shape]] = WeakKeyDictionary()
 
 
 _shapes = _LastShapes()
@@ -102,11 +98,8 @@ class SlidingSlicer(Slicer):
     ) -> None:
         super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
         window = self.window_size = list(to_list(window_size))
-        if not window:
-            raise AssertionError(
-                "SlidingSlicer needs a window_size: a length for each axis of the data, or -1."
-            )
-        self._check_lengths("window_size", window, lambda n, _: n > 0 or n == -1, _RULE)
+        rule = "a positive int, or -1 for an axis that is not cut"
+        self._check_lengths("window_size", window, lambda n, _: n > 0 or n == -1, rule)
         if isinstance(strides, int):
             strides = [0 if length == -1 else strides for length in window]
         self.strides = list(to_list(strides)) or [max(length, 0) for length in window]
@@ -128,7 +121,7 @@ class SlidingSlicer(Slicer):
         self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
         if self._fixed_shape is not None:
             given = list(self._fixed_shape)
-            self._check_lengths("unslice_shape", given, lambda n, w: n > 0 or n == w == -1, _RULE)
+            self._check_lengths("unslice_shape", given, lambda n, w: n > 0 or n == w == -1, rule)
         elif self.unslice_inputs and not self.slice_inputs:
             raise AssertionError(
                 f"SlidingSlicer un-slices {self.unslice_inputs} but slices nothing, so the shape "
@@ -141,22 +134,13 @@ class SlidingSlicer(Slicer):
     def _check_lengths(
         self, name: str, lengths: list[Any], is_valid: Callable[[int, int], bool], rule: str
     ) -> None:
-        if len(lengths) != len(self.window_size):
+        pairs = list(zip(lengths, self.window_size, strict=False))
+        is_complete = len(lengths) == len(self.window_size) > 0
+        if not is_complete or not all(isinstance(n, int) and is_valid(n, w) for n, w in pairs):
             raise AssertionError(
-                f"SlidingSlicer's {name} and window_size must have the same number of axes, but "
-                f"got {lengths} and {self.window_size}."
+                f"SlidingSlicer has {name}={shorten(lengths)} and window_size={self.window_size}. "
+                f"Pass {rule} for each axis of the data."
             )
-        for length, window_length in zip(lengths, self.window_size, strict=True):
-            if not isinstance(length, int) or not is_valid(length, window_length):
-                raise AssertionError(
-                    f"Each length of SlidingSlicer's {name} must be {rule}, but got "
-                    f"{shorten(length)} in {lengths}, for windows of {self.window_size}."
-                )
-
-    @property
-    def static_unslice_shape(self) -> bool:
-        """Whether `unslice_shape` was given."""
-        return self._fixed_shape is not None
 
     @property
     def unslice_shape(self) -> list[int] | None:
@@ -168,9 +152,11 @@ class SlidingSlicer(Slicer):
         """Cut the values of `slice_inputs` into windows, and remember their shapes."""
         pieces = super().slice_batches(batches)
         if self.unslice_inputs and self._fixed_shape is None:
-            shapes = _shapes.of[self]
-            for key, batch in zip(self.slice_inputs, batches, strict=True):
-                shapes[key] = _shape_of(batch)
+            shapes = list(map(_shape_of, batches))
+            _shapes.of[self] = {
+                None: shapes[-1],
+                **dict(zip(self.slice_inputs, shapes, strict=True)),
+            }
         return pieces
 
     def _slice_batch(self, batch: Any) -> list[Any]:
@@ -181,8 +167,6 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer slices {self.slice_inputs} by the window_size {self.window_size}, "
                 f"but got data of shape {list(shape)}. Give a length for each axis, or -1."
             )
-        if self.unslice_inputs and self._fixed_shape is None:
-            _shapes.of[self] = {None: shape}
         tiling = self._tiling(shape, tensors)
         padded = tensors.pad_ends(batch, tiling.padding, self.pad_mode == "mirror", self.pad_val)
         pieces = [padded[cut] for cut in tiling.cuts]
@@ -213,7 +197,7 @@ class SlidingSlicer(Slicer):
         arrays = tuple(tensors.to_numpy(piece) for piece in slices)
         return tensors.from_numpy(self._join(arrays, key, shape, tiling), slices[0])
 
-    def _fill_shape(self, shape: tuple[int, ...], piece: tuple[int, ...]) -> tuple[int, ...]:
+    def _fill_shape(self, shape: Shape, piece: Shape) -> Shape:
         """Replace each -1 of a shape by the length of that axis in a piece."""
         lengths = list(piece)
         for axis in self.auto_squeeze:
@@ -224,19 +208,9 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer's unslice_shape is {list(shape)}, but it got a slice of shape "
                 f"{list(piece)}. Un-slice keys with as many axes."
             )
-        return tuple(
-            length if size == -1 else size for size, length in zip(shape, lengths, strict=True)
-        )
+        return tuple(own if one == -1 else one for one, own in zip(shape, lengths, strict=True))
 
-    def _join(
-        self, slices: tuple[Any, ...], key: str, shape: tuple[int, ...], tiling: Tiling
-    ) -> Any:
-        # Arrays of strings and objects have these kinds.
-        if getattr(slices[0].dtype, "kind", "f") in "OSU":
-            raise TypeError(
-                f"SlidingSlicer cannot un-slice '{key}': its slices are of type "
-                f"{slices[0].dtype}, not numbers. Leave the key out of `unslice`."
-            )
+    def _join(self, slices: tuple[Any, ...], key: str, shape: Shape, tiling: Tiling) -> Any:
         tensors = backend_of(slices[0])
         padded = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
         average = self.unslice_mode == "avg"
@@ -257,64 +231,46 @@ class SlidingSlicer(Slicer):
         if any(tiling.padding):
             merged = merged[tuple(slice(size) for size in shape)]
         if average and any(counts is not None for counts in tiling.coverage):
-            merged /= tensors.from_numpy(_window_counts(tiling), merged)
+            one = np.ones(1, "float32")
+            counts = [one if each is None else np.maximum(each, one) for each in tiling.coverage]
+            merged /= tensors.from_numpy(functools.reduce(np.multiply.outer, counts), merged)
         if self.pad_val != 0:
-            for axis, counts in enumerate(tiling.coverage):
-                if counts is not None and 0 in counts:
-                    gaps = np.flatnonzero(counts == 0).tolist()
+            for axis, covered in enumerate(tiling.coverage):
+                if covered is not None and 0 in covered:
+                    gaps = np.flatnonzero(covered == 0).tolist()
                     merged[(slice(None),) * axis + (gaps,)] = self.pad_val
         return merged
 
-    def _target_shape(self, key: str | None) -> tuple[int, ...] | None:
+    def _target_shape(self, key: str | None) -> Shape | None:
         if self._fixed_shape is not None:
             return self._fixed_shape
         shapes = _shapes.of.get(self, {})
         return shapes.get(key, shapes.get(None))
 
-    def _tiling(self, shape: tuple[int, ...], tensors: Any) -> Tiling:
-        return tile(
-            shape,
-            tuple(self.window_size),
-            tuple(self.strides),
-            self.pad_mode,
-            mirrored_from=0 if getattr(tensors, "CHANNELS_LAST", False) else 2,
-        )
+    def _tiling(self, shape: Shape, tensors: Any) -> Tiling:
+        mirrored_from = 0 if getattr(tensors, "CHANNELS_LAST", False) else 2
+        window, strides = tuple(self.window_size), tuple(self.strides)
+        return tile(shape, window, strides, self.pad_mode, mirrored_from)
 
 
-def _shape_of(tensor: Any) -> tuple[int, ...]:
+def _shape_of(tensor: Any) -> Shape:
     return tuple(backend_of(tensor).get_shape(tensor))
-
-
-def _window_counts(tiling: Tiling) -> NDArray[Any]:
-    """Return the number of windows over each element, broadcastable, and 1 in gaps."""
-    per_axis = [
-        np.ones(1, "float32") if counts is None else np.maximum(counts, 1)
-        for counts in tiling.coverage
-    ]
-    counts: NDArray[Any] = functools.reduce(np.multiply.outer, per_axis)
-    return counts
 
 
 class Tiling(NamedTuple):
     """The windows over data of one shape."""
 
+    # For each window, a slice for each axis, which may end past the data.
     cuts: tuple[tuple[slice, ...], ...]
-    """For each window, a slice for each axis, which may end past the data. The last axis varies
-    fastest.
-    """
-    padding: tuple[int, ...]
-    """For each axis, the padding at its end that the windows need."""
+    # For each axis, the padding at its end that the windows need.
+    padding: Shape
+    # For each axis, the number of windows over each index, or None where it is always one.
     coverage: tuple[NDArray[Any] | None, ...]
-    """For each axis, the number of windows over each index, or None where it is always one."""
 
 
 @functools.lru_cache(maxsize=256)
 def tile(
-    shape: tuple[int, ...],
-    window: tuple[int, ...],
-    strides: tuple[int, ...],
-    pad_mode: str,
-    mirrored_from: int = 2,
+    shape: Shape, window: Shape, strides: Shape, pad_mode: str, mirrored_from: int = 2
 ) -> Tiling:
     """Place windows over a shape. "mirror" pads the axes from `mirrored_from` on.
 

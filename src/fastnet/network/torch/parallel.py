@@ -14,7 +14,7 @@ from fastnet.distributed import require_same_plans
 from fastnet.errors import describe_op, shorten
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.op.op import takes_gradients
+from fastnet.op.op import takes_gradients, with_inner_ops
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 
@@ -39,7 +39,7 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
 
 def require_engines(plan: ExecutionPlan) -> None:
     """Raise a ValueError for an update that would leave each process with other weights."""
-    for op in _flatten(plan.ops):
+    for op in with_inner_ops(plan.ops):
         if not isinstance(op, UpdateOp) or op.gradients is not None:
             continue
         if engine_of(op.model) is None and not get_metadata(op.model, "fe_alone"):
@@ -82,7 +82,7 @@ def _describe(context: NetworkContext, models: Sequence[Model]) -> Iterator[str]
     state, plan = context.state, context.plan
     yield f"mode '{state['mode']}', epoch {state['epoch']}"
     for index, op in enumerate(plan.ops):
-        for inner in _flatten([op]):
+        for inner in with_inner_ops([op]):
             names = sorted(map(name_of, _models_of(inner)))
             settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
@@ -102,10 +102,3 @@ def _describe(context: NetworkContext, models: Sequence[Model]) -> Iterator[str]
 
 def _models_of(op: Any) -> Iterable[Model]:
     return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
-
-
-def _flatten(ops: Iterable[Any]) -> Iterator[Any]:
-    """Yield ops, each after the ops inside it."""
-    for op in ops:
-        yield from _flatten(op.inner_ops() if hasattr(op, "inner_ops") else ())
-        yield op

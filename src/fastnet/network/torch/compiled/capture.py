@@ -32,7 +32,7 @@ from fastnet.backend.torch.update import TRAINED
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.fake_tensors import StepState
-from fastnet.network.torch.compiled.guard import Guard, is_library_class, with_inner_ops
+from fastnet.network.torch.compiled.guard import Guard, is_library_class
 from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
     KIND,
@@ -44,6 +44,7 @@ from fastnet.network.torch.compiled.input_signature import (
 from fastnet.network.torch.compiled.lr_schedulers import noting, require_once
 from fastnet.network.torch.compiled.recording import RecordingDict
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 

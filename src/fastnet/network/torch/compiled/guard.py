@@ -14,10 +14,11 @@ from fastnet.backend.torch._internals import module_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
-__all__ = ["Guard", "is_library_class", "with_inner_ops"]
+__all__ = ["Guard", "is_library_class"]
 
 # A change of these builds another plan, and thereby another program.
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs")
@@ -155,14 +156,6 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
         for optimizer in every_optimizer_of(model):
             for name in _OF_OPTIMIZERS:
                 yield optimizer, name
-
-
-def with_inner_ops(ops: Sequence[Any]) -> Iterator[Any]:
-    """Yield ops, each followed by the ops inside of it."""
-    for op in ops:
-        yield op
-        if hasattr(op, "inner_ops"):
-            yield from with_inner_ops(op.inner_ops())
 
 
 def is_library_class(cls: type) -> bool:

@@ -31,7 +31,6 @@ from fastnet.network.torch.compiled.dynamic_batch import (
 )
 from fastnet.network.torch.compiled.environment import environment
 from fastnet.network.torch.compiled.fake_tensors import StepState
-from fastnet.network.torch.compiled.guard import with_inner_ops
 from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import lower
 from fastnet.network.torch.compiled.optimizers import waits_for_state
@@ -42,6 +41,7 @@ from fastnet.network.torch.compiled.verification import Verification, reason_to_
 from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import updates_in
 from fastnet.op.meta.one_of import OneOfOps
+from fastnet.op.op import with_inner_ops
 from fastnet.types import RunStep
 
 __all__ = ["CompiledStep", "never_captured"]
