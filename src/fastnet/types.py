@@ -21,10 +21,13 @@ __all__ = [
     "Model",
     "Names",
     "NumpyOpLike",
+    "NumpyOps",
     "OpLike",
+    "Ops",
     "RunStep",
     "SchedulerLike",
     "SlicerLike",
+    "Slicers",
     "State",
     "Tensor",
     "is_given",
@@ -74,14 +77,31 @@ class OpLike(Protocol):
     `fe_retain_graph(retain)` where an op has them.
     """
 
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    mode: Collection[str]
-    ds_id: Collection[str]
-    in_list: bool
-    out_list: bool
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The keys to read."""
 
-    def forward(self, data: Any, state: State) -> Any:
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The keys to write."""
+
+    @property
+    def mode(self) -> Collection[str]:
+        """The modes to run in; all if empty."""
+
+    @property
+    def ds_id(self) -> Collection[str]:
+        """The datasets to run for; all if empty."""
+
+    @property
+    def in_list(self) -> bool:
+        """Whether `forward` takes a list of values."""
+
+    @property
+    def out_list(self) -> bool:
+        """Whether `forward` returns a list of values."""
+
+    def forward(self, data: Any, state: State, /) -> Any:
         """Compute the output value, or list of values, from the input value, or list of values."""
 
 
@@ -89,7 +109,7 @@ class OpLike(Protocol):
 class NumpyOpLike(OpLike, Protocol):
     """An op that can also run on whole batches of arrays, in postprocessing."""
 
-    def forward_batch(self, data: Any, state: State) -> Any:
+    def forward_batch(self, data: Any, state: State, /) -> Any:
         """Apply `forward` to a batch of samples."""
 
 
@@ -108,10 +128,21 @@ class SchedulerLike(Protocol[T_co]):
 class SlicerLike(Protocol):
     """A slicer, which cuts batches into minibatches, or joins minibatches, or both."""
 
-    slice_inputs: Sequence[str]
-    unslice_inputs: Sequence[str]
-    mode: Collection[str]
-    ds_id: Collection[str]
+    @property
+    def slice_inputs(self) -> Sequence[str]:
+        """The keys to cut."""
+
+    @property
+    def unslice_inputs(self) -> Sequence[str]:
+        """The keys to join."""
+
+    @property
+    def mode(self) -> Collection[str]:
+        """The modes to run in; all if empty."""
+
+    @property
+    def ds_id(self) -> Collection[str]:
+        """The datasets to run for; all if empty."""
 
     def slice_batches(self, batches: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
         """Cut the values of `slice_inputs` into the same number of pieces."""
@@ -133,6 +164,18 @@ class DatasetLike(Protocol):
     def __call__(self, mode: str, epoch: int, ds_id: str, shuffle: bool) -> Any:
         """Return a context manager whose value is an iterable of batches."""
 
+
+_T = TypeVar("_T")
+_Scheduled: TypeAlias = _T | SchedulerLike[_T] | None
+
+Ops: TypeAlias = _Scheduled[OpLike] | Sequence[_Scheduled[OpLike]]
+"""An op, or several; each may be None, or a scheduler of ops."""
+
+NumpyOps: TypeAlias = _Scheduled[NumpyOpLike] | Sequence[_Scheduled[NumpyOpLike]]
+"""A postprocessing op, or several; each may be None, or a scheduler of ops."""
+
+Slicers: TypeAlias = _Scheduled[SlicerLike] | Sequence[_Scheduled[SlicerLike]]
+"""A slicer, or several; each may be None, or a scheduler of slicers."""
 
 OP_ATTRIBUTES = ("inputs", "outputs", "mode", "ds_id", "in_list", "out_list", "forward")
 SLICER_ATTRIBUTES = (

@@ -34,7 +34,7 @@ from fastnet.network.validation import (
 )
 from fastnet.op.settings import resolve_settings
 from fastnet.schedule import get_current_items
-from fastnet.types import Mode, Model, State, is_given
+from fastnet.types import Batch, Mode, Model, NumpyOps, Ops, Slicers, State, is_given
 from fastnet.util import to_list
 from fastnet.util.formatting import format_repr
 
@@ -80,9 +80,9 @@ class BaseNetwork(Value):
         self,
         target_type: str,
         device: torch.device | None,
-        ops: Any,
-        postprocessing: Any = None,
-        slicers: Any = None,
+        ops: Ops,
+        postprocessing: NumpyOps = None,
+        slicers: Slicers = None,
     ) -> None:
         self.target_type = target_type
         self.device: Any = device
@@ -297,7 +297,7 @@ class BaseNetwork(Value):
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[Batch]:
         """Open the network and run batches through it one at a time, keeping no result.
 
         Args:

@@ -15,7 +15,7 @@ from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.validation import collect_models
 from fastnet.schedule.schedule import map_scheduler
-from fastnet.types import SchedulerLike, is_scheduler
+from fastnet.types import NumpyOps, Ops, SchedulerLike, Slicers, is_scheduler
 from fastnet.util import to_list
 from fastnet.util.lazy import import_module
 from fastnet.util.warnings import warn
@@ -251,9 +251,9 @@ def _prepare_model(
 
 
 def Network(
-    ops: Any,
-    pops: Any = None,
-    slicers: Any = None,
+    ops: Ops,
+    pops: NumpyOps = None,
+    slicers: Slicers = None,
     open_axes: Axes | None = None,
     device: Any = None,
     keep_on_device: bool = True,

@@ -14,5 +14,7 @@ network = fastnet.Network([ModelOp(model, "x", "y")])
 with network(mode="training", epoch=1):  # expect: arg-type
     pass
 network.transform({"x": torch.ones(1, 2)}, "evaluate")  # expect: arg-type
+fastnet.Network([nn.Linear(2, 1)])  # expect: list-item
+fastnet.Network(ModelOp(model, "x", "y"), slicers=[0])  # expect: list-item
 UpdateOp(model, "loss", rest="keep")  # expect: arg-type
 UpdateOp(model, "loss", outputs={"norm": "n"})  # expect: dict-item

@@ -9,9 +9,12 @@ from torch import nn
 from typing_extensions import assert_type
 
 import fastnet
+from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler
+from fastnet.slicer import AxisSlicer
 from fastnet.types import Mode, State
 
 
@@ -62,6 +65,15 @@ network = fastnet.Network(
         UpdateOp(model, "loss", clip_norm=1.0, outputs={"grad_norm": "norm"}, rest="flush"),
         ema,
     ]
+)
+listed = [Scale("x", "x"), ModelOp(model, "x", "y")]
+fastnet.Network(
+    listed,
+    pops=EpochScheduler({1: NumpyOp("y", "y"), 2: None}),
+    slicers=AxisSlicer(0, slice="x", unslice="y", mode="infer"),
+)
+fastnet.Network(
+    [None, RepeatScheduler([Scale("x", "x"), None]), EpochScheduler({1: Scale("x", "x")})]
 )
 modes: list[Mode] = ["train", "eval"]
 batch = {"x": torch.ones(3, 4), "label": torch.zeros(3, dtype=torch.long)}

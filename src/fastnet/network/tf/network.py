@@ -21,6 +21,7 @@ from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
 from fastnet.network.trace_records import TraceRecord
 from fastnet.op.tensorop.model.untrained import warn_of_untrained
+from fastnet.types import NumpyOps, Ops, Slicers
 
 __all__ = ["TFNetwork"]
 
@@ -77,9 +78,9 @@ class TFNetwork(BaseNetwork):
 
     def __init__(
         self,
-        ops: Any,
-        postprocessing: Any = None,
-        slicers: Any = None,
+        ops: Ops,
+        postprocessing: NumpyOps = None,
+        slicers: Slicers = None,
         open_axes: Axes | None = None,
         compile: bool | CompileOptions = False,
     ) -> None:

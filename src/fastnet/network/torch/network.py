@@ -23,7 +23,7 @@ from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
 from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.schedule import get_current_items
-from fastnet.types import Model, is_given
+from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
 
@@ -76,9 +76,9 @@ class TorchNetwork(BaseNetwork):
 
     def __init__(
         self,
-        ops: Any,
-        postprocessing: Any = None,
-        slicers: Any = None,
+        ops: Ops,
+        postprocessing: NumpyOps = None,
+        slicers: Slicers = None,
         device: Any = None,
         keep_on_device: bool = True,
         returns: Literal["cpu", "device"] | None = "cpu",
