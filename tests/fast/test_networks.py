@@ -246,6 +246,9 @@ def test_what_other_things_may_be() -> None:
     assert callable(types.DatasetLike.__call__)
     assert typing.get_args(types.Forward)
     assert typing.get_args(types.RunStep)
+    assert type(None) in typing.get_args(types.Ops)
+    assert type(None) in typing.get_args(types.NumpyOps)
+    assert type(None) in typing.get_args(types.Slicers)
     assert typing.get_args(types.Mode) == ("train", "eval", "test", "infer")
     assert typing.get_origin(types.State) is dict
     assert issubclass(typing.get_origin(types.Batch), Mapping)
