@@ -16,7 +16,7 @@ from fastnet.schedule import Scheduler
 from tests.network.programs import batches, built, is_free, mlp, no_gradients, supervised
 
 
-def interrupt(*args: Any) -> None:
+def interrupt(*args: Any, **kwargs: Any) -> None:
     raise KeyboardInterrupt
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.types import Model, State
 
-__all__ = ["CLIP_SETTINGS", "REPORTS", "Followers", "ModelUpdate"]
+__all__ = ["CLIP_SETTINGS", "REPORTS", "Followers", "ModelUpdate", "Restore"]
 
 CLIP_SETTINGS = ("clip_norm", "clip_value")
 """The settings of UpdateOp that clip gradients."""
@@ -30,6 +30,20 @@ REPORTS = ("grad_norm", "stepped")
 
 Followers = Sequence[Callable[..., None]]
 """Called after each step that the optimizer takes; in TensorFlow with whether it did, a tensor."""
+
+
+class Restore:
+    """A deferred function that does nothing, but restores an attribute if the step fails first."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._before = owner, name, getattr(owner, name)
+
+    def __call__(self) -> None:
+        """Keep the attribute's value."""
+
+    def discard(self) -> None:
+        """Restore the attribute, because the step failed."""
+        setattr(*self._before)
 
 
 class ModelUpdate(ABC):
@@ -76,10 +90,6 @@ class ModelUpdate(ABC):
     def trained_now(self) -> list[Any]:
         """List the trainable parameters that `merged` is about, in order."""
 
-    @abstractmethod
-    def fits(self, trained: Any, gradient: Any) -> bool:
-        """Return whether a gradient can be added to those of a parameter."""
-
     def problem_of(self, state: Any) -> str | None:
         """Return why a state cannot be loaded, to follow "The state to load", or None."""
         if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
@@ -96,15 +106,22 @@ class ModelUpdate(ABC):
         if times and not self.is_merging:
             return f"has {times} merged steps, but the op has merge_grad={self.merges}"
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
-            if gradient is not None and not self.fits(one, gradient):
-                shape, dtype = (getattr(gradient, name, None) for name in ("shape", "dtype"))
+            shape, dtype = (getattr(gradient, name, ()) for name in ("shape", "dtype"))
+            # Complex gradients fit complex parameters only.
+            kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
+            fits = tuple(shape) == tuple(one.shape) and any(kind in str(dtype) for kind in kinds)
+            if gradient is not None and not fits:
                 kind = type(gradient).__name__
-                given = kind if shape is None else f"the shape {tuple(shape)} and {dtype}"
+                given = f"the shape {tuple(shape)} and {dtype}" if dtype else kind
                 return (
                     f"has gradient {index} of {given}, which cannot be added to those of the shape "
                     f"{tuple(one.shape)} and {one.dtype}"
                 )
         return None
+
+    def merge_key(self) -> str:
+        """Return the key of the deferred functions that keep merged gradients."""
+        return f"merge_grad of {id(self)}"
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
@@ -133,13 +150,14 @@ class ModelUpdate(ABC):
             f"'{self._op.loss_name}', but got {type(given).__name__}."
         )
 
-    def check_gradients(self, gradients: Any, count: int) -> None:
-        """Raise a ValueError unless there is a gradient for each trainable parameter."""
+    def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:
+        """Return given gradients; raise a ValueError if there is not one per parameter."""
         is_list = isinstance(gradients, (list, tuple))
-        if not is_list or len(gradients) != count:
+        if not is_list or len(gradients) != len(trained):
             got = f"{len(gradients)} of them" if is_list else type(gradients).__name__
             raise ValueError(
                 f"UpdateOp of '{name_of(self._model)}' reads gradients from "
-                f"'{self._op.gradients}', a list with one for each of the model's {count} "
+                f"'{self._op.gradients}', a list with one for each of the model's {len(trained)} "
                 f"trainable {self.trained}, but got {got}."
             )
+        return list(gradients)

@@ -58,9 +58,8 @@ class TFUpdate(ModelUpdate):
             ValueError: If the model has no optimizer in this epoch, or nothing to train, or if the
                 data is no loss, or not its gradients.
         """
-        step = self._make_step(followers)
         if state["warmup"]:
-            return step.values()
+            return self._values(_NO_UPDATE)
         optimizer = self.optimizer()
         variables = self._find_trainable(optimizer)
         tape: Any = state.get("tape")
@@ -73,32 +72,30 @@ class TFUpdate(ModelUpdate):
                 gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
             if self.is_merging:
-                update = self._merge_gradients(gradients, variables, step, state)
+                update, values = self._merge_gradients(gradients, variables, followers)
             else:
-                update = partial(step.apply, step.clip(gradients), variables)
+                clipped = self._clip(gradients, followers)
+                update = partial(self._apply, variables, followers, clipped)
+                values = self._values(clipped)
             if defer:
                 later = partial(_run_paused, update, tape)
                 state["deferred"].setdefault(name_of(self._model), []).append(later)
             else:
                 update()
-        return step.values()
+        return values
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         times = self._merged_times()
         if not times:
             return
-        variables = trainable(self._model)
-        step = self._make_step(followers)
-        update = partial(self._apply_merged, variables, step, tf.constant(times, tf.int64))
+        now = tf.constant(times, tf.int64)
+        update = partial(self._apply_merged, trainable(self._model), followers, now)
         strategy = strategy_of(self._model)
         if strategy is not None and tf.distribute.in_cross_replica_context():
             strategy.run(update)
         else:
             update()
-
-    def _make_step(self, followers: Followers) -> _Step:
-        return _Step(self._model, self.optimizer, self._clipping, self._reports, followers)
 
     def _find_trainable(self, optimizer: Any) -> list[Any]:
         """List the variables to update, and prepare the optimizer for them."""
@@ -156,31 +153,23 @@ class TFUpdate(ModelUpdate):
         self, gradients: Any, optimizer: Any, variables: Sequence[Any]
     ) -> Sequence[Any]:
         """Return given gradients as the optimizer expects them."""
-        self.check_gradients(gradients, len(variables))
-        count = replica_count()
+        gradients, count = self.check_gradients(gradients, variables), replica_count()
         if count > 1:  # The optimizer sums the gradients of the replicas.
             gradients = [map_values(one, lambda value: value / count) for one in gradients]
         return scale_gradients(optimizer, gradients)
 
     def _merge_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any], step: _Step, state: State
-    ) -> Callable[[], Any]:
-        """Add gradients to the sums; return the function that updates if there are enough."""
+        self, gradients: Sequence[Any], variables: Sequence[Any], followers: Followers
+    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
+        """Add gradients to the sums; return the update if there are enough, and its reports."""
         self._make_sums(variables, gradients)
-        undo = None
-        if tf.executing_eagerly():  # A step that fails in a graph may count.
-            sums = [self._merged, *[each.total for each in self._sums.values()]]
-            undos = state["deferred"].setdefault(f"merge_grad of {id(self)}", [_Undo(sums)])
-            undo = undos[0]
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
                 total = self._sums[id(variable)].total
                 total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
         self._merged.assign_add(1)
         times = self._merged.read_value()
-        update = partial(self._apply_merged, variables, step)
-        if self._reports:
-            self._report_merged(step, variables, times)
+        update = partial(self._apply_merged, variables, followers)
 
         def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
             # A condition inside of one replica could not wait for the others.
@@ -193,24 +182,43 @@ class TFUpdate(ModelUpdate):
             tf.cond(count >= self.merges, update_all, lambda: tf.constant(False))
 
         def finish() -> None:
-            if undo is not None:
-                if times >= self.merges:
-                    update(times)
-                    undo()
-            elif replica_count() > 1:
+            if replica_count() > 1:
                 tf.distribute.get_replica_context().merge_call(update_if_enough, args=(times,))
             else:
-                enough = tf.greater_equal(times, self.merges)
-                tf.cond(enough, lambda: update(times), lambda: tf.constant(False))
+                tf.cond(times >= self.merges, lambda: update(times), lambda: tf.constant(False))
 
-        return finish
+        return finish, self._merged_values(variables, times)
 
-    def _apply_merged(self, variables: Sequence[Any], step: _Step, times: tf.Tensor) -> tf.Tensor:
-        step.apply(step.clip(self._averages(variables, times)), variables)
+    def _apply_merged(
+        self, variables: Sequence[Any], followers: Followers, times: tf.Tensor
+    ) -> tf.Tensor:
+        clipped = self._clip(self._averages(variables, times), followers)
+        self._apply(variables, followers, clipped)
         for each in self._sums.values():
             each.total.assign(tf.zeros_like(each.total))
         self._merged.assign(0)
         return tf.constant(True)
+
+    def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
+        """Return clipped gradients, with what is reported or followed."""
+        if any(self._clipping) or self._reports or followers:
+            return _clip_gradients(self.optimizer(), gradients, *self._clipping)
+        return _Clipped(gradients, None, True)
+
+    def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
+        """Let the optimizer update the variables, and call the followers."""
+        apply_gradients(self._model, clipped.gradients, variables)
+        for follow in followers:
+            follow(clipped.are_finite)
+
+    def _values(self, clipped: _Clipped) -> list[tf.Tensor] | None:
+        """Return the values of the reports, in order; None without reports."""
+        if not self._reports:
+            return None
+        norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
+        stepped = tf.convert_to_tensor(clipped.are_finite)
+        values = {"grad_norm": tf.cast(norm, tf.float32), "stepped": stepped}
+        return [values[report] for report in self._reports]
 
     def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
         # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
@@ -221,20 +229,19 @@ class TFUpdate(ModelUpdate):
             None if one is None else one / self.merges * tf.cast(share, one.dtype) for one in totals
         ]
 
-    def _report_merged(self, step: _Step, variables: Sequence[Any], times: tf.Tensor) -> None:
-        """Report an update that takes place only if there are enough gradients, maybe later."""
+    def _merged_values(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any] | None:
+        """Return the reports of an update that takes place only if there are enough gradients."""
+        if not self._reports:
+            return None
         if replica_count() > 1:
             raise ValueError(
                 f"UpdateOp of '{name_of(self._model)}' merges gradients on several devices, where "
                 "it cannot report updates within a step. Leave `outputs` out."
             )
-        nothing = tf.constant(float("nan")), tf.constant(False)
-        step.report(
-            *tf.cond(
-                tf.greater_equal(times, self.merges),
-                lambda: step.measure(self._averages(variables, times)),
-                lambda: nothing,
-            )
+        return tf.cond(  # type: ignore[no-any-return]
+            times >= self.merges,
+            lambda: self._values(self._clip(self._averages(variables, times))),
+            lambda: self._values(_NO_UPDATE),
         )
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -269,11 +276,6 @@ class TFUpdate(ModelUpdate):
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 self._sums[id(variable)].put(total)
 
-    def fits(self, trained: Any, gradient: Any) -> bool:
-        """Return whether a gradient can be added to those of a variable."""
-        given = np.asarray(gradient)
-        return given.dtype.kind in "iuf" and given.shape == tuple(trained.shape)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_merged": None, "_sums": {}, "state": self.merged()}
 
@@ -282,58 +284,6 @@ class TFUpdate(ModelUpdate):
         vars(self).update(state)
         if times:
             self.set_merged(times, gradients)
-
-
-class _Step:
-    """An optimizer's step: clip the gradients, apply them, report, and call the followers."""
-
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Callable[[], Any],
-        clipping: tuple[float | None, float | None, bool],
-        reports: Sequence[str],
-        followers: Followers,
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._clipping = clipping
-        self._reports = reports
-        self._followers = followers
-        self._values: dict[str, Any] = {}
-        self._stepped: Any = True
-
-    def clip(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Return clipped gradients, and report them."""
-        if not (any(self._clipping) or self._reports or self._followers):
-            return gradients
-        clipped = _clip_gradients(self._optimizer(), gradients, *self._clipping)
-        self._stepped = clipped.are_finite
-        if self._reports and not self._values:
-            self.report(*clipped.to_report())
-        return clipped.gradients
-
-    def measure(self, gradients: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the norm of gradients, and whether the optimizer would apply them."""
-        return _clip_gradients(self._optimizer(), gradients, *self._clipping).to_report()
-
-    def report(self, norm: tf.Tensor, stepped: tf.Tensor) -> None:
-        """Set the values to report."""
-        self._values = {"grad_norm": norm, "stepped": stepped}
-
-    def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Let the optimizer update the variables, and call the followers."""
-        apply_gradients(self._model, gradients, variables)
-        for follow in self._followers:
-            follow(self._stepped)
-
-    def values(self) -> list[tf.Tensor] | None:
-        """Return the values of the reports, in order; None without reports."""
-        if not self._reports:
-            return None
-        if not self._values:
-            self.report(tf.constant(float("nan")), tf.constant(False))
-        return [self._values[report] for report in self._reports]
 
 
 def _run_paused(update: Callable[[], None], tape: tf.GradientTape | None) -> None:
@@ -365,24 +315,8 @@ class _Sum:
         return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
-class _Undo:
-    """Restores variables if the step fails before this is called."""
-
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        self._before = [(variable, variable.read_value()) for variable in variables]
-
-    def __call__(self) -> None:
-        self._before = []
-
-    def discard(self) -> None:
-        for variable, value in self._before:
-            variable.assign(value)
-
-
 def _variable_per_replica(value: tf.Tensor, aggregation: tf.VariableAggregation) -> tf.Variable:
     """Make a variable per replica; read outside of a step it is aggregated."""
-    if replica_count() == 1:
-        return tf.Variable(value, trainable=False)
     on_read = tf.VariableSynchronization.ON_READ
     return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
 
@@ -394,9 +328,8 @@ class _Clipped(NamedTuple):
     are_finite: tf.Tensor | bool
     """Whether the optimizer applies the gradients: it skips overflows if it scales the loss."""
 
-    def to_report(self) -> tuple[tf.Tensor, tf.Tensor]:
-        norm = tf.constant(float("nan")) if self.norm is None else self.norm
-        return tf.cast(norm, tf.float32), tf.convert_to_tensor(self.are_finite)
+
+_NO_UPDATE = _Clipped((), None, False)
 
 
 def _clip_gradients(
@@ -410,47 +343,43 @@ def _clip_gradients(
 
     The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
     """
-    indices = [index for index, one in enumerate(gradients) if one is not None]
-    held = [
-        one if isinstance(one, tf.IndexedSlices) else tf.convert_to_tensor(one)
-        for one in gradients
-        if one is not None
-    ]
+    plain = list(gradients)
+    held = [one for one in plain if one is not None]
     replicas = replica_count()
     if replicas > 1 and held:
         context = tf.distribute.get_replica_context()
         dense = [tf.convert_to_tensor(one) for one in held]
-        held = list(context.all_reduce(tf.distribute.ReduceOp.SUM, dense))
+        sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, dense))
+        plain = [None if one is None else next(sums) for one in plain]
     scale = inner_scale_of(optimizer)
-    plain = held
     if scale is not None:
-        plain = [map_values(one, lambda value: value / tf.cast(scale, value.dtype)) for one in held]
+        plain = _multiply(plain, 1 / scale)
     are_finite: tf.Tensor | bool = True
     skips_overflow = is_scaling(optimizer)
-    if skips_overflow:
+    if skips_overflow and held:
         values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in plain]
-        are_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in values])
-    norm = tf.linalg.global_norm(plain) if (measure or max_norm is not None) and plain else None
-    if norm is None and measure:
-        norm = tf.constant(0.0)
+        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in values if one is not None]
+        are_finite = tf.reduce_all(finite)
+    norm = None
+    if measure or max_norm is not None:
+        norm = tf.linalg.global_norm(plain) if held else tf.constant(0.0)
     if max_norm is None and max_value is None:
         return _Clipped(gradients, norm, are_finite)
-    if max_norm is not None and plain:
+    if max_norm is not None and held:
         plain, _ = tf.clip_by_global_norm(plain, max_norm, use_norm=norm)
     elif max_value is not None:
         plain = [
             map_values(one, lambda value: tf.clip_by_value(value, -max_value, max_value))
             for one in plain
         ]
-    share = (1.0 if scale is None else scale) / replicas
-    if skips_overflow:
+    if scale is not None or skips_overflow or replicas > 1:
+        share = (1.0 if scale is None else scale) / replicas
         # The optimizer must still see the overflow in clipped gradients.
-        share = tf.where(are_finite, share, float("nan"))
-    if skips_overflow or scale is not None or replicas > 1:
-        plain = [
-            map_values(one, lambda value: value * tf.cast(share, value.dtype)) for one in plain
-        ]
-    clipped = list(gradients)
-    for index, one in zip(indices, plain, strict=True):
-        clipped[index] = one
-    return _Clipped(clipped, norm, are_finite)
+        plain = _multiply(plain, tf.where(are_finite, share, float("nan")))
+    return _Clipped(plain, norm, are_finite)
+
+
+def _multiply(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
+    return [
+        map_values(one, lambda value: value * tf.cast(factor, value.dtype)) for one in gradients
+    ]

@@ -1,4 +1,4 @@
-"""Gradients of torch tensors, and the updates that they make."""
+"""Gradients of torch tensors, in and apart from the `.grad` of parameters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ import torch
 
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.torch.all_reduce import average
-from fastnet.backend.torch.update import (
-    OptimizerStep,
-    accumulate_gradients,
-    call_engine,
-    engine_suffices,
-    own,
-    trainable,
-)
+from fastnet.backend.torch.parameters import accumulate_gradients, trainable
+from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suffices, own
 from fastnet.backend.torch.wrappers import engine_of, groups_of
 from fastnet.errors import GRADIENT_ADVICE, add_note
 
@@ -61,6 +55,10 @@ def compute_gradients(
         raise
 
 
+def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
+
+
 def update_model(
     model: torch.nn.Module,
     gradients: Sequence[torch.Tensor | None],
@@ -68,7 +66,7 @@ def update_model(
     deferred: dict[str, list[Callable[[], None]]] | None = None,
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
-    optimizer = optimizer_of(model)
+    step = OptimizerStep(optimizer_of(model), name_of(model))
     if defer and deferred is None:
         raise nowhere_to_defer(model)
     groups = groups_of(model) if engine_of(model) in ("ddp", "fsdp") else []
@@ -76,7 +74,6 @@ def update_model(
     if groups:
         gradients = average(gradients, parameters, groups)
     accumulate_gradients(parameters, gradients)
-    step = OptimizerStep(optimizer, name_of(model))
     if defer and deferred is not None:
         deferred[name_of(model)] = [step]
         return
@@ -84,7 +81,3 @@ def update_model(
     if deferred:
         # This step has used the gradients that an earlier update deferred.
         deferred.pop(name_of(model), None)
-
-
-def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
-    return tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)

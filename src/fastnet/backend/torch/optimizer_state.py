@@ -9,7 +9,7 @@ import torch
 
 from fastnet._nest import map_leaves
 from fastnet.backend.torch.full_tensors import shard_like
-from fastnet.backend.torch.update import parameters_in
+from fastnet.backend.torch.parameters import parameters_in
 
 __all__ = ["load_optimizer_state", "optimizer_state"]
 

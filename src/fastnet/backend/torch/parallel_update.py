@@ -19,19 +19,17 @@ from fastnet.backend.model_update import Followers
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.all_reduce import average, average_in_place, broadcast_buffers
 from fastnet.backend.torch.gradients import compute_gradients
-from fastnet.backend.torch.graph import reached
 from fastnet.backend.torch.models import TorchPass
-from fastnet.backend.torch.update import (
-    TRAINED,
-    TorchUpdate,
+from fastnet.backend.torch.parameters import (
     accumulate_gradients,
-    backward,
     cleared_gradients,
     parameters_in,
     parameters_of,
     parameters_of_others,
+    reached,
     trainable,
 )
+from fastnet.backend.torch.update import TRAINED, TorchUpdate, backward
 from fastnet.backend.torch.wrappers import (
     engine_of,
     fsdp_no_sync,
@@ -198,13 +196,13 @@ class ParallelUpdate(TorchUpdate):
         if not self._is_sharded:
             self._wrapper.require_forward_param_sync = True
 
-    def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+    def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:
         """Check the given gradients and average them; averages of averages are the same."""
-        checked = super().checked(gradients, parameters)
+        checked = super().check_gradients(gradients, trained)
         if self.is_merging:
             return [one.full_tensor() if is_sharded(one) else one for one in checked]
         self._expect_buffers()
-        return average(checked, parameters, self._groups)
+        return average(checked, trained, self._groups)
 
     def separate_gradients(
         self,

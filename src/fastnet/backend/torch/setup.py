@@ -11,7 +11,7 @@ import torch
 from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
-from fastnet.backend.torch.update import parameters_in, trainable
+from fastnet.backend.torch.parameters import parameters_in, trainable
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 

@@ -11,8 +11,8 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
+from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
-from fastnet.backend.torch.update import trainable_in
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork

@@ -53,15 +53,15 @@ class Accumulation:
 
     def now(self) -> list[Merged]:
         """Return the gradients accumulated so far."""
-        return [one.standing for one in self.updates]
+        return [one.merged_gradients for one in self.updates]
 
     def kinds(self) -> list[_Kind]:
         """Return the kind of the next step."""
         found = []
         for place, update in enumerate(self.updates):
             merged, kind = self._known[place]
-            if kind is None or merged is not update.standing:
-                merged = update.standing
+            if kind is None or merged is not update.merged_gradients:
+                merged = update.merged_gradients
                 kind = _Kind(
                     _averaged(merged.times, update),
                     tuple(
@@ -94,7 +94,7 @@ class Accumulation:
 
     def _put(self, merged: Sequence[Merged]) -> None:
         for update, one in zip(self.updates, merged, strict=True):
-            update.commit(one)
+            update.merged_gradients = one
 
 
 class Phase:
@@ -172,10 +172,10 @@ class Phase:
         updates = zip(self._merging.updates, self._left, self._kinds, strict=True)
         for update, left, kind in updates:
             if left is None:
-                merged.append(update.standing)
+                merged.append(update.merged_gradients)
                 kinds.append(kind)
                 continue
-            times = 0 if kind.averages else update.standing.times + 1
+            times = 0 if kind.averages else update.merged_gradients.times + 1
             found = dict(zip(map(self._parameters.__getitem__, left), sums[place:], strict=False))
             signatures = zip(left, self._sums_left[place:], strict=False)
             merged.append(Merged(times, found))

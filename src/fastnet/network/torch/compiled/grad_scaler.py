@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch._internals import is_torchs, scaler_records, scaler_tensors
-from fastnet.backend.torch.update import parameters_in
+from fastnet.backend.torch.parameters import parameters_in
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 __all__ = ["RefusedScaler", "ScalerInTrace", "numbers_of", "tensors_of"]

@@ -1,0 +1,128 @@
+"""Lists of parameters, and of the leaves that a loss depends on, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
+
+from fastnet.backend.model_metadata import get_metadata
+
+__all__ = [
+    "accumulate_gradients",
+    "cleared_gradients",
+    "parameters_in",
+    "parameters_of",
+    "parameters_of_others",
+    "reached",
+    "trainable",
+    "trainable_in",
+]
+
+
+def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """List the trainable parameters of a model, in order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def parameters_in(optimizer: Any) -> list[torch.nn.Parameter]:
+    """List the parameters that an optimizer updates; None has none."""
+    groups = getattr(optimizer, "param_groups", ())
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def trainable_in(value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield the trainable parameters of a module or an optimizer, or a parameter, with names."""
+    if isinstance(value, torch.nn.Parameter):
+        found: Iterable[tuple[str, torch.nn.Parameter]] = [("", value)]
+    elif isinstance(value, torch.nn.Module):
+        found = value.named_parameters()
+    elif "param_groups" in getattr(value, "__dict__", {}):
+        found = [("", one) for one in parameters_in(value)]
+    else:
+        found = ()
+    yield from ((name, one) for name, one in found if one.requires_grad)
+
+
+def parameters_of(model: torch.nn.Module, optimizer: Any) -> list[torch.nn.Parameter]:
+    """List the parameters of a model, then others that its optimizer updates, each once."""
+    parameters = {id(parameter): parameter for parameter in model.parameters()}
+    parameters.update((id(parameter), parameter) for parameter in parameters_in(optimizer))
+    return list(parameters.values())
+
+
+def parameters_of_others(
+    others: Iterable[torch.nn.Module], own: Collection[int]
+) -> list[torch.nn.Parameter]:
+    """List the parameters of other models and their optimizers, except those whose id is own."""
+    return [
+        parameter
+        for other in others
+        for parameter in parameters_of(other, get_metadata(other, "current_optimizer"))
+        if id(parameter) not in own
+    ]
+
+
+@contextmanager
+def cleared_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Clear the gradients of parameters, and restore them on exit."""
+    # Models may share a parameter. Its gradient is saved once, before it is cleared.
+    saved = {parameter: parameter.grad for parameter in parameters}
+    try:
+        for parameter in saved:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in saved.items():
+            parameter.grad = gradient
+
+
+def accumulate_gradients(
+    parameters: Iterable[torch.nn.Parameter], gradients: Iterable[torch.Tensor | None]
+) -> None:
+    """Add gradients to those in `.grad`; they are neither changed nor kept."""
+    for parameter, gradient in zip(parameters, gradients, strict=False):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = gradient.detach().clone()
+        else:
+            parameter.grad += gradient
+
+
+def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
+    """Return the leaves that a loss depends on, and whether there may be others.
+
+    A function written in Python may differentiate graphs of its own, as a checkpoint does.
+    """
+    start: Any = loss.grad_fn
+    if start is None:
+        return ([loss] if loss.requires_grad else []), False
+    accumulate = _accumulate()
+    leaves: list[torch.Tensor] = []
+    seen, waiting, kinds = {start}, [start], set[type]()
+    while waiting:
+        node = waiting.pop()
+        kind = type(node)
+        if kind is accumulate:
+            leaves.append(node.variable)
+            continue
+        kinds.add(kind)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return leaves, any(issubclass(kind, BackwardCFunction) for kind in kinds)
+
+
+@lru_cache(maxsize=1)
+def _accumulate() -> type:
+    """Return the class of the node that accumulates the gradient of a leaf."""
+    with torch.inference_mode(False):
+        leaf = torch.empty(0, device="cpu", requires_grad=True)
+        return type(get_gradient_edge(leaf).node)
