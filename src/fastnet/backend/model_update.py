@@ -1,6 +1,4 @@
-"""The sequence that updates a model, in any framework.
-
-`TorchUpdate.__call__` and `TFUpdate.__call__` run it, each in one function:
+"""The sequence that updates a model, which `TorchUpdate` and `TFUpdate` run in `__call__`.
 
 1. **Backward**: compute the gradients of the loss, or take the given ones. In mixed precision the
    loss is scaled first.
@@ -47,12 +45,7 @@ class Restore:
 
 
 class ModelUpdate(ABC):
-    """Updates the model of an UpdateOp.
-
-    Attributes:
-        merges: The number of steps whose gradients make one update.
-        is_merging: Whether gradients go through the sums of earlier steps.
-    """
+    """Updates the model of an UpdateOp."""
 
     trained: ClassVar[str]
     """The framework's name of what is trained, for error messages."""
@@ -66,6 +59,7 @@ class ModelUpdate(ABC):
         self._reports = tuple(reports)
         self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
         self.merges: int = op.merge_grad
+        # Whether gradients go through the sums of earlier steps.
         self.is_merging = op.merge_grad > 1
 
     @abstractmethod

@@ -52,12 +52,7 @@ class TFUpdate(ModelUpdate):
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, clip, and step or defer.
-
-        Raises:
-            ValueError: If the model has no optimizer in this epoch, or nothing to train, or if the
-                data is no loss, or not its gradients.
-        """
+        """Run the sequence: backward, merge, clip, and step or defer."""
         if state["warmup"]:
             return self._values(_NO_UPDATE)
         optimizer = self.optimizer()

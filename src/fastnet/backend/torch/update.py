@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,11 +63,7 @@ class Merged(NamedTuple):
 
 
 class TorchUpdate(ModelUpdate):
-    """Updates a torch model; `fastnet.backend.model_update` describes the sequence.
-
-    Raises:
-        ValueError: If `merge_grad` is more than 1 in DataParallel on several GPUs.
-    """
+    """Updates a torch model; `fastnet.backend.model_update` describes the sequence."""
 
     trained = "parameters"
 
@@ -86,12 +83,7 @@ class TorchUpdate(ModelUpdate):
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, clip, and step or defer.
-
-        Raises:
-            ValueError: If the model has no optimizer in this epoch, or nothing to train.
-            RuntimeError: If the gradients cannot be computed.
-        """
+        """Run the sequence: backward, merge, clip, and step or defer."""
         reports = values = None
         if self._reports:
             reports = self._new_reports()
@@ -319,37 +311,30 @@ class TorchUpdate(ModelUpdate):
             )
 
 
+@dataclass(eq=False)
 class OptimizerStep:
     """An optimizer's step: clip the gradients, step, clear them, report, and call the followers."""
 
-    def __init__(
-        self,
-        optimizer: Any,
-        name: str,
-        clip: Callable[[list[torch.nn.Parameter]], torch.Tensor | None] | None = None,
-        reports: Mapping[str, torch.Tensor] | None = None,
-        followers: Followers = (),
-    ) -> None:
-        self._optimizer = optimizer
-        self._name = name
-        self._clip = clip
-        self._reports = reports
-        self._followers = followers
+    optimizer: Any
+    model_name: str
+    clip: Callable[[list[torch.nn.Parameter]], torch.Tensor | None] | None = None
+    reports: Mapping[str, torch.Tensor] | None = None
+    followers: Followers = ()
 
     def __call__(self) -> None:
         """Take the step; an error names the model."""
-        optimizer, reports = self._optimizer, self._reports or {}
+        optimizer, reports = self.optimizer, self.reports or {}
         scaler = getattr(optimizer, "scaler", None)
         norm: torch.Tensor | None = None
         stepped: Any = True
         try:
-            if self._clip is not None:
+            if self.clip is not None:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
-                norm = self._clip(parameters_in(optimizer))
+                norm = self.clip(parameters_in(optimizer))
             if scaler is None:
                 optimizer.step()
-            elif reports or self._followers:
+            elif reports or self.followers:
                 before = scaler.get_scale()
                 scaler.step(optimizer)
                 scaler.update()
@@ -360,12 +345,12 @@ class OptimizerStep:
                 scaler.step(optimizer)
                 scaler.update()
         except Exception as error:
-            add_note(error, f"Raised by the update of model '{self._name}'.")
+            add_note(error, f"Raised by the update of model '{self.model_name}'.")
             raise
         finally:
             clear_gradients(optimizer)
-        if self._followers and stepped:
-            for follow in self._followers:
+        if self.followers and stepped:
+            for follow in self.followers:
                 follow()
         if norm is not None and "grad_norm" in reports:
             reports["grad_norm"].copy_(norm)
@@ -374,7 +359,7 @@ class OptimizerStep:
 
     def discard(self) -> None:
         """Clear the gradients, because the network's step failed."""
-        clear_gradients(self._optimizer)
+        clear_gradients(self.optimizer)
 
 
 def own(function: Any) -> Any:

@@ -64,8 +64,8 @@ class UpdateOp(HoldsModel):
         AssertionError: If the model was not built.
         ValueError: If a setting is out of its range; if the model has mixed precision and
             `gradients` are given, or is in DataParallel and `merge_grad` is more than 1; if both
-            `clip_norm` and `clip_value` are given; in a network also if `loss_name` or `gradients`
-            is not one key, or the model's optimizer can only step with a closure.
+            `clip_norm` and `clip_value` are given; if `loss_name` or `gradients` is not one key; in
+            a network also if the model's optimizer can only step with a closure.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -74,12 +74,13 @@ class UpdateOp(HoldsModel):
     """
 
     alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
+    n_inputs = 1
     resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
     def __init__(
         self,
         model: Model,
-        loss_name: str | None,
+        loss_name: str,
         gradients: str | None = None,
         mode: str | Iterable[str] | None = "train",
         ds_id: str | Iterable[str] | None = None,
@@ -115,8 +116,11 @@ class UpdateOp(HoldsModel):
         """Raise an error for settings that cannot be used; note the loss on the model."""
         model, name = self.model, name_of(self.model)
         require_built("UpdateOp", model)
-        if self.loss_name is not None and not isinstance(self.loss_name, str):
-            raise _not_one_key(model, "loss_name", self.loss_name)
+        for setting, key in (("loss_name", self.loss_name), ("gradients", self.gradients or "")):
+            if not isinstance(key, str):
+                raise ValueError(
+                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {shorten(key)}."
+                )
         if self.gradients is not None and get_metadata(model, "mixed_precision"):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
@@ -176,20 +180,8 @@ class UpdateOp(HoldsModel):
         return {name: (type(value), value) for name, value in settings.items()}
 
     def check_keys(self) -> None:
-        """Check that the op has one loss, at most one key of gradients, and a key per report.
-
-        Raises:
-            ValueError: If it has not, or if an optimizer of the model needs a closure.
-        """
-        if self.loss_name is None:
-            raise _not_one_key(self.model, "loss_name", self.loss_name)
-        if isinstance(self.gradients, (list, tuple, set)):
-            raise _not_one_key(self.model, "gradients", self.gradients)
-        if len(self.outputs) != len(self._reports):
-            raise ValueError(
-                f"UpdateOp of '{name_of(self.model)}' writes {list(self._reports)}, but its "
-                f"outputs are {list(self.outputs)}. Pass one key for each value."
-            )
+        """Check that no optimizer of the model needs a closure; see `Op.check_keys`."""
+        super().check_keys()
         for optimizer in every_optimizer_of(self.model):
             _check_no_closure(self.model, optimizer)
 
@@ -284,13 +276,6 @@ class UpdateOp(HoldsModel):
 
 # A program may assign another function to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
-
-
-def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
-    name = name_of(model)
-    return ValueError(
-        f"UpdateOp of '{name}' reads one key as its {setting}, but got {shorten(given)}."
-    )
 
 
 def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
