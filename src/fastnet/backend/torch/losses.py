@@ -31,7 +31,7 @@ _NO_CLASS = -8_236_914_705_318_624_517
 _IGNORED = -100
 
 # The dtypes in which torch's own mean on the CPU is exact: for others it sums in half precision.
-_EXACT_MEANS = frozenset((torch.float32, torch.float64))
+_EXACT_MEANS = (torch.float32, torch.float64)
 
 
 def binary_crossentropy(
@@ -105,19 +105,21 @@ def sparse_categorical_crossentropy(
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     labels = y_true
+    is_plain = average_loss and not class_weights
     if y_true.dtype is not torch.int64:
         y_true = _class_indices(y_true)
     if axis is not None:
-        if y_true.dim() == y_pred.dim():
+        is_plain = is_plain and ignore_index is None and not label_smoothing
+        if y_true.ndim == y_pred.ndim:
             y_true = y_true.squeeze(axis)
         # The backward pass of `nll_loss` refuses input that is not contiguous.
         y_pred = y_pred.movedim(axis, 1).contiguous()
-    elif y_true.dim() == 2 == y_pred.dim() and y_true.shape[1] == 1:
+    elif y_true.ndim == 2 == y_pred.ndim and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
-    compare = functional.cross_entropy if from_logits else functional.nll_loss
-    if not from_logits:
-        y_pred = y_pred.log()
-    is_plain = average_loss and not (class_weights or ignore_index is not None or label_smoothing)
+    if from_logits:
+        compare = functional.cross_entropy
+    else:
+        compare, y_pred = functional.nll_loss, y_pred.log()
     if is_plain and y_pred.is_cpu and y_pred.dtype in _EXACT_MEANS:
         # One kernel computes the loss and its mean. It rejects an index that no class has, such as
         # -100, for which the mean over all elements differs from torch's.

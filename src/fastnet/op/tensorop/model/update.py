@@ -180,8 +180,13 @@ class UpdateOp(HoldsModel):
         return {name: (type(value), value) for name, value in settings.items()}
 
     def check_keys(self) -> None:
-        """Check that no optimizer of the model needs a closure; see `Op.check_keys`."""
+        """Check that there is a key per report, and that no optimizer needs a closure."""
         super().check_keys()
+        if len(self.outputs) != len(self._reports):
+            raise ValueError(
+                f"UpdateOp of '{name_of(self.model)}' writes {list(self._reports)}, but its "
+                f"outputs are {list(self.outputs)}. Pass one key for each value."
+            )
         for optimizer in every_optimizer_of(self.model):
             _check_no_closure(self.model, optimizer)
 
