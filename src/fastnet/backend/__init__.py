@@ -6,8 +6,6 @@ gradients flow through it. A value that is no tensor of these frameworks raises 
 
 from fastnet.backend import (
     convert,
-    dice,
-    focal,
     images,
     losses,
     math,
@@ -17,8 +15,6 @@ from fastnet.backend import (
     weights,
 )
 from fastnet.backend.convert import *
-from fastnet.backend.dice import *
-from fastnet.backend.focal import *
 from fastnet.backend.images import *
 from fastnet.backend.losses import *
 from fastnet.backend.math import *
@@ -29,8 +25,6 @@ from fastnet.backend.weights import *
 
 __all__: list[str] = []
 __all__ += convert.__all__
-__all__ += dice.__all__
-__all__ += focal.__all__
 __all__ += images.__all__
 __all__ += losses.__all__
 __all__ += math.__all__

@@ -42,11 +42,7 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
 
 
 def copy_to_arrays(data: Any) -> Any:
-    """Copy the tensors, arrays and numbers of a nest to numpy arrays.
-
-    >>> copy_to_arrays([1.5, "a"])
-    [array(1.5), 'a']
-    """
+    """Copy the tensors, arrays and numbers of a nest to numpy arrays."""
 
     def copy(value: Any) -> Any:
         return value if value is None or isinstance(value, (str, bytes)) else to_number(value)

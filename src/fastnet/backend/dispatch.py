@@ -20,15 +20,7 @@ _package_of_type: dict[type, Any] = {}
 
 
 def backend_of(value: object) -> Any:
-    """Return the package of `fastnet.backend` for a tensor's framework.
-
-    Raises:
-        ValueError: If the value is no tensor of torch, TensorFlow or numpy.
-
-    >>> import numpy as np
-    >>> backend_of(np.ones(2)).__name__
-    'fastnet.backend.numpy'
-    """
+    """Return the package for a tensor's framework; a ValueError for anything else."""
     try:
         return _package_of_type[type(value)]
     except KeyError:
@@ -37,34 +29,19 @@ def backend_of(value: object) -> Any:
 
 
 def get_backend(framework: str) -> Any:
-    """Return the package of `fastnet.backend` for a framework: "torch", "tf" or "np".
-
-    Raises:
-        ValueError: If there is no such framework.
-
-    >>> get_backend("np").__name__
-    'fastnet.backend.numpy'
-    """
+    """Return the package for a framework: "torch", "tf" or "np"."""
     if framework not in _PACKAGES:
         raise ValueError(f"The framework must be 'torch', 'tf' or 'np', but got {framework!r}.")
     return import_module(_PACKAGES[framework])
 
 
 def backend_module(framework: str, name: str) -> Any:
-    """Import a module of a framework's package, such as "saving".
-
-    >>> backend_module("np", "lambertw").__name__
-    'fastnet.backend.numpy.lambertw'
-    """
+    """Import a module of a framework's package, such as "saving"."""
     return import_module(f"{get_backend(framework).__name__}.{name}")
 
 
 def framework_of(model: object) -> str | None:
-    """Return the framework of a model, "torch" or "tf", or None for anything else.
-
-    >>> framework_of("a string") is None
-    True
-    """
+    """Return the framework of a model, "torch" or "tf", or None for anything else."""
     # A model exists only if its framework has been imported. Keras comes first, because with
     # Keras's torch backend its models are modules of torch as well.
     keras, tf_keras, torch = map(sys.modules.get, ("keras", "tf_keras", "torch"))

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "binary_crossentropy",
     "categorical_crossentropy",
+    "dice_score",
+    "focal_loss",
     "hinge",
     "huber",
     "l1_loss",
@@ -214,3 +218,156 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
 def _check_beta(loss: str, beta: float) -> None:
     if beta <= 0:
         raise ValueError(f"The beta of {loss} is a number above 0, but got {shorten(beta)}.")
+
+
+def dice_score(
+    y_pred: Tensor,
+    y_true: Tensor,
+    soft_dice: bool = False,
+    sample_average: bool = False,
+    channel_average: bool = False,
+    channel_weights: Tensor | Sequence[float] | None = None,
+    mask_overlap: bool = True,
+    threshold: float | None = None,
+    empty_nan: bool = False,
+    epsilon: float = 1e-6,
+) -> Tensor:
+    """Return the Dice score of predicted masks, ``2 * |A & B| / (|A| + |B| + epsilon)``.
+
+    Args:
+        y_pred: Predictions from 0 to 1, shape (batch, channels, ...) in torch and (batch, ...,
+            channels) elsewhere.
+        y_true: Labels, 0 or 1, of the same shape.
+        soft_dice: Whether to square the terms of the denominator.
+        sample_average: Whether to average over the batch.
+        channel_average: Whether to average over the channels.
+        channel_weights: The weight of each channel, of a shape that broadcasts to (batch,
+            channels).
+        mask_overlap: Whether masks may overlap. If not, only the largest prediction at each
+            position counts.
+        threshold: The threshold above which a prediction becomes 1, and else 0. None for none.
+        empty_nan: Whether the score is NaN rather than 0 where both masks are empty.
+        epsilon: Added to the denominator.
+
+    Returns:
+        Scores from 0 to 1, shape (batch, channels) without the averaged axes. Half precision is
+        summed in float32.
+
+    >>> import numpy as np
+    >>> dice_score(np.array([[[1.0], [0.5]]]), np.array([[[1.0], [0.0]]])).round(3)
+    array([[0.8]])
+    """
+    functions = backend_of(y_pred)
+    dtype_source = y_pred
+    is_half, axes, spatial, total = _plan(functions, y_pred.dtype, len(functions.shape_of(y_pred)))
+    if is_half:
+        y_pred = functions.cast(y_pred, "float32")
+    y_true = functions.cast_like(y_true, y_pred)
+    if not mask_overlap:
+        largest = functions.reduce_max(y_pred, [functions.CHANNEL_AXIS], True)
+        y_pred = functions.where(y_pred >= largest, y_pred, 0.0)
+    if threshold is not None:
+        y_pred = functions.cast_like(y_pred > threshold, y_pred)
+    add, multiply = functions.add, functions.multiply
+    common = total(multiply(y_pred, y_true), spatial)
+    if soft_dice:
+        both = add(total(y_pred**2, spatial), total(y_true**2, spatial))
+    else:
+        both = add(total(y_pred, spatial), total(y_true, spatial))
+    dice = functions.divide(multiply(common, 2.0), add(both, epsilon))
+    if channel_weights is not None:
+        dice = multiply(dice, functions.cast_like(channel_weights, y_pred))
+    if empty_nan:
+        found = sum(functions.reduce_max(each, axes, False) for each in (y_true, y_pred))
+        dice = functions.where(found < 0.0001, math.nan, dice)
+    if channel_average:
+        dice = functions.mean_of(dice, -1)
+    if sample_average:
+        dice = functions.mean_of(dice, 0)
+    return functions.cast_like(dice, dtype_source) if is_half else dice
+
+
+@lru_cache(maxsize=32)
+def _plan(
+    functions: Any, dtype: Any, rank: int
+) -> tuple[bool, tuple[int, ...], Any, Callable[..., Tensor]]:
+    """Return whether masks are in half precision, their spatial axes, and how to sum over these."""
+    channels = functions.CHANNEL_AXIS % rank
+    axes = tuple(axis for axis in range(1, rank) if axis != channels)
+    is_half = "float16" in str(dtype)  # or bfloat16
+    if not axes:
+        return is_half, axes, axes, partial(functions.reduce_sum, keepdims=False)
+    spatial = axes[0] if len(axes) == 1 else functions.prepare_axes(axes)
+    return is_half, axes, spatial, functions.sum_of
+
+
+def focal_loss(
+    y_true: Tensor,
+    y_pred: Tensor,
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    from_logits: bool = False,
+    normalize: bool = True,
+    shape_reduction: str | None = "sum",
+    sample_reduction: str | None = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Compute the focal loss: binary cross-entropy that down-weights well-classified examples.
+
+    From "Focal Loss for Dense Object Detection" (Lin, Goyal, Girshick, He and Dollar, 2017).
+
+    Args:
+        y_true: Labels, 0 or 1, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        gamma: The focusing parameter, at least 0.
+        alpha: The weight of positive examples, from 0 to 1; negative ones weigh ``1 - alpha``.
+        from_logits: Whether `y_pred` are logits rather than probabilities.
+        normalize: Whether to divide the losses of each sample by its number of positive examples.
+        shape_reduction: The reduction over each sample: "sum", "mean" or "none".
+        sample_reduction: The reduction over the batch: "mean", "sum" or "none".
+        label_smoothing: The amount of label smoothing, from 0 to 1, which moves labels towards 0.5.
+
+    Returns:
+        A scalar, or losses of shape (batch,) or (batch, ...).
+
+    Raises:
+        ValueError: If a parameter is out of range, or there is no such reduction.
+
+    >>> import torch
+    >>> focal_loss(torch.tensor([[1.0]]), torch.tensor([[0.5]]))
+    tensor(0.0433)
+    """
+    for name, number, most in (("gamma", gamma, math.inf), ("alpha", alpha, 1)):
+        if not hasattr(number, "__float__") or not 0 <= number <= most:
+            raise ValueError(
+                f"The focal loss's {name} is a number from 0 to {most}, but got {shorten(number)}."
+            )
+    for name, value in (
+        ("shape_reduction", shape_reduction),
+        ("sample_reduction", sample_reduction),
+    ):
+        if value not in ("sum", "mean", "none", None):
+            raise ValueError(
+                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
+            )
+    functions = backend_of(y_true)
+    y_true = functions.cast_like(y_true, y_pred)
+    smooth = y_true
+    if label_smoothing:
+        smooth = y_true * (1.0 - label_smoothing) + 0.5 * label_smoothing
+    loss = functions.focal(smooth, y_pred, gamma, alpha, from_logits)
+    axes = tuple(range(1, len(functions.shape_of(loss))))
+    total = functions.sum_of if axes else functions.reduce_sum
+    inner = axes[0] if len(axes) == 1 else axes
+    if normalize:
+        count = functions.clip_by_value(total(y_true, inner, keepdims=True), 1, None)
+        loss = functions.divide(loss, count)
+    if shape_reduction == "sum":
+        loss = total(loss, inner, keepdims=False)
+    elif shape_reduction == "mean":
+        loss = functions.reduce_mean(loss, axes, False)
+    if sample_reduction == "mean":
+        loss = functions.mean_of(loss)
+    elif sample_reduction == "sum":
+        loss = functions.sum_of(loss)
+    return loss

@@ -211,18 +211,7 @@ def pow(tensor: T, power: float | T) -> T:
     return backend_of(tensor).pow(tensor, power)
 
 
-def tensor_pow(tensor: T, power: float) -> T:
-    """Return the power of each element; an alias of `pow`.
-
-    Args:
-        tensor: A tensor of any shape.
-        power: The exponent.
-
-    >>> import numpy as np
-    >>> tensor_pow(np.array([4.0, 9.0]), 0.5)
-    array([2., 3.])
-    """
-    return pow(tensor, power)
+tensor_pow = pow
 
 
 def sign(tensor: T) -> T:

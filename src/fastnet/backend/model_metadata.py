@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from fastnet.backend.dispatch import backend_module, framework_of
 from fastnet.types import Model, is_scheduler
 
 __all__ = [
@@ -133,12 +134,7 @@ def pair_optimizers(
 
 
 def optimizer_of(model: Model) -> Any:
-    """Return the current optimizer of a model.
-
-    Raises:
-        AssertionError: If the model was not built.
-        ValueError: If it has no optimizer now.
-    """
+    """Return the current optimizer of a model that was built, which must have one."""
     holder = holder_of(model, "current_optimizer")
     if not hasattr(holder, "current_optimizer"):
         raise AssertionError(
@@ -193,6 +189,8 @@ def choose_optimizer(model: Model, epoch: int) -> None:
             )
         set_metadata(model, "optimizer", current)
         value = current
+    if value is not None and value is not last and framework_of(model) == "torch":
+        backend_module("torch", "setup").check_owner(value, model, name_of(model))
     set_metadata(model, "current_optimizer", value)
     note_optimizer(model)
 

@@ -170,11 +170,7 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
 
 
 def module_for(model: Model, name: str) -> Any:
-    """Import a module of the package for a model's framework, such as "saving".
-
-    Raises:
-        ValueError: If `model` is no model of torch or Keras.
-    """
+    """Import a module of the package for a model's framework, such as "saving"."""
     framework = framework_of(model)
     if framework is None:
         raise ValueError(

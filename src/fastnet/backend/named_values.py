@@ -15,13 +15,7 @@ __all__ = ["ByName", "check_arguments", "names_in"]
 class ByName:
     """Calls a model with keyword arguments, or takes values of its result by name, or both.
 
-    Args:
-        model: The function to call.
-        title: The name of the op in error messages.
-        arguments: The names of the arguments; None to pass the data on.
-        results: The names of the values to return; None to return the model's result.
-        arrange: Makes the model's one argument of a dict of values by name; None to pass each value
-            as a keyword argument.
+    Without `arguments` the data is passed on; `arrange` makes one argument of a dict of them.
     """
 
     def __init__(
@@ -89,10 +83,7 @@ def _fields_of(value: Any) -> list[str]:
 def check_arguments(
     title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Collection[str] = ()
 ) -> None:
-    """Raise a ValueError unless a function can be called with just these keyword arguments.
-
-    Arguments in `passed_over` are passed by others.
-    """
+    """Raise a ValueError unless a function takes these keyword arguments and `passed_over`."""
     parameters = inspect.signature(called).parameters
     where = getattr(called, "__qualname__", type(called).__name__)
     kinds = inspect.Parameter

@@ -33,14 +33,7 @@ _PACKAGES = ("keras", "tf_keras")
 
 
 def read_precision(given: Any) -> Precision:
-    """Parse `mixed_precision`: a bool, a name of torch, Keras or Lightning, or None for float32.
-
-    Raises:
-        ValueError: If there is no such precision.
-
-    >>> read_precision("bf16-mixed"), read_precision("float32"), read_precision(True)
-    ('bfloat16', False, True)
-    """
+    """Parse `mixed_precision`: a bool, a name of torch, Keras or Lightning, or None for float32."""
     if given is None:
         return False
     if isinstance(given, (int, np.bool_)) and given in (0, 1):

@@ -11,13 +11,7 @@ __all__ = ["OpRanges"]
 
 
 class OpRanges:
-    """Marks ops by name in the profiles of a framework.
-
-    Args:
-        names: Returns the name of each op; called when the first range is opened.
-        make_range: Returns the context manager of a range with a name.
-        active: Returns whether the profiler is running; called in every step.
-    """
+    """Marks ops by name in the profiles of a framework while its profiler is `active`."""
 
     def __init__(
         self,

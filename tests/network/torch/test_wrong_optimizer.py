@@ -10,6 +10,7 @@ from torch import nn
 
 import fastnet
 from fastnet.errors import WrongOptimizerError
+from fastnet.op.tensorop.model import ModelOp
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -48,3 +49,16 @@ def test_optimizers_that_update_more_or_less_than_the_model() -> None:
     frozen = fastnet.build(lambda: nn.Linear(2, 1).requires_grad_(False), lambda _: sgd([extra]))
     for model in (first, part, second, third, frozen):
         assert isinstance(model.current_optimizer, torch.optim.SGD)
+
+
+def test_an_optimizer_of_another_model_that_is_assigned() -> None:
+    first, second = (
+        fastnet.build(lambda: nn.Linear(2, 1), sgd, model_name=name) for name in ("first", "second")
+    )
+    network = fastnet.Network([ModelOp(second, "x", "y")])
+    own, second.optimizer = second.optimizer, first.optimizer
+    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD.*of model 'first'"):
+        network("train")
+    second.optimizer = own
+    with network("train"):
+        assert second.current_optimizer is own

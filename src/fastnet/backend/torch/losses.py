@@ -116,6 +116,7 @@ def sparse_categorical_crossentropy(
         y_pred = y_pred.movedim(axis, 1).contiguous()
     elif y_true.ndim == 2 == y_pred.ndim and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
+    compare: Callable[..., torch.Tensor]
     if from_logits:
         compare = functional.cross_entropy
     else:

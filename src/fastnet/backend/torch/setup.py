@@ -12,11 +12,12 @@ from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
 from fastnet.backend.torch.parameters import parameters_in, trainable
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import engine_of, reshard
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
 __all__ = [
     "Placement",
+    "check_owner",
     "make_optimizer",
     "note_placement",
     "parallelize",
@@ -78,7 +79,7 @@ def make_optimizer(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
-    _check_owner(optimizer, model, name)
+    check_owner(optimizer, model, name)
     _WITH_OPTIMIZERS[id(model)] = model
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
@@ -92,11 +93,12 @@ def make_optimizer(
 _WITH_OPTIMIZERS: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
 
 
-def _check_owner(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> None:
+def check_owner(optimizer: Any, model: torch.nn.Module, name: str) -> None:
     """Raise an error if an optimizer updates none of a model's trainable parameters.
 
     It may update others besides: one optimizer of two models updates both.
     """
+    reshard(model)
     updated = set(map(id, parameters_in(optimizer)))
     own = trainable(model)
     if not own or any(id(one) in updated for one in own):
@@ -104,10 +106,9 @@ def _check_owner(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name:
     kind = type(optimizer).__name__
     if engine_of(model) == "fsdp":
         raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' returned {kind} of parameters "
-            "that are none of the sharded model's: it was made before parallel='fsdp' has put "
-            "others in their places. Pass a function that makes the optimizer of the parameters "
-            "that it is given."
+            f"Model '{name}' has the optimizer {kind} of parameters that are none of the sharded "
+            "model's: it was made before parallel='fsdp' has put others in their places. Pass an "
+            "optimizer_fn that makes the optimizer of the parameters that it is given."
         )
     others = [one for one in _WITH_OPTIMIZERS.values() if one is not model]
     owner = next(
@@ -115,7 +116,7 @@ def _check_owner(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name:
     )
     of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
     raise WrongOptimizerError(
-        f"The optimizer_fn of model '{name}' returned {kind} of {of}, which would never train "
-        f"'{name}'. Pass a function that makes the optimizer of the parameters that it is given, "
-        "such as `lambda params: torch.optim.Adam(params, lr=1e-3)`."
+        f"Model '{name}' has the optimizer {kind} of {of}, which would never train '{name}'. Make "
+        "the optimizer of the model's own parameters, in fastnet.build by an optimizer_fn such as "
+        "`lambda params: torch.optim.Adam(params, lr=1e-3)`."
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastnet.backend.dice import compute_dice_score
+from fastnet.backend.losses import dice_score
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import PairLoss
@@ -85,23 +85,19 @@ class DiceLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        backend = self._backend_of(y_pred, "CHANNEL_AXIS")
-        return -compute_dice_score(
-            backend,
+        return -dice_score(
             y_pred,
             y_true,
             soft_dice=self.soft_dice,
             sample_average=self.average_loss,
             channel_average=self.channel_average,
-            channel_weights=self._weights_for(y_pred, backend) if self.channel_weights else None,
-            mask_overlap=True,
-            threshold=None,
-            empty_nan=False,
+            channel_weights=self._weights_for(y_pred) if self.channel_weights else None,
             epsilon=self.epsilon,
         )
 
-    def _weights_for(self, y_pred: Tensor, backend: Any) -> Tensor:
+    def _weights_for(self, y_pred: Tensor) -> Tensor:
         """Return the weights of the channels, shape (1, channels)."""
+        backend = self._backend_of(y_pred, "constant")
         count = y_pred.shape[backend.CHANNEL_AXIS]
         weights = self._weights.get(count)
         if weights is None:

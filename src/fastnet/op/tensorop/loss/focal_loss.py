@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fastnet.backend.focal import compute
+from fastnet.backend.losses import focal_loss
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import PairLoss
@@ -86,8 +86,7 @@ class FocalLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        return compute(
-            self._backend_of(y_true, "focal"),
+        return focal_loss(
             y_true,
             y_pred,
             self.gamma,
