@@ -57,8 +57,9 @@ def test_an_optimizer_of_another_model_that_is_assigned() -> None:
     )
     network = fastnet.Network([ModelOp(second, "x", "y")])
     own, second.optimizer = second.optimizer, first.optimizer
-    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD.*of model 'first'"):
-        network("train")
+    text = r"'second'.*SGD.*of model 'first'"
+    with pytest.raises(WrongOptimizerError, match=text), network("train"):
+        pass
     second.optimizer = own
     with network("train"):
         assert second.current_optimizer is own
