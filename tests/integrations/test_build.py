@@ -78,13 +78,3 @@ def test_weights_of_another_model(sides: Sides, tmp_path: Path) -> None:
     refused(sides.fastestimator, RuntimeError, mlp, "sgd", weights_path=path)
     with pytest.raises(ValueError, match="does not fit the model"):
         sides.fastnet.build(mlp, "sgd", weights_path=path)
-
-
-def test_a_model_twice(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        models = lib.build(lambda: [mlp(), mlp()], None, model_name=["net", "Net"])
-        run = lib.op.tensorop.model.ModelOp
-        with pytest.raises(AssertionError):
-            lib.Network([run(models[0], "x", "y"), run(models[1], "x", "z")])
-
-    sides.agree(program)

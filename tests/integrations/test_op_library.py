@@ -347,16 +347,6 @@ def test_gradients(sides: Sides, name: str, framework: str) -> None:
     compare(actual, expected, GRADIENT_ROUNDINGS.get((name, framework), 0))
 
 
-def test_gradients_of_means_over_areas(sides: Sides) -> None:
-    """TensorFlow has none for its own way to resize by area, which FastEstimator takes."""
-    make, given = CASES["resize-area"]
-    with pytest.raises(LookupError, match="ResizeArea"):
-        gradients(make(tensorops(sides.fastestimator)), "tf", given)
-    (found,) = gradients(make(tensorops(sides.fastnet)), "tf", given)
-    # each of the 3 x 6 x 5 places counts alike in the 3 x 2 x 2 means
-    np.testing.assert_allclose(found, np.full(VOLUMES.shape, 12 / 90), rtol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["cutmix", "mixup", "mixup-shared", "mixup-alpha", "cutmix-alpha"])
 def test_torch_draws_the_same(sides: Sides, name: str) -> None:
     def program(lib: Any) -> list[np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,33 +139,5 @@ def test_scheduled_optimizers(sides: Sides, fw: Any, kind: str, merge: int, eage
             told.append(steps(network, fw.batches(1), "eval", epoch=epoch, eager=True))
         items = network.get_scheduled_items("train")
         return told, model, lib.schedule.get_signature_epochs(items, 8, "train")
-
-    fw.agree(sides, program)
-
-
-def test_scheduled_postprocessing_and_slicers(sides: Sides, fw: Any) -> None:
-    mean = fw.mean
-
-    def program(lib: Any) -> Any:
-        numpy_ops = lib.op.numpyop
-        network = fw.network_class(lib)(
-            [lib.op.tensorop.LambdaOp(lambda x: x * 2 + mean(x), "x", "y")],
-            postprocessing=scheduled(
-                lib,
-                "epochs",
-                numpy_ops.LambdaOp(lambda y: y + 1, "y", "y"),
-                numpy_ops.LambdaOp(lambda y: y - 1, "y", "y"),
-            ),
-            slicers=[
-                scheduled(
-                    lib,
-                    "turns",
-                    lib.slicer.AxisSlicer(0, slice="x", unslice=["x", "y"]),
-                    lib.slicer.AxisSlicer(1, slice="x", unslice=["x", "y"]),
-                )
-            ],
-        )
-        batch = {"x": fw.tensor(np.arange(6, dtype="float32").reshape(2, 3))}
-        return [steps(network, [batch], "eval", epoch, eager=True) for epoch in range(1, 7)]
 
     fw.agree(sides, program)

@@ -157,15 +157,6 @@ def test_a_window_that_does_not_fit(sides: Sides, strides: Any, shape: tuple[int
         pieces(sides.fastnet)
 
 
-@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_mean_unslicer(sides: Sides, rows: list[list[float]]) -> None:
-    def program(lib: Any) -> Any:
-        slicer = lib.slicer.MeanUnslicer("loss")
-        return slicer._unslice_batch(tuple(torch.tensor(row) for row in rows), key="loss")
-
-    sides.agree(program)
-
-
 @pytest.mark.tf
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_means_of_integers(sides: Sides, dtype: Any) -> None:
@@ -212,21 +203,3 @@ def test_training_on_slices(sides: Sides, fw: Any, merge: int) -> None:
 
     # torch's sparse cross entropy is one call in fastnet, several in FastEstimator
     fw.agree(sides, program, rtol=LOSS if fw.NAME == "torch" else 0.0)
-
-
-def test_a_slicer_of_ones_own(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        class Halves(lib.slicer.Slicer):  # type: ignore[misc]
-            def _slice_batch(self, batch: torch.Tensor) -> list[torch.Tensor]:
-                return list(batch.chunk(2))
-
-            def _unslice_batch(self, slices: tuple[torch.Tensor, ...], key: str) -> Any:
-                return torch.cat(slices)
-
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.LambdaOp(lambda x, name: (x + 1, name), ["x", "name"], ["y", "n"])],
-            slicers=Halves(slice=["x", "name"], unslice=["y", "n", "never written"]),
-        )
-        return steps(network, volumes(torch_sides, 2), "infer")
-
-    sides.agree(program)

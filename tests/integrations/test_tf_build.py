@@ -70,25 +70,6 @@ def test_weights_that_either_has_saved(sides: Sides, tmp_path: Path) -> None:
     start_over()
 
 
-def test_names_and_trainable_flags(sides: Sides) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, None, model_name="mlp")
-        run = lib.op.tensorop.model.ModelOp
-        told = []
-        for wrong in (
-            lambda: run(mlp(), "x", "y"),
-            lambda: run(model, "x", "y", trainable=True, gradients=False),
-            lambda: run(model, "x", ["y", "z"], intermediate_layers="no such layer"),
-            lambda: run(model, "x", ["y", "z"], intermediate_layers=9),
-        ):
-            with pytest.raises((AssertionError, KeyError, IndexError)) as caught:
-                wrong()
-            told.append(issubclass(caught.type, (AssertionError, KeyError, IndexError)))
-        return told
-
-    agree(sides, program)
-
-
 def test_what_is_told_of_a_network(sides: Sides) -> None:
     def program(lib: Any) -> Any:
         model = lib.build(mlp, "sgd", model_name="only")

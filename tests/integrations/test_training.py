@@ -139,17 +139,6 @@ def test_modes(sides: Sides, fw: Any, eager: bool, trainable: bool) -> None:
     fw.agree(sides, program)
 
 
-def test_warmup_changes_no_weight(sides: Sides, fw: Any) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "sgd", model_name="mlp")
-        network = fw.trainer(lib, model)
-        warm = steps(network, fw.batches(3), warmup=True)
-        before = fw.weights(model)
-        return warm, before, steps(network, fw.batches(3)), model
-
-    fw.agree(sides, program)
-
-
 @in_every_way
 def test_adversaries(sides: Sides, fw: Any, eager: bool) -> None:
     """A generator and a discriminator: each loss runs through both, and both are updated last."""
@@ -398,18 +387,6 @@ def test_layers_that_are_frozen(sides: Sides, fw: Any, eager: bool) -> None:
     fw.agree(sides, program)
 
 
-@pytest.mark.parametrize("wanted", [None, set(), {"loss"}, {"y"}, {"x", "loss"}, {"no such key"}])
-def test_keys_that_are_wanted(sides: Sides, fw: Any, wanted: Any) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "sgd", model_name="mlp")
-        network = fw.trainer(lib, model, lib.op.tensorop.LambdaOp(lambda x: x * 2, "x", "x"))
-        with network("train", 1, "", wanted, eager=True):
-            told = network.ctx_inputs, network.ctx_gpu_inputs, network.ctx_outputs
-            return told, dict(network.run_step(fw.batches(1)[0]))
-
-    fw.agree(sides, program)
-
-
 @pytest.mark.tf
 @in_tensorflow
 def test_what_else_is_in_a_batch(sides: Sides, eager: bool) -> None:
@@ -436,30 +413,6 @@ def test_what_else_is_in_a_batch(sides: Sides, eager: bool) -> None:
             "nothing": None,
         }
         return steps(network, [batch, {**batch, "scale": 4.0}], "infer", eager=eager)
-
-    tf_sides.agree(sides, program)
-
-
-@pytest.mark.tf
-def test_conditions_and_loops_over_tensors(sides: Sides) -> None:
-    """AutoGraph makes them part of the graph, also in a forward of one's own."""
-
-    def program(lib: Any) -> Any:
-        class Collatz(lib.op.tensorop.TensorOp):  # type: ignore[misc]
-            def forward(self, data: Any, state: Any) -> Any:
-                count = tf.constant(0)
-                while tf.reduce_any(data > 1):
-                    data = tf.where(data % 2 == 0, data // 2, 3 * data + 1)
-                    count += 1
-                if count > 10:
-                    count = -count
-                return count + state["epoch"]
-
-        network = lib.network.TFNetwork([Collatz("x", "y")])
-        return [
-            steps(network, [{"x": tf.constant([value])} for value in (1, 2, 7)], "infer", epoch)
-            for epoch in (1, 2)
-        ]
 
     tf_sides.agree(sides, program)
 

@@ -50,17 +50,6 @@ def test_a_batch_of_arrays_and_numbers(sides: Sides, fw: Any) -> None:
     fw.agree(sides, program)
 
 
-def test_a_list_and_a_tuple(sides: Sides, fw: Any) -> None:
-    def program(lib: Any) -> Any:
-        network = classifier(fw, lib)
-        results = network.transform([as_arrays(batch) for batch in fw.batches(3)], mode="eval")
-        assert isinstance(results, list)
-        more = network.transform(tuple(fw.batches(2)), mode="infer")
-        return [dict(result) for result in [*results, *more]], network.transform([], mode="eval")
-
-    fw.agree(sides, program)
-
-
 def pipeline_of(fe: ModuleType, data: dict[str, Any]) -> Any:
     """FastEstimator's Pipeline, over samples that are arrays; its batches are torch's."""
     dataset = fe.dataset.NumpyDataset(as_arrays(data))

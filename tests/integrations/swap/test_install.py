@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -97,18 +95,6 @@ def test_ops_can_be_left_alone(fastestimator: ModuleType) -> None:
             importlib.import_module("fastestimator.network").TorchNetwork,
             fastnet.network.TorchNetwork,
         )
-
-
-def test_twice_is_once() -> None:
-    before = attributes()
-    first = install()
-    swapped = attributes()
-    second = install()
-    assert differences(swapped, attributes()) == set()
-    assert set(first.changes) == set(second.changes)
-    assert len(uninstall()) > 100
-    assert len(uninstall()) == 0
-    assert differences(before, attributes()) == set()
 
 
 def test_a_block_leaves_what_it_has_found() -> None:
@@ -226,23 +212,6 @@ def test_an_unknown_version_is_refused(
     with pytest.raises(UnknownVersionError, match=r"1\.7\.0.*2\.4\.1"):
         install()
     assert differences(before, attributes()) == set()
-
-
-def test_only_the_integration_imports_it() -> None:
-    root = Path(fastnet.__file__).parent
-    for path in root.rglob("*.py"):
-        if path.is_relative_to(root / "integrations"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [one.name for one in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            elif isinstance(node, ast.Call) and node.args:
-                first = node.args[0]  # import_module("…")
-                names = [str(first.value)] if isinstance(first, ast.Constant) else []
-            assert not any(name.split(".")[0] == "fastestimator" for name in names), path
 
 
 def in_a_fresh_process(code: str) -> None:

@@ -136,46 +136,6 @@ def test_classes_of_the_program(theirs: Library, swapped: Library) -> None:
     assert not isinstance(swapped.LambdaOp(len, "x", "y"), Own)
 
 
-def train(lib: Library, parts: list[Library], steps: int = 5) -> tuple[list[Any], Any]:
-    """Train with ops that in turn come from several libraries."""
-    torch.manual_seed(0)
-    turns = [parts[place % len(parts)] for place in range(7)]
-    model = parts[0].build(lambda: torch.nn.Linear(4, 3), "adam")
-    network = lib.Network(
-        [
-            turns[0].LambdaOp(fn=lambda x: x * 2, inputs="x", outputs="x"),
-            turns[1].Fuse([turns[2].LambdaOp(fn=lambda x: x + 1, inputs="x", outputs="x")]),
-            turns[3].Repeat(turns[4].LambdaOp(fn=lambda x: x * 0.5, inputs="x", outputs="x"), 2),
-            turns[5].ModelOp(model, "x", "y"),
-            turns[6].EpochScheduler(
-                {1: turns[0].CrossEntropy(("y", "t"), "loss", from_logits=True)}
-            ),
-            turns[1].UpdateOp(model, "loss", merge_grad=2),
-            turns[2].Delete("x"),
-        ],
-    )
-    results = []
-    generator = torch.Generator().manual_seed(1)
-    with network(mode="train", epoch=1, ds_id=""):
-        for _ in range(steps):
-            batch = {
-                "x": torch.randn(8, 4, generator=generator),
-                "t": torch.randint(3, (8,), generator=generator),
-            }
-            results.append(network.run_step(batch)["loss"].item())
-    return results, [one.detach().clone() for one in model.parameters()]
-
-
-def test_ops_of_all_libraries_in_one_network(theirs: Library, fastestimator: ModuleType) -> None:
-    expected, weights = train(theirs, [theirs])
-    install()
-    swapped, own = classes(fastestimator), classes(fastnet)
-    for parts in ([swapped], [theirs], [theirs, swapped], [swapped, own, theirs], [own, swapped]):
-        losses, trained = train(swapped, parts)
-        np.testing.assert_allclose(losses, expected, rtol=1e-6)
-        torch.testing.assert_close(trained, weights, rtol=1e-6, atol=1e-7)
-
-
 def test_objects_go_on_working(theirs: Library, fastestimator: ModuleType) -> None:
     """Networks from before the swap, and from during it, before, during and after it."""
     model = theirs.build(lambda: torch.nn.Linear(2, 2), "sgd")

@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 LOSS = 1e-6
 WEIGHTS = 1e-5
 
-PROGRAMS = ("classify", "datasets", "reported", "restored")
+PROGRAMS = ("classify", "datasets", "explained", "reported", "restored")
 FRAMEWORKS = ("torch", "tf")
 # programs that draw random numbers in TensorFlow, and how these go from opening to opening
 DRAWING = ("adapted", "augmented")
