@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf demo-distributed setup test test-slow test-fast test-fe lint typecheck build
+.PHONY: help demo demo-tf demo-distributed setup test test-nightly test-fast test-fe lint typecheck build
 .PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
 
 help:  ## list the targets
@@ -58,8 +58,10 @@ test: setup  ## set up, check style and types, run the tests and doctests
 # all files takes half a minute.
 marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | grep -v ^tests/integrations/)
 
-test-slow: setup  ## run the tests that build, install, train or start processes for more than a few seconds
+test-nightly: setup $(FE_VENV)/.has-fe  ## run the slow tests, which .ci/run leaves out
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m slow $(call marked,slow)
+	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m slow tests/integrations
 
 test-fast: setup  ## run the tests that touch every public name, within a minute
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $(call marked,fast)
@@ -81,7 +83,7 @@ of_keras = $$(grep -lwE 'KERAS_3|KINDS' tests/*/tf/test_*.py tests/op/tensorop/*
 # What is the same in Keras 2 and 3 is shown there by the conformance tests; `make test` shows the rest.
 test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run parity and conformance tests
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
-	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) tests/integrations
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m "not slow" tests/integrations
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m "tf and not slow" tests/conformance $(of_keras)
 
 bench-packages: $(VENV)/.has-bench build  ## install what is measured beside fastnet

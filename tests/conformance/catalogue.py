@@ -760,6 +760,13 @@ FORMS = [
         },
         form="at indices of each",
     ),
+    Row(
+        Gather,
+        lambda fw, when: [Gather("x", "y", indices="at", **when)],
+        {"x": X, "at": np.zeros((0,), "int64")},
+        compute=lambda b: {"y": b["x"].max(1)},
+        form="at no indices",
+    ),
     unary(Permute, "", IMAGES, lambda x: x.transpose(0, 3, 1, 2)),
     unary(
         Permute, "backwards", IMAGES, lambda x: x.transpose(0, 3, 2, 1), permutation=(0, -1, 2, 1)

@@ -15,6 +15,7 @@ from fastnet.errors import MissingKeyError, UnknownNameError, WrongOptimizerErro
 from fastnet.op.numpyop import Batch, NumpyOp, RemoveIf
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
@@ -162,6 +163,14 @@ class TestOpening:
                 fw.opened(network, "eval", 2, ds_id="a")
             check_works(fw, network)
 
+    def test_whose_scheduler_of_optimizers_raises(self, fw: Framework) -> None:
+        model = fw.build(make_layers(3, 2), MoodyScheduler(fw.sgd(0.1)))
+        network = fw.network([add_one(), ModelOp(model, "x", "z")])
+        with refusing(Trouble, "as told"), fw.opened(network, "train", 13):
+            pass
+        check_free(network)
+        assert_same(fw.step(network, {"x": X})["y"], X + 1)
+
 
 class NoSuper(TensorOp):
     def __init__(self) -> None:
@@ -294,6 +303,10 @@ class TestOpArguments:
         mixed = fw.build(make_layers(3, 2), fw.sgd(), name="m", mixed_precision=True)
         with refusing(ValueError, "UpdateOp of 'm'", "the gradients 'g'", "mixed_precision=False"):
             UpdateOp(mixed, "loss", gradients="g")
+
+    def test_of_losses(self, fw: Framework) -> None:
+        with refusing(ValueError, "CrossEntropy takes 2 inputs", "['y']"):
+            fw.network([CrossEntropy(["y"], "loss")])
 
 
 class TestBuild:

@@ -301,6 +301,22 @@ class TestOpsThatRaise:
             IN_POSTPROCESSING,
         )
 
+    def test_one_error_raised_again_and_again(self, fw: Framework) -> None:
+        trouble = Trouble("the same")
+
+        def fail(x: Any) -> Any:
+            raise trouble
+
+        network = fw.network([LambdaOp(fail, "x", "y")])
+        notes = notes_of(fw, "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).")
+        counts = []
+        for _ in range(3):
+            with refusing(Trouble, "the same", *notes):
+                fw.step(network, {"x": X})
+            check_free(network)
+            counts.append(len(getattr(trouble, "__notes__", [])))
+        assert counts[0] == counts[2]
+
 
 class TestSlicers:
     @pytest.mark.parametrize(
@@ -507,6 +523,16 @@ class TestUpdates:
         case.check_weights()
         case.check_trains(fw.network(case.supervised()))
 
+    def test_that_an_op_before_them_prevents(self, fw: Framework) -> None:
+        case = Case(fw)
+        network = fw.network(case.supervised(LambdaOp(check, ["y", "ok"], "y")))
+        note = "Raised by LambdaOp (op 2, inputs ['y', 'ok'], outputs ['y'])."
+        with refusing(Trouble, "not here", *notes_of(fw, note)):
+            fw.step(network, {**BATCH, "ok": "here"}, "train")
+        check_free(network)
+        case.check_weights()
+        case.check_trains(network, ok="yes")
+
 
 class TestTransform:
     @pytest.mark.parametrize(
@@ -532,3 +558,11 @@ class TestTransform:
                 network.transform(generate(), "infer")
             check_free(network)
         assert_same(fw.arrays(network.transform([{"x": X}], "infer")), [{"x": X, "y": X + 1}])
+
+    def test_of_values_that_have_no_tensor(self, fw: Framework) -> None:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        for _ in range(2):
+            with pytest.raises(TypeError):
+                network.transform({"x": X, "w": object()}, "infer")
+            check_free(network)
+        assert_same(fw.arrays(network.transform({"x": X}, "infer")), {"x": X, "y": X + 1})

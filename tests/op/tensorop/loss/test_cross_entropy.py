@@ -1,7 +1,4 @@
-"""Cross-entropy of classes along any axis and of bits, against numpy, torch and Keras.
-
-What both frameworks lay out alike is in tests/conformance/test_losses.py.
-"""
+"""Cross-entropy of classes along any axis and of bits, against numpy, torch and Keras."""
 
 from __future__ import annotations
 
