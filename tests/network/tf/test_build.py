@@ -565,6 +565,7 @@ class TestPrecision:
         assert model.mixed_precision is False
         assert type(model.optimizer) is CLASSES["adam"]
 
+    @pytest.mark.slow
     def test_when_model_fn_is_what_imports_keras(self) -> None:
         run_alone(
             "import sys, fastnet\n"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -670,19 +667,6 @@ class Scale(TensorOp):
         return data * self.alpha + shift
 
 
-@dataclasses.dataclass
-class Times:
-    """A function with an attribute."""
-
-    factor: float
-
-    def __call__(self, x: Any) -> Any:
-        return x * self.factor
-
-    def method(self, x: Any) -> Any:
-        return x * self.factor
-
-
 def change_alpha(op: Any) -> None:
     op.alpha = 3.0
 
@@ -723,14 +707,6 @@ class TestOps:
                 f"op 1 (Scale).{name} has changed",
             ]
 
-    def test_of_the_class(self) -> None:
-        network = TFNetwork(Scale("x", "y"))
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 1.0
-        with mock.patch.object(Scale, "alpha", 5.0):
-            assert infer(network, {"x": ones(1)})["y"].numpy() == 5.0
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 1.0
-        assert reasons(network) == [first(), "op 0 (Scale) class Scale.alpha has changed"]
-
     def test_counters_are_no_changes(self) -> None:
         op = Counting("x", "y")
         networks = [TFNetwork(op), TFNetwork([op])]
@@ -747,58 +723,6 @@ class TestOps:
             infer(network, {"x": ones(1)}, eager=eager)
         assert op.runs == 3
         assert reasons(network)[1:] == ["op 0 (Counting).runs has changed"]
-
-    @EITHER_WAY
-    def test_the_function_of_a_lambda_op(self, eager: bool) -> None:
-        op = LambdaOp(lambda x: x + 1, "x", "y")
-        network = TFNetwork(op)
-        assert infer(network, {"x": ones(1)}, eager=eager)["y"].numpy() == 2.0
-        op.fn = lambda x: x + 5
-        assert infer(network, {"x": ones(1)}, eager=eager)["y"].numpy() == 6.0
-        if not eager:
-            assert reasons(network)[1:] == ["op 0 (LambdaOp).fn has changed"]
-
-    def test_what_is_in_a_closure(self) -> None:
-        factor = 2.0
-        sizes = [1.0]
-        network = TFNetwork(LambdaOp(lambda x: x * factor + sizes[0], "x", "y"))
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 3.0
-        factor = 3.0
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 4.0
-        sizes[0] = 7.0
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 10.0
-        assert reasons(network)[1:] == [
-            "op 0 (LambdaOp).fn closure variable 'factor' has changed",
-            "op 0 (LambdaOp).fn closure variable 'sizes'[0] has changed",
-        ]
-
-    def test_defaults(self) -> None:
-        def fn(x: Any, factor: float = 2.0, *, shift: float = 1.0) -> Any:
-            return x * factor + shift
-
-        network = TFNetwork(LambdaOp(fn, "x", "y"))
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 3.0
-        fn.__defaults__ = (4.0,)
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 5.0
-        fn.__kwdefaults__["shift"] = 2.0
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 6.0
-
-    @pytest.mark.parametrize("of", [lambda times: times, lambda times: times.method])
-    def test_callables_that_remember(self, of: Any) -> None:
-        times = Times(2.0)
-        network = TFNetwork(LambdaOp(of(times), "x", "y"))
-        for factor in (2.0, 3.0, 2.0):
-            times.factor = factor
-            assert infer(network, {"x": ones(1)})["y"].numpy() == factor
-        assert len(network.traces) == 2
-
-    def test_partials(self) -> None:
-        added = {"y": 1.0}
-        fn = functools.partial(lambda x, shift: x + shift["y"], shift=added)
-        network = TFNetwork(LambdaOp(fn, ["x"], "y"))
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 2.0
-        added["y"] = 4.0
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 5.0
 
     def test_a_layer_in_a_closure(self) -> None:
         layer = layers.Dense(1, kernel_initializer="ones")
@@ -841,11 +765,3 @@ class TestOps:
             assert network.run_step({"x": ones(1)})["y"].numpy() == 3.0
         assert infer(network, {"x": ones(1)})["y"].numpy() == 3.0
         assert reasons(network)[1] == "op 0 (Scale).alpha has changed"
-
-    def test_a_large_array_is_told_by_which_it_is(self) -> None:
-        op = Scale("x", "y")
-        op.alpha = np.ones(100_000, "float32")
-        network = TFNetwork(op)
-        assert infer(network, {"x": ones(1)})["y"].numpy()[0] == 1.0
-        op.alpha = 2 * op.alpha
-        assert infer(network, {"x": ones(1)})["y"].numpy()[0] == 2.0

@@ -13,7 +13,6 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.backend import get_lr
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -33,7 +32,6 @@ from tests.network.keras_models import (
     supervised,
     train,
     twins,
-    weights,
 )
 
 pytestmark = pytest.mark.tf
@@ -60,34 +58,7 @@ def optimizers() -> dict[str, Any]:
     return made
 
 
-OPTIMIZERS = optimizers()
-
-
 class TestACopy:
-    @ways
-    @pytest.mark.parametrize(
-        ("optimizer", "mixed"), [*[(name, False) for name in OPTIMIZERS], ("decay", True)]
-    )
-    def test_goes_on_as_the_original(self, way: Way, optimizer: str, mixed: bool) -> None:
-        model = fastnet.build(mlp, OPTIMIZERS[optimizer], model_name="m", mixed_precision=mixed)
-        network, data = TFNetwork(supervised(model)), batches(5)
-        train(network, data[:2], eager=True)
-        other = way(network)
-        (twin,) = other.models
-        assert twin is not model
-        assert all(op.model is twin for op in other.ops if hasattr(op, "model"))
-        assert (twin.model_name, set(twin.loss_name)) == ("m", {"loss"})
-        assert twin.mixed_precision is mixed
-        before = weights(model)
-        train(other, data[2:3], eager=True)
-        train(other, data[3:], eager=True, epoch=2)
-        assert same_weights(model, before)
-        train(network, data[2:3], eager=True)
-        train(network, data[3:], eager=True, epoch=2)
-        assert same_weights(twin, model)
-        assert not same_weights(model, before)
-        assert get_lr(twin) == get_lr(model)
-
     @ways
     def test_goes_on_as_a_loop_by_hand(self, way: Way) -> None:
         model, twin = twins(mlp)

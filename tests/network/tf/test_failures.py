@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 import fastnet
-from fastnet.errors import MissingKeyError
 from fastnet.network import TFNetwork
-from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
-from fastnet.op.tensorop import Delete, LambdaOp
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.missing_keys import deleted, missing
 from tests.network.keras_models import (
     infer,
     keras,
@@ -355,69 +352,3 @@ class TestWhatNoGraphHolds:
         note = "The value under 'x' holds itself, or is nested too deeply."
         assert note in caught.value.__notes__
         assert infer(network, {"x": 1})["y"] == 1
-
-
-class TestSameTexts:
-    """Errors of fastnet's own are worded as in other frameworks, static or not."""
-
-    @EITHER_WAY
-    def test_of_a_key_that_is_missing(self, eager: bool) -> None:
-        network = TFNetwork([Counting("x", "y"), LambdaOp(add, ["y", "other"], "z")])
-        text = missing(
-            "LambdaOp (op 1, inputs ['y', 'other'], outputs ['z'])",
-            "other",
-            ["othr", "x"],
-            "othr",
-            written={"y": "Counting (op 0, inputs ['x'], outputs ['y'])"},
-        )
-        with network(mode="infer", epoch=1, eager=eager):
-            for _ in range(2):
-                with failing(MissingKeyError, text) as caught:
-                    network.run_step({"x": ones(2), "othr": ones(2)})
-                assert caught[0].__cause__ is None
-                assert caught[0].__suppress_context__ is not eager
-                network.run_step({"x": ones(2), "other": ones(2)})
-        assert network.ops[0].runs == (2 if eager else 1)
-
-    @EITHER_WAY
-    def test_of_a_key_that_was_deleted(self, eager: bool) -> None:
-        network = TFNetwork([Counting("x", "y"), Delete("y"), Counting("y", "z")])
-        with failing(
-            MissingKeyError,
-            deleted(
-                "Counting (op 2, inputs ['y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])"
-            ),
-        ):
-            infer(network, {"x": ones(2)}, eager=eager)
-
-    @EITHER_WAY
-    def test_of_too_few_values(self, eager: bool) -> None:
-        network = TFNetwork(Doing(lambda x, state: [x], "x", ["a", "b"]))
-        with failing(
-            ValueError,
-            "Doing (op 0, inputs ['x'], outputs ['a', 'b']) has 2 outputs, but its forward "
-            "returned 1 value. Return one value for each of ['a', 'b'], in that order.",
-            [] if eager else [TRACING],
-        ):
-            infer(network, {"x": ones(2)}, eager=eager)
-
-    @EITHER_WAY
-    def test_of_something_without_parts(self, eager: bool) -> None:
-        network = TFNetwork(Doing(lambda x, state: None, "x", ["a"]))
-        with pytest.raises(TypeError, match=r"Doing \(op 0, .*\) .* its forward returned None\."):
-            infer(network, {"x": ones(2)}, eager=eager)
-
-    @EITHER_WAY
-    def test_of_postprocessing(self, eager: bool) -> None:
-        def fail(y: Any) -> Any:
-            raise Trouble("as told")
-
-        network = TFNetwork(Counting("x", "y"), postprocessing=NumpyLambdaOp(fail, "y", "z"))
-        with pytest.raises(Trouble) as caught:
-            infer(network, {"x": ones(2)}, eager=eager)
-        assert caught.value.__notes__[-1] == "This was in the network's postprocessing."
-
-    def test_of_a_network_that_is_not_open(self) -> None:
-        network = TFNetwork(Counting("x", "y"))
-        with pytest.raises(ValueError, match=r"TFNetwork is not open.*with network\(mode="):
-            network.run_step({"x": 1})

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.slicer import AxisSlicer
-from tests.network.keras_models import infer, line, regression, same_weights, tf, train, twins
+from tests.network.keras_models import infer, line, tf
 from tests.network.programs import is_free
 from tests.network.tf_programs import FITS, Counting, Doing, first, noting, ones, reasons
 
@@ -91,50 +88,6 @@ class TestOneBatch:
         assert reasons(network)[0] == first()
         assert "_trainable has changed" in reasons(network)[1]
 
-    def test_leaves_the_callers_batch_alone(self) -> None:
-        array, inner = np.ones(2), {"z": [1.5, "a"]}
-        batch = {"x": array, "inner": inner, "n": 3, "name": "b", "none": None}
-        _, network = double()
-        for _ in range(2):
-            result = network.transform(batch, "infer")
-            assert list(batch) == ["x", "inner", "n", "name", "none"]
-            assert batch["x"] is array
-            assert batch["inner"] is inner
-            assert inner == {"z": [1.5, "a"]}
-            assert type(inner["z"][0]) is float
-            result["inner"]["z"].append(1)
-            infer(network, {"x": tf.constant(array)})
-        assert tf.is_tensor(result["n"])
-        assert tf.is_tensor(result["inner"]["z"][0])
-        assert (result["name"], result["none"], result["inner"]["z"][1]) == ("b", None, "a")
-
-    def test_numbers_of_it_are_tensors(self) -> None:
-        op, network = double()
-        for number in range(3):
-            assert network.transform({"x": number}, "infer")["y"].numpy() == 2 * number
-        infer(network, {"x": tf.constant(1, tf.int64)})
-        for number in range(3):
-            assert network.transform({"x": number}, "infer")["y"].numpy() == 2 * number
-        assert op.runs == 4
-
-    @pytest.mark.parametrize("mapping", [collections.OrderedDict, collections.UserDict])
-    def test_is_any_mapping(self, mapping: Any) -> None:
-        _, network = double()
-        assert values([network.transform(mapping(x=np.ones(2)), "infer")]) == [[2.0, 2.0]]
-
-    def test_trains(self) -> None:
-        model, twin = twins(line)
-        fastnet.build(lambda: model, "adam")
-        fastnet.build(lambda: twin, "adam")
-        network, static = TFNetwork(regression(model)), TFNetwork(regression(twin))
-        for _ in range(2):
-            network.transform({"x": ones(3, 2)}, "train")
-        assert network.traces == ()
-        train(static, [{"x": ones(3, 2)}])
-        static.transform({"x": ones(3, 2)}, "train")
-        assert len(static.traces) == 1
-        np.testing.assert_allclose(model.get_weights()[0], twin.get_weights()[0], rtol=1e-5)
-
     def test_with_slicers_is_static(self) -> None:
         op = Counting("x", "y")
         network = TFNetwork(op, slicers=AxisSlicer(axis=0, slice="x", unslice="y"))
@@ -143,14 +96,6 @@ class TestOneBatch:
             assert np.array_equal(result["y"], np.ones((5, 2)))
         assert op.runs == 1
         assert reasons(network) == [first()]
-
-    def test_goes_through_postprocessing(self) -> None:
-        op = NumpyLambdaOp(lambda y: np.asarray(y) + 1, "y", "z")
-        network = TFNetwork(LambdaOp(lambda x: 2 * x, "x", "y"), postprocessing=op)
-        for _ in range(2):
-            result = network.transform({"x": ones(2)}, "infer")
-            assert np.array_equal(result["z"], [3.0, 3.0])
-            infer(network, {"x": ones(2)})
 
     def test_an_error_in_it_names_the_op(self) -> None:
         network = TFNetwork(LambdaOp(lambda x: x["nothing"], "x", "y"))
@@ -209,15 +154,6 @@ class TestManyBatches:
         assert np.array_equal(np.concatenate([one["dense"] for one in results]), np.eye(5))
         assert len(network.traces) == 1
 
-    def test_of_a_loader_of_torch(self) -> None:
-        op, network = double()
-        items = [{"x": torch.tensor(float(place)), "name": str(place)} for place in (0, 0, 0, 1)]
-        loader = torch.utils.data.DataLoader(items, batch_size=3)
-        results = network.transform(loader, "infer")
-        assert values(results) == [[0.0, 0.0, 0.0], [2.0]]
-        assert [result["name"] for result in results] == [["0", "0", "0"], ["1"]]
-        assert op.runs == 2
-
     def test_of_what_gives_a_loader(self) -> None:
         seen: list[Any] = []
 
@@ -231,37 +167,12 @@ class TestManyBatches:
         assert seen == [{"mode": "eval", "epoch": 3, "ds_id": "d", "shuffle": False}]
         assert op.runs == 2
 
-    def test_leave_the_callers_batches_alone(self) -> None:
-        data = batches()
-        arrays = [batch["x"] for batch in data]
-        _, network = double()
-        network.transform(data, "infer")
-        assert [list(batch) for batch in data] == [["x"]] * 3
-        assert all(batch["x"] is array for batch, array in zip(data, arrays, strict=True))
-
     def test_come_with_a_bar_if_wanted(self, capsys: pytest.CaptureFixture[str]) -> None:
         _, network = double()
         assert values(network.transform(batches(), "infer", progress=True)) == WANTED
         assert "3/3" in capsys.readouterr().err
         network.transform(batches(), "infer")
         assert capsys.readouterr().err == ""
-
-    def test_train(self) -> None:
-        model, twin = twins(line)
-        fastnet.build(lambda: model, "sgd")
-        fastnet.build(lambda: twin, "sgd")
-        network, other = TFNetwork(regression(model)), TFNetwork(regression(twin))
-        data = [{"x": ones(size, 2)} for size in (3, 3, 2)]
-        network.transform(data, "train")
-        train(other, data)
-        assert same_weights(model, twin)
-        second = f"'x' has the shape (2, 2), where (3, 2) was traced{FITS}"
-        assert reasons(network) == [first("train"), second]
-
-    def test_that_are_none(self) -> None:
-        op, network = double()
-        assert network.transform([], "infer") == []
-        assert op.runs == 0
 
     def test_an_error_leaves_the_network_free(self) -> None:
         def fail(x: Any, state: Any) -> Any:
@@ -275,10 +186,3 @@ class TestManyBatches:
         assert is_free(network)
         assert len(network.transform([{"x": ones(2)}], "infer")) == 1
         assert len(network.traces) == 1
-
-    @pytest.mark.parametrize("data", [3, "abc", None])
-    def test_what_is_no_data(self, data: Any) -> None:
-        _, network = double()
-        with pytest.raises(TypeError):
-            network.transform(data, "infer")
-        assert is_free(network)
