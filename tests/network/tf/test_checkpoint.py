@@ -23,20 +23,6 @@ pytestmark = pytest.mark.tf
 STEPS, MERGED = 10, 3
 
 
-@pytest.fixture(autouse=True)
-def readable_generators() -> Any:
-    """Keras 2 keeps the states of its generators to itself, unless it is asked not to."""
-    if KERAS_3:
-        yield
-        return
-    switch = keras.backend.experimental
-    before = switch.is_tf_random_generator_enabled()
-    switch.enable_tf_random_generator()
-    yield
-    if not before:
-        switch.disable_tf_random_generator()
-
-
 def model_fn() -> Any:
     return keras.Sequential(
         [
@@ -319,12 +305,8 @@ def test_a_model_without_variables(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(KERAS_3, reason="Keras 3's generators are variables")
 def test_random_numbers_that_cannot_be_read(tmp_path: Path) -> None:
-    keras.backend.experimental.disable_tf_random_generator()
-    try:
-        run = Run(0)
-        told = "The state of the random numbers of layer 'dropout.*' cannot be read"
-        with pytest.warns(UserWarning, match=told) as caught:
-            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network)
-        assert {one.filename for one in caught} == {__file__}
-    finally:
-        keras.backend.experimental.enable_tf_random_generator()
+    run = Run(0)
+    told = "The state of the random numbers of layer 'dropout.*' cannot be read"
+    with pytest.warns(UserWarning, match=told) as caught:
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network)
+    assert {one.filename for one in caught} == {__file__}

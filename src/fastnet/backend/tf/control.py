@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from fastnet.backend.tf._internals import graph_code
+from fastnet.backend.tf.graph import graph_code
 from fastnet.backend.tf.tensors import prepare_shape
 from fastnet.types import Forward, State
 

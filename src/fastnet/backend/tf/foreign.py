@@ -7,9 +7,18 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.foreign import NUMPY, adopter, array_of
-from fastnet.backend.tf._internals import COMPOSITES
 
-__all__ = ["ARRAYS", "FOREIGN"]
+__all__ = ["ARRAYS", "COMPOSITES", "FOREIGN"]
+
+COMPOSITES = (
+    tf.RaggedTensor,
+    tf.SparseTensor,
+    tf.IndexedSlices,
+    tf.experimental.ExtensionType,
+    tf.data.Dataset,
+    tf.distribute.DistributedValues,
+)
+"""The classes of values that consist of several tensors."""
 
 
 def _adopt(value: Any) -> tf.Tensor | None:
@@ -30,12 +39,7 @@ def _from_dlpack(value: Any) -> tf.Tensor:
     return tf.constant(tf.experimental.dlpack.from_dlpack(value.__dlpack__()).numpy())
 
 
-_OWN = (
-    tf.Tensor,
-    tf.Variable,
-    *COMPOSITES,
-    tf.distribute.DistributedValues,
-)
+_OWN = (tf.Tensor, tf.Variable, *COMPOSITES)
 
 FOREIGN = adopter((*_OWN, *NUMPY), _adopt)
 """Converts tensors of other frameworks."""

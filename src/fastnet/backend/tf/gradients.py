@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
-from fastnet.backend.tf._internals import is_recording
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.errors import add_note
@@ -65,21 +63,13 @@ def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
     return tensor
 
 
-def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
-    """Return a context in which a tape does not record; it may be None, or not record anyway."""
-    recording = is_recording(tape)
-    if tape is None or recording is False:
-        return nullcontext()
-    stopped: AbstractContextManager[Any] = tape.stop_recording()
-    return stopped if recording else _enter_if_recording(stopped)
-
-
 @contextmanager
-def _enter_if_recording(stopped: AbstractContextManager[Any]) -> Iterator[None]:
-    """Enter a context that a tape which does not record refuses."""
+def paused(tape: tf.GradientTape | None) -> Iterator[None]:
+    """Stop a tape from recording in this context; it may be None, or not record anyway."""
     with ExitStack() as stack:
-        with suppress(RuntimeError, ValueError):
-            stack.enter_context(stopped)
+        if tape is not None:
+            with suppress(RuntimeError, ValueError):  # It does not record.
+                stack.enter_context(tape.stop_recording())
         yield
 
 
@@ -179,7 +169,7 @@ def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
         found = [value]
     elif hasattr(type(value), "trainable_variables"):
         # Keras 2 does not know the variables of an unbuilt model.
-        with contextlib.suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError):
             found = list(value.trainable_variables)
     for one in found:
         if getattr(one, "trainable", False):

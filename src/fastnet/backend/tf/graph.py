@@ -7,6 +7,7 @@ import linecache
 import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,15 @@ import tensorflow as tf
 from fastnet._trace import TensorKind
 from fastnet.backend.tf._internals import (
     EAGER,
+    could_record,
     direct_call,
-    graph_code,
-    is_composite,
     registered_gradients,
     shape_of_eager,
-    source_error,
+    source_of_error,
     type_of_eager,
     unregister_gradients,
 )
-from fastnet.backend.tf.foreign import FOREIGN
+from fastnet.backend.tf.foreign import COMPOSITES, FOREIGN
 from fastnet.errors import add_note
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "as_graph_code",
     "caller",
     "forget_gradients",
+    "graph_code",
     "source_of",
 ]
 
@@ -68,7 +69,7 @@ def _convert(value: Any) -> Any:
 
 
 def _split(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
-    if isinstance(value, tf.Variable) or not is_composite(value):
+    if isinstance(value, tf.Variable) or not isinstance(value, COMPOSITES):
         return None
     tensors = tf.nest.flatten(value, expand_composites=True)
     spec = _any_batch(value, tf.type_spec_from_value(value))
@@ -120,35 +121,54 @@ KIND = TensorKind(
 """TensorFlow's tensors, for the kernel."""
 
 
+def graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let AutoGraph convert the conditions and loops over tensors in a function, and what it calls.
+
+    Layers of Keras 2 convert their own code while it runs.
+    """
+    return partial(_converted_call(), function)
+
+
+@cache
+def _converted_call() -> Any:
+    # The function that is called is converted, also where it is a method or a partial.
+    return tf.autograph.to_graph(_call)
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
 def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., Any]:
-    """Let a function run while a graph is traced."""
+    """Let a function run while a graph is traced, and raise errors as its own code has them."""
     run_it = graph_code(function) if convert else function
 
     def run(*args: Any) -> Any:
         try:
             return run_it(*args)
         except Exception as error:
-            source = _source_error(error)
+            source = _source_of_error(error)
             if source is error:
                 raise
-        # outside, so that it does not look as if it came of what AutoGraph has made of it
+        # Outside, so that the error is not shown as one of AutoGraph's wrappers.
         raise source
 
     return run
 
 
-def _source_error(error: Exception) -> Exception:
+def _source_of_error(error: Exception) -> Exception:
     """Find the error that AutoGraph has wrapped, with notes of where it was raised."""
-    wrapped = source_error(error)
-    if wrapped is None:
+    found = source_of_error(error)
+    if found is None:
         return error
-    source, stack, layers = wrapped
+    source, stack, layers = found
     frames = [one for one in stack if not _is_foreign(one[0])]
     for frame in frames[:1]:
         add_note(source, _line(*frame))
     for layer in layers:
         add_note(source, layer)
-    return _source_error(source)  # which a layer may have wrapped before
+    # A layer may have wrapped it before.
+    return source if source is error else _source_of_error(source)
 
 
 def source_of(graph: Any, node: str) -> str | None:
@@ -210,14 +230,13 @@ def caller(
     direct = direct_call(concrete)
     if direct is None:
         return call_publicly
-    call_function, name, captured, count, could_record, executing_eagerly = direct
     call_recorded = recorded or call_publicly
 
     def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        if could_record() or not executing_eagerly():
+        if could_record() or not tf.executing_eagerly():
             return call_recorded(tensors)
         try:
-            return call_function(name, tensors + captured, count) or ()
+            return direct(tensors) or ()
         except tf.errors.OpError as error:
             explain(error, concrete.graph)
             raise

@@ -15,7 +15,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.named_values import ByName, check_arguments
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import keeps_places, sublayers
+from fastnet.backend.tf._keras_internals import sublayers
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.errors import MissingKeyError, nearest_name
@@ -116,12 +116,10 @@ def all_layers(model: Any) -> list[Any]:
 
 def inner_layers(model: Any) -> list[Any]:
     """List the nested layers of a model depth first, each once, input layers included."""
-    if not is_keras3(model):
-        return sublayers(model, recursive=True)
     found: dict[int, Any] = {}
 
     def walk(layer: Any) -> None:
-        # Keras 3 itself lists nested layers in reverse order.
+        # Keras 3 lists nested layers in reverse order itself.
         for child in sublayers(layer, recursive=False):
             if id(child) not in found:
                 found[id(child)] = child
@@ -314,11 +312,6 @@ def _find_layer(model: Any, layer: str | int) -> Any:
     layers = inner_layers(model)
     names = [one.name for one in layers]
     if isinstance(layer, int):
-        if not keeps_places(model):
-            raise IndexError(
-                f"intermediate_layers asks for layer {layer} of {type(model).__name__}, but this "
-                f"version of Keras does not list them in order. Name one of {_some(names)}."
-            )
         if not -len(layers) <= layer < len(layers):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "

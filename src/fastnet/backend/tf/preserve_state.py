@@ -68,7 +68,7 @@ def generator_states(models: Iterable[Any]) -> list[Any]:
     """List the states of the generators of TensorFlow, of Keras, and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
     own = {id(state): state for layer in layers for state in seed_states(layer)}
-    shared, _ = shared_seeds()
+    shared = shared_seeds()
     return [
         tf.random.get_global_generator().state,
         *own.values(),

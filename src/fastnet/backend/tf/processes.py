@@ -169,7 +169,7 @@ def seed(number: int) -> None:
     """Seed the shared generators of TensorFlow and Keras; layers have their own."""
     tf.random.set_seed(number)
     tf.random.get_global_generator().reset_from_seed(number)
-    shared, _ = shared_seeds()
+    shared = shared_seeds()
     if shared is not None:
         shared.assign([number, 0])
 

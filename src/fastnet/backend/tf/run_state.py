@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
-from fastnet.backend.tf._keras_internals import has_unreadable_seeds, shared_seeds
+from fastnet.backend.tf._keras_internals import has_unreadable_seeds
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import generator_states, require_variables
@@ -62,16 +62,8 @@ def random_state(models: list[Any]) -> list[Any]:
     layers = [layer for model in models for layer in all_layers(model)]
     for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
         warn(
-            f"The state of the random numbers of layer '{name}' cannot be read, so that a resumed "
-            "run draws others. Call tf.keras.backend.experimental.enable_tf_random_generator() "
-            "before the model is made.",
-        )
-    _, is_all = shared_seeds()
-    if models and not is_all:
-        warn(
-            "The state of Keras's global generator cannot be read in this version of Keras, so "
-            "that a resumed run draws others. Give layers and keras.random a seed or a "
-            "SeedGenerator.",
+            f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
+            "a resumed run draws others. Use Keras 3.",
         )
     return [np.asarray(one.numpy()) for one in generator_states(models)]
 

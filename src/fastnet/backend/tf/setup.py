@@ -18,8 +18,6 @@ from fastnet.backend.tf._keras_internals import (
     build_optimizer,
     is_built,
     is_compiled,
-    lacks_its_rate,
-    make_rate,
     restart_uids,
     seed_states,
     sublayers,
@@ -27,7 +25,7 @@ from fastnet.backend.tf._keras_internals import (
 )
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
+from fastnet.backend.tf.optimizers import is_scaling, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.errors import (
     UnknownNameError,
@@ -237,9 +235,6 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
         elif not is_built(optimizer):
             # Including those of frozen layers, because an optimizer is built only once.
             build_optimizer(optimizer, updatable(model))
-        inner = inner_optimizer(optimizer)
-        if lacks_its_rate(inner):
-            make_rate(inner)
     except Exception as error:
         add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
         raise
@@ -247,6 +242,4 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
 
 def is_ready(optimizer: Any) -> bool:
     """Return whether an optimizer has its variables, or makes them on demand."""
-    if not hasattr(optimizer, "build"):
-        return True
-    return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))
+    return not hasattr(optimizer, "build") or is_built(optimizer)

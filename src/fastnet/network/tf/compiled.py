@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import Trace
-from fastnet.backend.tf._internals import recording, shape_of_eager, variable_spec
+from fastnet.backend.tf._internals import could_record, shape_of_eager, variable_spec
 from fastnet.backend.tf.graph import caller
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
@@ -121,9 +121,9 @@ class CompiledStep:
 
     def _first_call(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         """Compile for an input signature, and run the first step of it."""
-        could_record, executing_eagerly = recording()
         # A step of another thread does not wait for the compiler.
-        if could_record() or not executing_eagerly() or not self._compiling.acquire(blocking=False):
+        recorded = could_record() or not tf.executing_eagerly()
+        if recorded or not self._compiling.acquire(blocking=False):
             return self._graph_call(tensors)
         try:
             return self._compile(tensors)

@@ -13,8 +13,14 @@ import tensorflow as tf
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, map_form
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.tf._internals import autograph_status, trace
-from fastnet.backend.tf.graph import KIND, UNKNOWN, as_graph_code, forget_gradients, source_of
+from fastnet.backend.tf.graph import (
+    KIND,
+    UNKNOWN,
+    as_graph_code,
+    forget_gradients,
+    graph_code,
+    source_of,
+)
 from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.errors import add_note, describe_op
@@ -74,8 +80,6 @@ class StepGraph:
         """Trace the ops; return the concrete function and the form of each of its results."""
         self._prepare()
         outputs: dict[str, Any] = {}
-        # tf.function turns AutoGraph off for everything inside, and each op turns it on again.
-        self._autograph = autograph_status()
 
         def run(epoch: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
             waiting = iter(tensors)
@@ -91,22 +95,20 @@ class StepGraph:
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")
         specs = epoch, *_specs(self.keys, forms)
-        concrete = self._concrete(run, specs)
+        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
         return concrete, outputs
 
-    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
-        return trace(run, specs)
-
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
-        with self._autograph:
-            if not self._takes_gradients:
-                return self._plan.run(batch, state)
-            with tf.GradientTape(persistent=True) as tape:
-                state["tape"] = tape
-                return self._plan.run(batch, state)
+        # Turns AutoGraph on, which tf.function has turned off for everything inside.
+        run: Callable[..., dict[str, Any]] = graph_code(self._plan.run)
+        if not self._takes_gradients:
+            return run(batch, state)
+        with tf.GradientTape(persistent=True) as tape:
+            state["tape"] = tape
+            return run(batch, state)
 
     def _take_out(
         self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
@@ -200,10 +202,6 @@ class ReplicaGraph(StepGraph):
         self.is_replicated = replicas.count > 1
         self.has_workers = is_of_several_workers(replicas.strategy)
         self._replicas = replicas
-
-    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
-        # The strategy makes the variables of all devices.
-        return tf.function(run, autograph=False).get_concrete_function(*specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
