@@ -32,12 +32,14 @@ class Framework(ABC):
         name: What tests are called by.
         target: fastnet's name of the framework.
         network_class: The class of its networks.
+        copies_optimizers: Whether models that have optimizers can be copied and pickled.
         trains: What its models' weights are called in error texts.
     """
 
     target: str
     network_class: type[BaseNetwork]
     trains: str
+    copies_optimizers = True
 
     def __init__(self, name: str, eager: bool = False) -> None:
         self.name = name
@@ -238,6 +240,7 @@ class TF(Framework):
     target = "tf"
     network_class = TFNetwork
     trains = "variables"
+    copies_optimizers = hasattr(tf.keras, "ops")
 
     def tensor(self, array: Array) -> Any:
         return tf.constant(array)

@@ -34,7 +34,10 @@ from tests.network.keras_models import (
     twins,
 )
 
-pytestmark = pytest.mark.tf
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.skipif(not KERAS_3, reason="copying optimizers needs Keras 3"),
+]
 
 
 def pickled(value: Any) -> Any:
@@ -197,7 +200,6 @@ class TestWhatKerasCannotSave:
         way(network)
 
 
-@pytest.mark.skipif(not KERAS_3, reason="Keras 2 copies a model by a way of its own")
 def test_a_model_by_itself_keeps_what_is_known_of_it() -> None:
     model = fastnet.build(mlp, "adam", model_name="m")
     for other in (copy.deepcopy(model), pickled(model)):

@@ -79,6 +79,8 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
 def updated_by(optimizer: Any, model: Any) -> list[int] | None:
     """List the places in a model's weights of those that an optimizer of Keras 3 updates."""
+    if not is_keras3(optimizer):
+        raise ValueError(f"copying its optimizer, {type(optimizer).__name__}, needs Keras 3")
     if not optimizer.built:
         return None
     places = {id(one): place for place, one in enumerate(model.weights)}

@@ -1,4 +1,4 @@
-"""Copies and pickles models of Keras 3 with their metadata and optimizers.
+"""Copies and pickles Keras models with their metadata and, in Keras 3, their optimizers.
 
 Keras copies a model by saving it, and saves only the configuration of an optimizer. So the
 optimizer of a copy is made from the configuration, and given the values of the variables.
@@ -79,18 +79,15 @@ def copy_model(model: Any, memo: dict[int, Any]) -> None:
     ]
     for one, other in pairs:
         memo[id(one)] = other
-    # The TensorFlow variables inside.
-    for one, other in zip(model.variables, made.variables, strict=False):
-        memo[id(one.value)] = other.value
+    if is_keras3(model):
+        # The TensorFlow variables inside.
+        for one, other in zip(model.variables, made.variables, strict=False):
+            memo[id(one.value)] = other.value
 
 
 def _reduced(model: Any) -> Any:
     if not is_built(model):
         return model.__reduce_ex__(4)
-    if not is_keras3(model):
-        raise TypeError(
-            f"The model '{name_of(model)}' cannot be copied or pickled: that needs Keras 3."
-        )
     try:
         with without_optimizer(model):
             plain = model.__reduce_ex__(4)
@@ -130,6 +127,8 @@ def _restored(
     model = function(*args)
     if rest and rest[0] is not None:
         vars(model).update(rest[0])
+    if not is_keras3(model):
+        model.input_spec = None
     values, shapes, flags = state
     found = _shapes(model.weights)
     if found != shapes:

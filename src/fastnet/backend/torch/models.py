@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastnet._guards import Entries
+from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
 from fastnet.backend.named_values import ByName, check_arguments
@@ -88,13 +89,20 @@ class InputSpec:
     """The shapes and dtypes of a model's last input, as nests, and its device."""
 
     def __init__(self, data: Any) -> None:
-        self.shape = _map(data, lambda tensor: tuple(tensor.shape))
-        self.dtype = _map(data, lambda tensor: tensor.dtype)
-        self.device = _first_device(data)
+        tensors = [one for one in leaves_of(data) if isinstance(one, torch.Tensor)]
+        self.device = tensors[0].device if tensors else None
+        # Tensors of the device "meta" have no values.
+        self._inputs = map_leaves(data, lambda one: _only_tensor(one, torch.empty_like, "meta"))
+        self.shape = map_leaves(self._inputs, lambda one: None if one is None else tuple(one.shape))
+        self.dtype = map_leaves(self._inputs, lambda one: None if one is None else one.dtype)
 
     def get_dummy_input(self) -> Any:
         """Return a nest of tensors of ones with these shapes and dtypes."""
-        return _dummy(self.shape, self.dtype, self.device)
+        return map_leaves(self._inputs, lambda one: _only_tensor(one, torch.ones_like, self.device))
+
+
+def _only_tensor(value: Any, make: Callable[..., torch.Tensor], device: Any) -> Any:
+    return make(value, device=device) if isinstance(value, torch.Tensor) else None
 
 
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
@@ -116,34 +124,6 @@ class SquaredWeights:
     def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
         """Return the sum; `state` is for TensorFlow."""
         return l2_regularization(self._model, beta) + loss
-
-
-def _map(data: Any, fn: Callable[[Any], Any]) -> Any:
-    if isinstance(data, dict):
-        return {key: _map(value, fn) for key, value in data.items()}
-    if isinstance(data, (list, tuple, set)):
-        return [_map(value, fn) for value in data]
-    return fn(data) if hasattr(data, "shape") and hasattr(data, "dtype") else None
-
-
-def _dummy(shape: Any, dtype: Any, device: torch.device | None) -> Any:
-    if isinstance(dtype, dict):
-        return {key: _dummy(shape[key], dtype[key], device) for key in dtype}
-    if isinstance(dtype, list):
-        return [_dummy(*both, device) for both in zip(shape, dtype, strict=True)]
-    return None if dtype is None else torch.ones(shape, dtype=dtype, device=device)
-
-
-def _first_device(data: Any) -> torch.device | None:
-    if isinstance(data, torch.Tensor):
-        return data.device
-    parts = data.values() if isinstance(data, dict) else data
-    if isinstance(data, (dict, list, tuple, set)):
-        for part in parts:
-            device = _first_device(part)
-            if device is not None:
-                return device
-    return None
 
 
 class TorchPass:
