@@ -13,9 +13,9 @@ from operator import add, attrgetter, mul, truediv
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from fastnet.backend.numpy.lambertw import lambertw as lambertw
+from fastnet.backend.lambertw import Functions, solve
 from fastnet.backend.precision import compute_precision
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
@@ -32,28 +32,37 @@ sum_of = np.sum
 prepare_axes: Any = tuple
 
 abs, exp, sign, tensor_round, tensor_sqrt = np.abs, np.exp, np.sign, np.round, np.sqrt
+argmax, clip_by_value = np.argmax, np.clip
 matmul, maximum, pow = np.matmul, np.maximum, np.power
+concat, stack, expand_dims, squeeze = np.concatenate, np.stack, np.expand_dims, np.squeeze
+permute = transpose = np.transpose
+flip, reshape, roll, where = np.flip, np.reshape, np.roll, np.where
+zeros_like, ones_like = np.zeros_like, np.ones_like
 
 
 # Elementwise functions.
-
-
-def argmax(tensor: Array, axis: int) -> Any:
-    return np.argmax(tensor, axis=axis)
 
 
 def check_nan(val: Any) -> Any:
     return np.logical_not(np.isfinite(val).all())
 
 
-def clip_by_value(tensor: Array, min_value: Any, max_value: Any) -> Array:
-    return np.clip(tensor, min_value, max_value)
-
-
 def code_probabilities(tensor: Array, codes: Array, least: Array) -> Array:
     distances = np.abs(tensor[:, None] - codes).sum(axis=-1)
     weights = 1.0 / np.maximum(distances, least.astype(distances.dtype))
     return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def lambertw(tensor: Array) -> Array:
+    z = np.asarray(tensor)
+    own = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
+    digits = 53 if own == "float64" else 24
+    with np.errstate(all="ignore"):
+        w = solve(z.astype("float64" if digits == 53 else "float32"), digits, _FUNCTIONS)
+    return w.astype(own)
+
+
+_FUNCTIONS = Functions(np.exp, np.log1p, np.sqrt, np.maximum, np.where)
 
 
 def zscore(data: Array, epsilon: float) -> Any:
@@ -109,14 +118,6 @@ def zeros(shape: Sequence[int], like: Array, dtype: str | None) -> Array:
     return np.zeros(tuple(shape), dtype=like.dtype if dtype is None else dtype)
 
 
-def zeros_like(tensor: Array, dtype: DTypeLike | None) -> Array:
-    return np.zeros_like(tensor, dtype=dtype)
-
-
-def ones_like(tensor: Array, dtype: DTypeLike | None) -> Array:
-    return np.ones_like(tensor, dtype=dtype)
-
-
 def random_normal_like(tensor: Array, mean: float, std: float, dtype: Any) -> Array:
     drawn = np.asarray(np.random.normal(loc=mean, scale=std, size=tensor.shape))
     return drawn.astype(tensor.dtype if dtype is None else _dtype(dtype))
@@ -161,52 +162,12 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 # Shapes and indexing.
 
 
-def concat(tensors: Sequence[Array], axis: int) -> Array:
-    return np.concatenate(tensors, axis=axis)
-
-
-def stack(tensors: Sequence[Array], axis: int) -> Array:
-    return np.stack(tensors, axis=axis)
-
-
-def expand_dims(tensor: Array, axis: int) -> Array:
-    return np.expand_dims(tensor, axis)
-
-
-def squeeze(tensor: Array, axis: int | None) -> Array:
-    return np.squeeze(tensor, axis)
-
-
-def reshape(tensor: Array, shape: Sequence[int]) -> Array:
-    return np.reshape(tensor, tuple(shape))
-
-
-def permute(tensor: Array, permutation: Sequence[int]) -> Array:
-    return np.transpose(tensor, tuple(permutation))
-
-
-def transpose(tensor: Array) -> Array:
-    return np.transpose(tensor)
-
-
-def flip(tensor: Array, axis: Sequence[int]) -> Array:
-    return np.flip(tensor, tuple(axis))
-
-
-def roll(tensor: Array, shift: int | Sequence[int], axis: int | Sequence[int]) -> Array:
-    return np.roll(tensor, shift, axis)
-
-
 def gather(tensor: Array, indices: Any) -> Array:
     return np.take(tensor, _indices(indices), axis=0)
 
 
 def gather_from_batch(tensor: Array, indices: Any) -> Array:
     return tensor[np.arange(tensor.shape[0]), _indices(indices)]
-
-
-def where(condition: Array, yes: Any, no: Any) -> Array:
-    return np.where(condition, yes, no)
 
 
 def slices_along(tensor: Array, axis: int) -> list[Array]:

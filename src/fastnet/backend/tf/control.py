@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from fastnet.backend.tf.graph import graph_code
-from fastnet.backend.tf.tensors import prepare_shape
 from fastnet.types import Forward, State
 
 __all__ = ["chooser", "one_of", "repeat_while", "when"]
@@ -21,10 +19,6 @@ def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
     """Return a forward that runs `yes` with probability `prob`, else `no`."""
 
     def choose(data: Any, state: State) -> Any:
-        if tf.executing_eagerly():
-            # The same as `tf.cond`, without its cost.
-            first = tf.less(tf.random.uniform(_scalar_shape()), prob)
-            return yes(data, state) if first else no(data, state)
         first = tf.less(tf.random.uniform(()), prob)
         return tf.cond(first, lambda: yes(data, state), lambda: no(data, state))
 
@@ -33,7 +27,7 @@ def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
 
 def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
     """Call one of several branches, which return tensors of the same dtypes."""
-    index = tf.random.categorical(_logs_of(tuple(probs)), 1, dtype=tf.int32)
+    index = tf.random.categorical(tf.math.log([list(map(float, probs))]), 1, dtype=tf.int32)
     if tf.executing_eagerly():
         branch: Callable[[], T] = branches[index.numpy().item()]
         return branch()
@@ -41,17 +35,6 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
     converted = [graph_code(branch) for branch in branches]
     chosen: T = tf.switch_case(tf.squeeze(index), converted)
     return chosen
-
-
-@lru_cache(maxsize=1)
-def _scalar_shape() -> tf.Tensor:
-    return prepare_shape(())
-
-
-@lru_cache(maxsize=64)
-def _logs_of(probs: tuple[float, ...]) -> tf.Tensor:
-    with tf.init_scope():
-        return tf.math.log([list(map(float, probs))])
 
 
 def repeat_while(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.precision import compute_precision
@@ -49,10 +47,6 @@ class Normalizer:
         """Normalize images."""
         if tensor.dtype is not self._dtype:
             tensor = tf.cast(tensor, self._dtype)
-        if isinstance(tensor, tf.Tensor):
-            # The kernels of `-` and `/`, called directly in half the time.
-            shifted = tf.raw_ops.Sub(x=tensor, y=self._shift)
-            return tf.raw_ops.RealDiv(x=shifted, y=self._scale)
         return (tensor - self._shift) / self._scale
 
 
@@ -60,17 +54,12 @@ def resize_3d(
     tensor: tf.Tensor, output_shape: Sequence[int], resize_mode: str = "nearest"
 ) -> tf.Tensor:
     """Resize volumes, shape (batch, height, width, depth, channels)."""
-    if resize_mode == "nearest":
-        lengths = tensor.shape.as_list()
-        if None in lengths:
-            lengths = get_shape(tensor)
-        _, height, width, depth, _ = lengths
-        new_height, new_width, new_depth = output_shape
-        take = tf.raw_ops.GatherV2  # The kernel of `tf.gather`, called in half the time.
-        tensor = take(params=tensor, indices=_nearest_indices(height, new_height), axis=1)
-        tensor = take(params=tensor, indices=_nearest_indices(width, new_width), axis=2)
-        return take(params=tensor, indices=_nearest_indices(depth, new_depth), axis=3)
     sizes = get_shape(tensor)[1:4]
+    if resize_mode == "nearest":
+        for axis, new_size in enumerate(output_shape, start=1):
+            indices = _nearest_indices(sizes[axis - 1], new_size)
+            tensor = tf.gather(tensor, indices, axis=axis)
+        return tensor
     # `tf.image.resize` has no gradient for areas.
     tensor = tf.cast(tensor, tf.float32)
     for axis, new_size in enumerate(output_shape, start=1):
@@ -84,20 +73,10 @@ _ALONG = ("nx,bxyzc->bnyzc", "ny,bxyzc->bxnzc", "nz,bxyzc->bxync")
 
 def _nearest_indices(size: int | tf.Tensor, new_size: int) -> tf.Tensor:
     """Return the index of the nearest neighbor of each new position."""
-    if isinstance(size, int):
-        return _constant_indices(size, new_size)
     # Single precision, as in `tf.image`, because rounding decides between neighbors.
     scale = tf.cast(size, tf.float32) / tf.cast(new_size, tf.float32)
     centers = (tf.range(new_size, dtype=tf.float32) + 0.5) * scale
     return tf.minimum(tf.cast(tf.floor(centers), tf.int32), size - 1)
-
-
-@lru_cache(maxsize=64)
-def _constant_indices(size: int, new_size: int) -> tf.Tensor:
-    scale = np.float32(size) / np.float32(new_size)
-    centers = (np.arange(new_size, dtype=np.float32) + np.float32(0.5)) * scale
-    with tf.init_scope():
-        return tf.constant(np.minimum(np.floor(centers).astype(np.int32), size - 1))
 
 
 def _area_weights(size: int | tf.Tensor, new_size: int) -> tf.Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.tensors import rank_of, shape_of
 
 __all__ = [
     "ClassWeights",
@@ -34,9 +33,7 @@ def binary_crossentropy(
     class_weights: WeightOfEach | None = None,
     label_smoothing: float = 0.0,
 ) -> tf.Tensor:
-    shape = shape_of(y_pred)
-    is_known = isinstance(shape, tuple) or shape.is_fully_defined()
-    if not (is_known and shape_of(y_true) == shape):
+    if not (y_pred.shape.is_fully_defined() and y_true.shape == y_pred.shape):
         y_true = tf.reshape(y_true, tf.shape(y_pred))
     labels = _cast(y_true, y_pred.dtype)
     if label_smoothing:
@@ -44,7 +41,7 @@ def binary_crossentropy(
     loss = _binary_entropy(labels, y_pred, from_logits)
     if class_weights:
         loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
-    rank = rank_of(loss)
+    rank = loss.shape.rank
     if rank != 1:
         # The last axis is reduced by itself, so that sums are rounded as in Keras.
         loss = tf.reduce_mean(loss, axis=-1)
@@ -68,7 +65,7 @@ def categorical_crossentropy(
         y_true, y_pred, from_logits=from_logits, label_smoothing=label_smoothing
     )
     if class_weights:
-        classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
+        classes, count = tf.argmax(y_true, axis=-1), y_true.shape[-1]
         loss = tf.multiply(loss, _weights_of_indices(classes, class_weights, count, loss.dtype))
     return mean_of_losses(loss) if average_loss else loss
 
@@ -84,7 +81,7 @@ def sparse_categorical_crossentropy(
     label_smoothing: float = 0.0,
 ) -> tf.Tensor:
     if axis is not None:
-        if rank_of(y_true) == rank_of(y_pred):
+        if y_true.shape.rank == y_pred.shape.rank:
             y_true = tf.squeeze(y_true, axis)
         y_pred = _with_classes_last(y_pred, axis)
     y_true = _class_indices(y_true)
@@ -101,10 +98,7 @@ def sparse_categorical_crossentropy(
             tf.multiply(loss, 1.0 - label_smoothing), tf.multiply(uniform, float(label_smoothing))
         )
     if class_weights:
-        rank, classes = rank_of(y_true), y_true
-        if rank is None or rank != rank_of(loss):
-            classes = tf.reshape(y_true, tf.shape(loss))
-        count = shape_of(y_pred)[-1]
+        classes, count = tf.reshape(y_true, tf.shape(loss)), y_pred.shape[-1]
         loss = tf.multiply(loss, _weights_of_indices(classes, class_weights, count, loss.dtype))
     if counts is not None:
         loss = tf.where(counts, loss, tf.zeros_like(loss))
@@ -202,46 +196,15 @@ def focal(
     return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
 
 
-class ClassWeights(dict[int, float]):
-    """The weights of classes by index, with tensors of them that are reused in later steps."""
-
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        super().__init__(weights)
-        self._tensors: dict[Any, Any] = {}
-
-    def row(self, count: int, dtype: tf.DType) -> tf.Tensor:
-        """Return the weights of `count` classes."""
-        row = self._tensors.get((count, dtype))
-        if row is None:
-            with tf.init_scope():
-                weights = [self.get(index, 1.0) for index in range(count)]
-                row = self._tensors[count, dtype] = tf.constant(weights, dtype)
-        return row
-
-    def constants(self, dtype: tf.DType) -> tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]]:
-        """Return the default weight, and the index and the weight of each class."""
-        constants = self._tensors.get(dtype)
-        if constants is None:
-            with tf.init_scope():
-                pairs = [
-                    (tf.constant(index, tf.int64), tf.constant(weight, dtype))
-                    for index, weight in self.items()
-                ]
-                constants = self._tensors[dtype] = tf.constant(1.0, dtype), pairs
-        found: tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]] = constants
-        return found
+ClassWeights = dict
 
 
 def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType) -> tf.Tensor:
     if not isinstance(class_weights, Mapping):
-        weights = class_weights.lookup(tf.cast(classes, class_weights.key_dtype))
-        return _cast(weights, dtype)
-    if not isinstance(class_weights, ClassWeights):
-        class_weights = ClassWeights(class_weights)
-    classes = _cast(classes, tf.int64)
-    weights, pairs = class_weights.constants(dtype)
-    for index, weight in pairs:
-        weights = tf.where(tf.equal(classes, index), weight, weights)
+        return _cast(class_weights.lookup(tf.cast(classes, class_weights.key_dtype)), dtype)
+    weights = tf.constant(1.0, dtype)
+    for index, weight in class_weights.items():
+        weights = tf.where(tf.equal(classes, tf.cast(index, classes.dtype)), weight, weights)
     return weights
 
 
@@ -249,11 +212,10 @@ def _weights_of_indices(
     classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
 ) -> tf.Tensor:
     """Return the weights of the indices of `count` classes, which the loss has validated."""
-    if count is None or not isinstance(class_weights, ClassWeights):
+    if count is None or not isinstance(class_weights, Mapping):
         return _weights_of(classes, class_weights, dtype)
-    if classes.dtype is not tf.int64 and classes.dtype is not tf.int32:
-        classes = tf.cast(classes, tf.int64)
-    return tf.gather(class_weights.row(count, dtype), classes)
+    row = tf.constant([class_weights.get(index, 1.0) for index in range(count)], dtype)
+    return tf.gather(row, classes if classes.dtype is tf.int32 else tf.cast(classes, tf.int64))
 
 
 @cache
@@ -281,7 +243,7 @@ def _binary_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> 
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
-    return losses if rank_of(losses) == 1 else tf.reduce_mean(losses, axis=-1)
+    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=-1)
 
 
 def _distance(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +22,6 @@ from fastnet.types import State
 
 __all__ = [
     "CONTROLS",
-    "LayerCapture",
     "SquaredWeights",
     "TFPass",
     "all_layers",
@@ -63,50 +61,27 @@ def takes_several_arguments(model: Any) -> bool:
     return sum(one.kind in positional and one.name not in CONTROLS for one in parameters) > 1
 
 
-class LayerCapture:
-    """A context that records the output of a layer. `name` is for error messages."""
+@contextmanager
+def _recorded(layer: Any) -> Iterator[list[Any]]:
+    """Yield a list that gets the outputs of a layer in this context."""
+    outputs: list[Any] = []
+    # An attribute of the instance hides the `call` of its class.
+    own, call = vars(layer).get("call"), layer.call
 
-    def __init__(self, layer: Any, name: str | int) -> None:
-        self._layer = layer
-        self._name = name
-        self._outputs: list[Any] = []
-        self._own: Any = None
+    def record(*args: Any, **kwargs: Any) -> Any:
+        output = call(*args, **kwargs)
+        outputs.append(output)
+        return output
 
-    def __enter__(self) -> LayerCapture:
-        self._outputs = []
-        # An attribute of the instance hides the `call` of its class while the model runs.
-        self._own = vars(self._layer).get("call")
-        call = self._layer.call
-        outputs = self._outputs
-
-        def capture(*args: Any, **kwargs: Any) -> Any:
-            output = call(*args, **kwargs)
-            outputs.append(output)
-            return output
-
-        capture.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
-        object.__setattr__(self._layer, "call", capture)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._own is None:
-            object.__delattr__(self._layer, "call")
+    record.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    object.__setattr__(layer, "call", record)
+    try:
+        yield outputs
+    finally:
+        if own is None:
+            object.__delattr__(layer, "call")
         else:
-            object.__setattr__(self._layer, "call", self._own)
-
-    def result(self) -> Any:
-        """Return the last output of the layer; raise a RuntimeError if it did not run."""
-        if not self._outputs:
-            raise RuntimeError(
-                f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
-                "so it has no output. Name a layer that runs on every pass."
-            )
-        return self._outputs[-1]
+            object.__setattr__(layer, "call", own)
 
 
 def all_layers(model: Any) -> list[Any]:
@@ -243,9 +218,16 @@ class TFPass:
         if not self._layers:
             return self._call(data, training)
         with ExitStack() as stack:
-            captures = [stack.enter_context(LayerCapture(*layer)) for layer in self._layers]
-            own = self._split(self._call(data, training))
-            return [*own, *[capture.result() for capture in captures]]
+            found = [stack.enter_context(_recorded(layer)) for layer, _ in self._layers]
+            results = list(self._split(self._call(data, training)))
+        for outputs, (_, name) in zip(found, self._layers, strict=True):
+            if not outputs:
+                raise RuntimeError(
+                    f"The intermediate layer {name!r} did not run in the model's forward pass, so "
+                    "it has no output. Name a layer that runs on every pass."
+                )
+            results.append(outputs[-1])
+        return results
 
     def _call(self, data: Any, training: bool) -> Any:
         # Keras passes `training` on to the layers if the model's `call` does not take it.

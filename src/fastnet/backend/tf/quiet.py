@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,23 +10,17 @@ import tensorflow as tf
 
 __all__ = ["quiet"]
 
-_lock = threading.Lock()
-_levels: list[int] = []
-_before: list[int] = []
-
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Suppress messages below a level; threads may enter and leave in any order."""
+    """Suppress messages below a level."""
+
+    def is_loud(record: logging.LogRecord) -> bool:
+        return record.levelno >= level
+
     logger = tf.get_logger()
-    with _lock:
-        if not _levels:
-            _before[:] = [logger.level, logger.getEffectiveLevel()]
-        _levels.append(level)
-        logger.setLevel(max(_before[1], *_levels))
+    logger.addFilter(is_loud)
     try:
         yield
     finally:
-        with _lock:
-            _levels.remove(level)
-            logger.setLevel(max(_before[1], *_levels) if _levels else _before[0])
+        logger.removeFilter(is_loud)

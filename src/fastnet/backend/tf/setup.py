@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ __all__ = [
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
 _SEED_STEP = 0x9E3779B1
 
-_NO_NAMES = ("optimizer", "lossscaleoptimizer")
+_NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 
 
 def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
@@ -61,17 +60,8 @@ def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
         name.lower(): getattr(place, name)
         for place in places
         for name in dir(place)
-        if hasattr(getattr(place, name), "apply_gradients")
-        and name.lower() not in _NO_NAMES
-        and not _needs_arguments(getattr(place, name))
+        if hasattr(getattr(place, name), "apply_gradients") and name.lower() not in _NO_NAMES
     }
-
-
-def _needs_arguments(make: Any) -> bool:
-    return any(
-        one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        for one in signature(make).parameters.values()
-    )
 
 
 def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.tf._internals import EAGER, shape_of_eager
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
@@ -36,7 +35,6 @@ __all__ = [
     "prepare_shape",
     "random_normal_like",
     "random_uniform_like",
-    "rank_of",
     "reshape",
     "roll",
     "shape_of",
@@ -55,7 +53,7 @@ CHANNELS_LAST = True
 concat, stack, expand_dims, squeeze = tf.concat, tf.stack, tf.expand_dims, tf.squeeze
 flip, reshape, roll, transpose = tf.reverse, tf.reshape, tf.roll, tf.transpose
 
-to_numpy = methodcaller("numpy")
+to_numpy, shape_of = methodcaller("numpy"), attrgetter("shape")
 
 
 def constant(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
@@ -66,21 +64,6 @@ def constant(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
 
 def from_numpy(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(array)
-
-
-def shape_of(tensor: tf.Tensor) -> tuple[int, ...] | tf.TensorShape:
-    """Return the static shape; that of an eager tensor is a tuple."""
-    shape: tuple[int, ...] | tf.TensorShape
-    shape = shape_of_eager(tensor) if type(tensor) is EAGER else tensor.shape
-    return shape
-
-
-def rank_of(tensor: tf.Tensor) -> int | None:
-    """Return the number of axes, or None where a graph does not know it."""
-    if type(tensor) is EAGER:
-        return len(shape_of_eager(tensor))
-    rank: int | None = tensor.shape.rank
-    return rank
 
 
 def get_shape(tensor: tf.Tensor) -> tuple[Any, ...]:
@@ -151,7 +134,7 @@ def cast(tensor: Any, dtype: str | tf.DType) -> tf.Tensor:
 def cast_like(value: Any, like: tf.Tensor) -> tf.Tensor:
     """Convert a value to a tensor of the dtype of another tensor."""
     dtype = like.dtype
-    if type(value) is not EAGER and not is_tensor(value):
+    if not is_tensor(value):
         return tf.cast(to_number(value), dtype)
     return value if value.dtype is dtype else tf.cast(value, dtype)
 
@@ -165,9 +148,6 @@ def gather(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
 def gather_from_batch(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
     indices = _indices(indices)
     if len(indices.shape) == 1:
-        if isinstance(tensor, tf.Tensor):
-            # The kernel of `tf.gather`, called directly in half the time.
-            return tf.raw_ops.GatherV2(params=tensor, indices=indices, axis=1, batch_dims=1)
         return tf.gather(tensor, indices, axis=1, batch_dims=1)
     return tf.gather_nd(tensor, indices, batch_dims=1)
 

@@ -1,25 +1,21 @@
-"""Lambert's W function of torch tensors, with its derivative."""
+"""The Lambert W function of torch tensors, with its derivative."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastnet.backend.numpy.lambertw import ENDS, NEAR, series
+from fastnet.backend.lambertw import Functions, slope, solve
 
 __all__ = ["lambertw"]
 
-# Iterations by mantissa bits: each triples the correct bits, and the first guess has six.
-ROUNDS = {24: 2, 53: 3}
-
+_FUNCTIONS = Functions(torch.exp, torch.log1p, torch.sqrt, torch.clamp, torch.where)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 def lambertw(tensor: Tensor) -> Tensor:
-    """Solve w * exp(w) = z for w on the principal branch; NaN where there is no solution."""
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _LambertW.forward(tensor)
     result: Tensor = _LambertW.apply(tensor)  # type: ignore[no-untyped-call]
@@ -27,14 +23,15 @@ def lambertw(tensor: Tensor) -> Tensor:
 
 
 class _LambertW(torch.autograd.Function):
-    """W, with the derivative that follows from its definition."""
+    """The function, with the derivative that follows from its definition."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(z: Tensor) -> Tensor:
-        small = z.dtype in _HALVES
-        return _solve(z.float()).to(z.dtype) if small else _solve(z)
+        wide = z.float() if z.dtype in _HALVES else z
+        found: Tensor = solve(wide, _digits(z), _FUNCTIONS).to(z.dtype)
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -48,44 +45,11 @@ class _LambertW(torch.autograd.Function):
             return None
         z, w = ctx.saved_tensors
         if w.dtype in _HALVES:
-            above = 1 + w
-        else:
-            root = _root(z)
-            above = torch.where(root < NEAR[_digits(w)], series(root), 1 + w)
-        # The slope is finite at the branch point, so that a gradient of 0 stays 0.
-        slope = (-w).exp() / above.clamp(min=torch.finfo(w.dtype).eps)
-        gradient: Tensor = of_w * slope
+            z, w = z.float(), w.float()
+        gradient: Tensor = of_w * slope(z, w, _digits(z), _FUNCTIONS).to(of_w.dtype)
         return gradient
 
 
-def _solve(z: Tensor) -> Tensor:
-    digits = _digits(z)
-    # A rounded -1/e counts as the branch point.
-    room = 4 * torch.finfo(z.dtype).eps
-    root = _root(z)
-    near = series(root) - 1
-    log = z.clamp(min=-0.3).log1p()
-    far = log * (1 - log.log1p() / (2 + log))
-    w = torch.where(z < -0.2649, near, far)
-    for _ in range(ROUNDS[digits]):
-        # Halley's method, in a form that does not overflow.
-        error = w - z * (-w).exp()
-        bottom = 2 * (w + 1) ** 2 - (w + 2) * error
-        w = w - 2 * (w + 1) * error / torch.where(bottom == 0, 1, bottom)
-    # Halley's method loses its precision near the branch point, so the series is used there.
-    w = torch.where(root < NEAR[digits], near, w)
-    w = torch.where(z == math.inf, z, w)
-    return torch.where(z < -(1 + room) / math.e, math.nan, w)
-
-
-def _root(z: Tensor) -> Tensor:
-    """Return the square root of 2 e times the distance of z from the branch point."""
-    end, rest = ENDS[_digits(z)]
-    above = (z - end) * (2 * math.e) - rest * 2 * math.e
-    # The derivative of the square root is infinite at 0.
-    return above.clamp(min=torch.finfo(z.dtype).eps ** 2 / 4).sqrt()
-
-
 def _digits(tensor: Tensor) -> int:
-    """Return the number of mantissa bits of a dtype."""
+    """Return the number of mantissa bits to compute with."""
     return 53 if tensor.dtype is torch.float64 else 24
