@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastnet.backend.lambertw import Functions, solve
+from fastnet.backend.lambert import Functions, solve
 from fastnet.backend.precision import compute_precision
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fastnet.backend.lambertw import Functions, slope, solve
+from fastnet.backend.lambert import Functions, slope, solve
 
 __all__ = ["lambertw"]
 

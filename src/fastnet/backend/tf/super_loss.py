@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fastnet.backend.lambertw import LEAST, LEAST_LOG
+from fastnet.backend.lambert import LEAST, LEAST_LOG
 from fastnet.backend.tf.lambertw import lambertw
 
 __all__ = ["MovingAverage", "weigh"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastnet.backend.lambertw import Functions, slope, solve
+from fastnet.backend.lambert import Functions, slope, solve
 
 __all__ = ["lambertw"]
 

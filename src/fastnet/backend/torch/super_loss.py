@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastnet.backend.lambertw import LEAST, LEAST_LOG
+from fastnet.backend.lambert import LEAST, LEAST_LOG
 from fastnet.backend.torch.lambertw import lambertw
 
 __all__ = ["MovingAverage", "weigh"]
