@@ -89,7 +89,7 @@ def _supervised_step(workload: TFSupervised, model: Any) -> Step:
         _ = optimizer.iterations, optimizer.learning_rate
 
     def step(batch: Batch) -> Batch:
-        x = tf.sort(batch["x"]) if workload.sorts else batch["x"]
+        x = batch["x"]
         with tf.GradientTape() as tape:
             pred = model(x, training=True)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch["y"], logits=pred)

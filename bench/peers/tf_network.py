@@ -6,8 +6,6 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
-import tensorflow as tf
-
 from bench.program import Program, entered
 from bench.workloads.chains import TFGrowingChain
 from bench.workloads.tf_models import TFFirstStep, TFOpenEpoch, TFSupervised, sgd
@@ -28,16 +26,14 @@ def make(workload: Workload, package: str) -> Program | None:
     return None
 
 
-def _network(package: str, model_fn: Any, sorts: bool = False, **options: Any) -> tuple[Any, Any]:
+def _network(package: str, model_fn: Any, **options: Any) -> tuple[Any, Any]:
     """Return a network that trains a model, and the model."""
-    ops: Any = import_module(f"{package}.op.tensorop")
     modules: Any = import_module(f"{package}.op.tensorop.model")
     losses: Any = import_module(f"{package}.op.tensorop.loss")
     network: Any = import_module(f"{package}.network")
     model = network.build(model_fn=model_fn, optimizer_fn=sgd)
     made = [
-        *([ops.LambdaOp(tf.sort, "x", "sorted")] if sorts else []),
-        modules.ModelOp(model=model, inputs="sorted" if sorts else "x", outputs="pred"),
+        modules.ModelOp(model=model, inputs="x", outputs="pred"),
         losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
         modules.UpdateOp(model=model, loss_name="loss"),
     ]
@@ -46,7 +42,7 @@ def _network(package: str, model_fn: Any, sorts: bool = False, **options: Any) -
 
 def _supervised(workload: TFSupervised, package: str) -> Program:
     options = {"compile": True} if workload.jit_compile else {}
-    network, model = _network(package, workload.model, workload.sorts, **options)
+    network, model = _network(package, workload.model, **options)
     return entered(network, workload.mode, workload.wanted, workload.batch(), model)
 
 

@@ -59,7 +59,6 @@ class TFSupervised(ModelStep, TFWorkload):
     shape: tuple[int, ...]
 
     references: ClassVar[tuple[str, ...]] = ("tf_concrete", "tf_concrete_any")
-    sorts: ClassVar[bool] = False
     jit_compile: ClassVar[bool] = False
 
     def takes_part(self, peer: str) -> bool:
@@ -100,16 +99,6 @@ class TFCompiled(TFSupervised):
     def goals(self) -> dict[str, Goal]:
         """The goals, by reference."""
         return {"tf_concrete": Goal(0.25), "tf_function_jit": Goal(0.5)}
-
-
-@dataclass(frozen=True)
-class TFDivided(TFCompiled):
-    """A step that sorts its features first, which XLA is not known to do identically."""
-
-    references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
-    only: ClassVar[frozenset[str] | None] = frozenset({"tf_concrete", "fastnet"})
-    goals: ClassVar[dict[str, Goal]] = {}  # type: ignore[assignment]
-    sorts: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -165,14 +154,6 @@ def mlp() -> list[Any]:
     return [Input((16,)), layers.Dense(32, activation="relu"), layers.Dense(4)]
 
 
-def deep() -> list[Any]:
-    """Return ten layers of 32: (16, 16) -> (16, 4)."""
-    from keras import Input, layers
-
-    inner = [layers.Dense(32, activation="relu") for _ in range(10)]
-    return [Input((16,)), *inner, layers.Dense(4)]
-
-
 def transformer() -> list[Any]:
     """Return the layers of a small transformer, some of them subclassed: (4, 12, 32) -> (4, 4)."""
     from keras import Input, layers
@@ -213,7 +194,6 @@ WORKLOADS = (
     TFSupervised("tf_mlp_infer", "MLP infer step", False, *_MLP, goal=Goal(1.05, 4.09)),
     TFCompiled("tf_mlp_train_compiled", "MLP train step, compiled", True, *_MLP),
     TFCompiled("tf_mlp_infer_compiled", "MLP infer step, compiled", False, *_MLP),
-    TFDivided("tf_mlp_train_divided", "10 layers and a sort, train step", True, deep, (16, 16)),
     TFForeignBatch("tf_mlp_foreign", "MLP train step, torch batch", True, *_MLP, goal=Goal(1.05)),
     TFFirstStep("tf_first_train", "First train step, transformer", _first(True)),
     TFFirstStep("tf_first_infer", "First infer step, transformer", _first(False)),

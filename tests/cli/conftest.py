@@ -28,10 +28,6 @@ def make_network():
     )
 
 
-def make_sized(size, depth=1):
-    return make_network()
-
-
 network = make_network()
 number = 3
 batch = {"x": np.ones((2, 3), "float32"), "name": "a string", "epoch": 3}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def test_it_learns_to_read(framework: str) -> None:
 def parts_for(framework: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import what the program needs of a framework; the tests' own threads are left alone."""
     pytest.importorskip(PACKAGES[framework])
-    parts: ModuleType = digits.parts_for(framework)
+    parts = importlib.import_module(f"fastnet.demo.digits_{framework}")
     monkeypatch.setattr(parts, "use_one_thread", lambda: None)
     return parts
 

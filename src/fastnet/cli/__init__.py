@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import fastnet
 from fastnet.cli import demo, explain, profile, run_fastestimator
@@ -24,17 +23,7 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: The command and its arguments. None for those of the process.
-
-    Returns:
-        The exit status: 2 if the arguments cannot be used.
-
-    Raises:
-        SystemExit: If the arguments cannot be parsed, or ask for help or the version.
-    """
+    """Run a command with its arguments, or those of the process, and return the exit status."""
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -51,14 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-class _Version(argparse.Action):
-    """Prints the version, which is slow to read and so is read only here."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"fastnet {fastnet.__version__}")
-        parser.exit()
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastnet",
@@ -66,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="fastnet COMMAND --help describes a command, with examples.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action="version", version=f"fastnet {fastnet.__version__}")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )

@@ -33,18 +33,14 @@ def add_context(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ds-id", default="", metavar="ID", help="the dataset id (default: none)")
     command.add_argument(
         "--outputs",
-        type=_keys,
+        type=lambda text: {key.strip() for key in text.split(",") if key.strip()},
         metavar="KEY,KEY",
         help="the desired output keys (default: all that ops write)",
     )
 
 
 def integer_from(least: int) -> Callable[[str], int]:
-    """Return an argument type for integers of at least `least`.
-
-    >>> integer_from(1)("12")
-    12
-    """
+    """Return an argument type for integers of at least `least`."""
 
     def parse(text: str) -> int:
         number = int(text)
@@ -66,7 +62,3 @@ def new_file(text: str) -> Path:
             f"{text!r} cannot be written: there is no folder {str(path.parent)!r}."
         )
     return path
-
-
-def _keys(text: str) -> set[str]:
-    return {key.strip() for key in text.split(",") if key.strip()}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -36,7 +34,7 @@ _EXAMPLE = "image:float32:32x1x8x8,label:int64:32:10"
 
 def load_network(place: str) -> BaseNetwork:
     """Return the network that "MODULE:NETWORK" names, or that a function of that name returns."""
-    value = _call(_find(place, "NETWORK"), place, BaseNetwork)
+    value = _call(_find(place, "NETWORK"), BaseNetwork)
     if not isinstance(value, BaseNetwork):
         raise UsageError(
             f"{place!r} is of type {type(value).__name__}. It must be a fastnet Network, or a "
@@ -99,18 +97,15 @@ def _draw(asked: str) -> Batch:
 
 
 def _take(place: str, limit: int) -> list[Batch]:
-    value = _call(_find(place, "NAME"), place, (Mapping, Iterable))
+    value = _call(_find(place, "NAME"), (Mapping, Iterable))
     if isinstance(value, Mapping):
         return [value]
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise UsageError(
-            f"{place!r} is of type {type(value).__name__}. It must be a batch (a dict), an "
-            "iterable of batches, or a function without arguments that returns either."
-        )
-    batches = list(islice(value, limit))
+    batches = list(islice(value, limit)) if isinstance(value, Iterable) else []
     if not batches or not all(isinstance(batch, Mapping) for batch in batches):
-        types = sorted({type(batch).__name__ for batch in batches})
-        raise UsageError(f"{place!r} must give dicts, but gives {', '.join(types) or 'nothing'}.")
+        raise UsageError(
+            f"{place!r} is {shorten(batches or value)}. It must be a batch (a dict), an iterable "
+            "of batches, or a function without arguments that returns either."
+        )
     return batches
 
 
@@ -122,7 +117,7 @@ def _find(place: str, what: str) -> Any:
             f"{place!r} is not MODULE:{what}: the name of a module or a file, a colon, and a name "
             "in it, such as networks.py:make_network."
         )
-    module = _run_file(where) if where.endswith(".py") else _import(where)
+    module = _import_file(where) if where.endswith(".py") else _import(where)
     if hasattr(module, name):
         return getattr(module, name)
     near = nearest_name(name, [other for other in vars(module) if not other.startswith("_")])
@@ -130,16 +125,10 @@ def _find(place: str, what: str) -> Any:
     raise UsageError(f"{where} has no {name!r}.{hint}")
 
 
-def _call(value: Any, place: str, types: Any) -> Any:
+def _call(value: Any, types: Any) -> Any:
     """Return a value of one of the types, or the result of a function without arguments."""
     if isinstance(value, types) or not callable(value):
         return value
-    try:
-        inspect.signature(value).bind()
-    except TypeError as error:
-        raise UsageError(f"{place!r} cannot be called without arguments: {error}.") from None
-    except ValueError:
-        pass  # A builtin may have no signature.
     return value()
 
 
@@ -157,27 +146,15 @@ def _import(name: str) -> ModuleType:
         ) from None
 
 
-def _run_file(path: str) -> ModuleType:
+def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         raise UsageError(f"there is no file {path!r}.")
-    path = os.path.realpath(path)
-    _add_path(os.path.dirname(path))  # The file may import modules beside it.
+    folder, name = os.path.split(os.path.realpath(path))
+    _add_path(folder)
     # Pickle and AutoGraph look modules up by name.
-    name = os.path.splitext(os.path.basename(path))[0]
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != path:
-        name = path
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    module = importlib.import_module(os.path.splitext(name)[0])
+    if os.path.realpath(getattr(module, "__file__", None) or "") != os.path.realpath(path):
+        raise UsageError(f"{path!r} has the name of another module, {module!r}. Rename it.")
     return module
 
 

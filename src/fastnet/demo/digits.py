@@ -6,8 +6,8 @@ a quarter of them, and the accuracy on these counts. The exit status is 1 if it 
     fastnet demo
     fastnet demo --framework tf
 
-The model, its optimizers and a hand-written training step are in digits_torch.py and digits_tf.py;
-everything else is the same in both frameworks. To inspect the network:
+The model and a hand-written training step are in digits_torch.py and digits_tf.py; everything else
+is the same in both frameworks. To inspect the network:
 
     fastnet explain fastnet.demo.digits:torch_network --outputs loss
     fastnet profile fastnet.demo.digits:torch_network \
@@ -19,7 +19,7 @@ from __future__ import annotations
 import statistics
 import sys
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -49,9 +49,7 @@ Batch = dict[str, Any]
 def make_network(framework: ModuleType, epochs: int) -> fastnet.BaseNetwork:
     """Make the network: its ops, and the keys that they read and write."""
     # Adam converges fast; small steps of SGD at the end refine the result.
-    optimizer = EpochScheduler(
-        {1: framework.make_adam, max(2, epochs * 3 // 4): framework.make_sgd}
-    )
+    optimizer = EpochScheduler({1: "adam", max(2, epochs * 3 // 4): "sgd"})
     model = fastnet.build(framework.make_model, optimizer_fn=optimizer, model_name="digits")
     return fastnet.Network(
         ops=[
@@ -119,7 +117,7 @@ def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
 
 def run(framework_name: str, epochs: int, seed: int) -> int:
     """Train, evaluate, time a step, and return the exit status."""
-    framework = parts_for(framework_name)
+    framework = import_module(f"fastnet.demo.digits_{framework_name}")
     # More threads do not speed up a network this small.
     framework.use_one_thread()
     framework.set_seed(seed)
@@ -138,21 +136,26 @@ def run(framework_name: str, epochs: int, seed: int) -> int:
 
 def show_step_cost(framework: ModuleType, batch: Batch) -> None:
     """Print the median time of a training step, of fastnet and of a hand-written loop."""
-    model = framework.make_model()
-    loop = framework.make_training_step(framework.copy_model(model))
-    built = fastnet.build(lambda: model, framework.make_sgd, model_name="timed")
+    framework.set_seed(0)
+    loop = framework.make_training_step(framework.make_model())
+    framework.set_seed(0)  # The same weights again.
+    model = fastnet.build(framework.make_model, "sgd", model_name="timed")
     network = fastnet.Network(
         [
-            ModelOp(built, inputs="image", outputs="logits"),
+            ModelOp(model, inputs="image", outputs="logits"),
             CrossEntropy(inputs=("logits", "label"), outputs="loss", from_logits=True),
-            UpdateOp(built, loss_name="loss"),
+            UpdateOp(model, loss_name="loss"),
         ]
     )
     with network(mode="train", epoch=1):
         ours, theirs = network.run_step(batch), loop(batch)
         for key in ("logits", "loss"):
             np.testing.assert_allclose(np.asarray(ours[key]), np.asarray(theirs[key]), rtol=1e-4)
-        hand, fast = time_interleaved([loop, network.run_step], batch)
+        steps = [lambda: loop(batch), lambda: network.run_step(batch)]
+        rounds = [[timeit.timeit(step, number=STEPS) for step in steps] for _ in range(ROUNDS + 1)]
+    # The first round warms up.
+    medians = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
+    hand, fast = (seconds / STEPS * 1e6 for seconds in medians)
     print(
         f"A training step of {len(batch['label'])} images on one thread: {fast:.0f} us, "
         f"{fast / hand:.2f} of a hand-written loop's {hand:.0f} us "
@@ -160,26 +163,6 @@ def show_step_cost(framework: ModuleType, batch: Batch) -> None:
     )
 
 
-def time_interleaved(steps: list[Callable[[Batch], Batch]], batch: Batch) -> list[float]:
-    """Return the median microseconds of a call of each function, timed in turns."""
-    rounds = [
-        [timeit.timeit(lambda: step(batch), number=STEPS) / STEPS * 1e6 for step in steps]  # noqa: B023
-        for _ in range(ROUNDS + 1)
-    ]
-    # The first round warms up.
-    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
-
-
-def parts_for(framework_name: str) -> ModuleType:
-    """Import the module of a framework."""
-    return import_module(f"fastnet.demo.digits_{framework_name}")
-
-
 def torch_network() -> fastnet.BaseNetwork:
     """Make the network in PyTorch, untrained."""
-    return make_network(parts_for("torch"), EPOCHS)
-
-
-def tf_network() -> fastnet.BaseNetwork:
-    """Make the network in TensorFlow, untrained."""
-    return make_network(parts_for("tf"), EPOCHS)
+    return make_network(import_module("fastnet.demo.digits_torch"), EPOCHS)

@@ -1,25 +1,20 @@
-"""The model, optimizers and hand-written training step of digits.py in TensorFlow."""
+"""The model and the hand-written training step of digits.py in TensorFlow."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow logs the features of the CPU.
 
 import tensorflow as tf
 
-layers, optimizers = tf.keras.layers, tf.keras.optimizers
+layers = tf.keras.layers
 
 Batch = dict[str, tf.Tensor]
 Step = Callable[[Batch], Batch]
 
 CHANNEL_AXIS = -1  # images are (sample, row, column, channel)
-
-# The hand-written step is traced for batches of any size, like fastnet's.
-IMAGE = tf.TensorSpec((None, 8, 8, 1), tf.float32)
-LABEL = tf.TensorSpec((None,), tf.int64)
 
 
 def use_one_thread() -> None:
@@ -51,26 +46,9 @@ def make_model() -> tf.keras.Model:
     )
 
 
-def copy_model(model: tf.keras.Model) -> tf.keras.Model:
-    """Make a model with the same weights."""
-    copied = tf.keras.models.clone_model(model)
-    copied.set_weights(model.get_weights())
-    return copied
-
-
-def make_adam() -> Any:
-    """Make the optimizer that training begins with."""
-    return optimizers.Adam(2e-3)
-
-
-def make_sgd() -> Any:
-    """Make the optimizer that training ends with."""
-    return optimizers.SGD(0.01, momentum=0.9)
-
-
 def make_training_step(model: tf.keras.Model) -> Step:
     """Return a hand-written training step, traced once and called with flat tensors."""
-    optimizer = make_sgd()
+    optimizer = tf.keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
 
     def update(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,7 +62,9 @@ def make_training_step(model: tf.keras.Model) -> Step:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return logits, loss
 
-    update_traced = tf.function(update).get_concrete_function(IMAGE, LABEL)
+    # It is traced for batches of any size, like fastnet's.
+    image, label = tf.TensorSpec((None, 8, 8, 1)), tf.TensorSpec((None,), tf.int64)
+    update_traced = tf.function(update).get_concrete_function(image, label)
 
     def step(batch: Batch) -> Batch:
         logits, loss = update_traced(batch["image"], batch["label"])

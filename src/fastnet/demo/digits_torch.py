@@ -1,9 +1,8 @@
-"""The model, optimizers and hand-written training step of digits.py in PyTorch."""
+"""The model and the hand-written training step of digits.py in PyTorch."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -39,24 +38,9 @@ def make_model() -> nn.Module:
     )
 
 
-def copy_model(model: nn.Module) -> nn.Module:
-    """Make a model with the same weights."""
-    return copy.deepcopy(model)
-
-
-def make_adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make the optimizer that training begins with."""
-    return torch.optim.Adam(parameters, lr=2e-3)
-
-
-def make_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make the optimizer that training ends with."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
 def make_training_step(model: nn.Module) -> Step:
     """Return a hand-written training step, whose results hold no graph."""
-    optimizer = make_sgd(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.train()  # A hand-written loop does this once.
 
     def step(batch: Batch) -> Batch:

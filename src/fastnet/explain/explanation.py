@@ -177,11 +177,7 @@ def make_explanation(
     parallelism: Mapping[str, str],
     compiled: str,
 ) -> Explanation:
-    """Explain a plan of a network.
-
-    `plan` is None where the kernel refuses the ops or the context cannot be entered, which `error`
-    explains. Updates from the op `first_deferred` on run after the last op.
-    """
+    """Explain a plan of a network; it is None if the network cannot be entered, due to `error`."""
     found = {
         part: find_items(network, part, mode, epoch, ds_id, plan)
         for part in ("ops", "postprocessing", "slicers")

@@ -44,8 +44,7 @@ def mark_unneeded(
     an op that is needed, before it is overwritten. `desired` is None if all outputs are returned.
     """
     needed = {key for item in [*ops, *postprocessing] for key in item.outputs}
-    if desired is not None:
-        needed = set(desired)
+    needed = needed if desired is None else set(desired)
     for items in (postprocessing, ops):
         for index, item in reversed([*enumerate(items)]):
             if item.deletes:
