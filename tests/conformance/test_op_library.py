@@ -42,6 +42,11 @@ def close(actual: Array, expected: Any, dtype: str = "float32") -> None:
 
 
 class TestLosses:
+    def test_keys(self, fw: Framework) -> None:
+        op = L1_Loss(["p", "t"], "y")
+        assert (op.pred_key, op.true_key) == ("p", "t")
+        assert (op.pred_key_idx, op.true_key_idx) == (0, 1)
+
     @conforms
     def test_l2_regularization(self, fw: Framework) -> Any:
         layers = make_layers(3, 4, 2)
