@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results"
 TITLES = {
     "report": "Steps in PyTorch",
     "compiled": "Compiled steps in PyTorch",
-    "compiled_parts": "Partly compiled steps",
+    "compiled_parts": "Compiled steps of BERT",
     "first_steps": "First compiled steps and memory",
     "compiled_instructions": "Instructions of a compiled step",
     "tensorflow": "Steps in TensorFlow",

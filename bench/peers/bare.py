@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bench.peers.loops import Step, backward, infer_loop, train_loop
 from bench.program import Program
 from bench.workloads.chains import Census, Identity, IdentityChain, LiveTensors, Measuring
-from bench.workloads.compiled import AdversarialPair, Divided, ElementwiseChain
+from bench.workloads.compiled import AdversarialPair, ElementwiseChain
 from bench.workloads.nests import AXIS, DeepNest, ManyKeys, Nest, Slicing
 from bench.workloads.ops import OpCost
 from bench.workloads.torch_models import ForeignBatch, Supervised
@@ -79,13 +79,7 @@ def _train(workload: Supervised, fused: bool) -> Program:
         tensors = {key: torch.from_numpy(array) for key, array in batch.items()}
         return {**train(tensors), **batch}
 
-    def divided(batch: dict[str, Any]) -> dict[str, Any]:
-        results = train(batch)
-        correct = results["pred"].argmax(-1) == batch["y"]
-        return {**results, "correct": int(correct.sum().item())}
-
     step = foreign if isinstance(workload, ForeignBatch) else train
-    step = divided if isinstance(workload, Divided) else step
     return Program(step, workload.batch(), model=model)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from bench.program import Program, entered
 from bench.workloads.chains import Chain, IdentityChain, LiveTensors, Measuring, OpenEpoch
-from bench.workloads.compiled import AdversarialPair, Compiled, Divided, ElementwiseChain
+from bench.workloads.compiled import AdversarialPair, Compiled, ElementwiseChain
 from bench.workloads.nests import AXIS, ManyKeys, Nest, Slicing
 from bench.workloads.ops import LEARNING_RATE, OpCost
 from bench.workloads.torch_models import Supervised
@@ -92,16 +92,11 @@ class _Programs:
         package = self._module("network")
         model = package.build(model_fn=workload.model, optimizer_fn=workload.optimizer)
 
-        def count(pred: torch.Tensor, y: torch.Tensor) -> int:
-            return int((pred.argmax(-1) == y).sum().item())
-
-        metric = self._module("op.tensorop").LambdaOp(count, ("pred", "y"), "correct")
         network = package.Network(
             [
                 modules.ModelOp(model=model, inputs="x", outputs="pred"),
                 losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
                 modules.UpdateOp(model=model, loss_name="loss"),
-                *([metric] if isinstance(workload, Divided) else []),
             ],
             **({"compile": True} if isinstance(workload, Compiled) else {}),
         )

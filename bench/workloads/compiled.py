@@ -38,18 +38,6 @@ class Compiled(Supervised):
 
 
 @dataclass(frozen=True)
-class Divided(Compiled):
-    """A train step with a metric in Python numbers, `correct`, which runs outside the program."""
-
-    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet"})
-
-    @property
-    def wanted(self) -> set[str]:
-        """The keys that a step adds to its batch."""
-        return {"pred", "loss", "correct"}
-
-
-@dataclass(frozen=True)
 class Sentences(Compiled):
     """A step of a model that reads sequences of word indices."""
 
@@ -272,7 +260,6 @@ def _of(
 _MLP = (torch_models.mlp, (8, 16), 4)
 _MODULES = (torch_models.modules120, (8, 16), 16)
 _LENET = (torch_models.lenet, torch_models.IMAGES, 10)
-_METRIC = "MLP train step and a metric that looks at values, Adam"
 
 WORKLOADS = (
     *_of(Compiled, "mlp", "MLP", *_MLP, sgd=0.35, adam=0.25, infer=0.80),
@@ -281,7 +268,6 @@ WORKLOADS = (
     Compiled("compiled_lenet_infer", "LeNet infer step", False, *_LENET, goal=Goal(1.00)),
     AdversarialPair("compiled_pair", "GAN pair, deferred updates, Adam", goal=Goal(0.40)),
     ElementwiseChain("compiled_chain_50", "50 elementwise ops", size=50, goal=Goal(0.20)),
-    Divided("compiled_divided", _METRIC, True, *_MLP, adam=True),
     *_of(Bert, "bert", "BERT of 2 layers,", bert, (8, 16), 4, adam=None),
     *_of(Compiled, "mlp512", "MLP of 512, batch 128,", mlp512, (128, 512), 10, sgd=None, adam=None),
     *_of(Sentences, "lstm", "LSTM classifier,", lstm, (8, 32), 4, adam=None),

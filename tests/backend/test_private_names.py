@@ -44,7 +44,6 @@ ALLOWED = {
     "_on_device",
     "_open_axes",
     "_options",
-    "_part",
     "_plans",
     "_programs",
     "_replace",

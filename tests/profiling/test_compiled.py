@@ -52,7 +52,7 @@ def test_each_trace_says_why_and_how_long() -> None:
         assert took[f"trace: {record.reason}"] == pytest.approx(record.seconds, abs=1e-4)
         assert took[f"compile: {record.reason}"] == pytest.approx(record.compile_seconds, abs=1e-4)
     assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
-    # two steps op by op, and the others as one row
+    # two eager steps, and the others as one row
     assert named(section, "graph") == {"compiled step": 3}
     assert named(section, "op") == {"LambdaOp(x) -> y": 2}
     assert beside(profile) == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import sys
 import threading
@@ -29,7 +28,6 @@ class TraceRecord:
         seconds: The seconds spent on tracing; in TensorFlow with the first run of the trace.
         compile_seconds: The seconds spent on compiling; in TensorFlow with the first run.
         fallback: Why steps do not run compiled although `compile` asks for it; None otherwise.
-        part: The range of ops that the record is about; None if it is about whole steps.
         unverified: Why the first step of a compiled program was not verified; None otherwise.
     """
 
@@ -40,7 +38,6 @@ class TraceRecord:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     fallback: str | None = None
-    part: str | None = None
     unverified: str | None = None
 
 
@@ -52,13 +49,6 @@ class Records:
         self.kept: deque[TraceRecord] = deque(maxlen=256)
         self._instead = instead
         self._warned: set[str] = set()
-        self._part: str | None = None
-
-    def of(self, part: str) -> Records:
-        """Return an object that adds records about a part of a step to the same list."""
-        records = copy.copy(self)
-        records._part = part
-        return records
 
     def add(
         self,
@@ -72,12 +62,12 @@ class Records:
         """Add a record, and warn if its fallback is new."""
         number = self.kept[-1].number + 1 if self.kept else 1
         mode, epoch = str(context["mode"]), int(context["epoch"])
-        found = reason, seconds, compile_seconds, fallback, self._part, unverified
+        found = reason, seconds, compile_seconds, fallback, unverified
         self.kept.append(TraceRecord(number, mode, epoch, *found))
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)
             warn(
-                f"{self._part or 'Steps'} of mode '{mode}' run {self._instead}, and not as one "
+                f"Steps of mode '{mode}' run {self._instead}, and not as one "
                 f"compiled program: {fallback}. network.traces lists all such reasons. Enter the "
                 "network with eager=True, or make it without `compile`, to avoid this warning."
             )

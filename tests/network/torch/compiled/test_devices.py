@@ -12,7 +12,6 @@ from torch import nn
 from fastnet import CompileOptions
 from fastnet._nest import NestMap
 from fastnet.network import TorchNetwork
-from fastnet.network.torch.compiled.environment import environment
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.step import never_captured
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
@@ -151,32 +150,3 @@ def test_other_devices(kind: str) -> None:
         assert never_captured(layout, torch.device(kind), False) == (
             f"the ops run on {kind}; steps are captured on the CPU and on CUDA only, so far"
         )
-
-
-def test_what_chooses_kernels_of_cuda_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = environment("cuda")
-    assert before == environment("cuda")
-    assert before is not None
-    of_the_cpu = environment("cpu")
-    assert of_the_cpu is not None
-    assert before[: len(of_the_cpu)] == of_the_cpu
-    for owner, name in (
-        (torch.backends.cudnn, "benchmark"),
-        (torch.backends.cudnn, "deterministic"),
-        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
-    ):
-        own = getattr(owner, name)
-        setattr(owner, name, not own)
-        try:
-            assert environment("cuda") != before
-        finally:
-            setattr(owner, name, own)
-    precision = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        assert environment("cuda") != before
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = precision
-    with torch.autocast("cpu", torch.bfloat16):
-        assert environment("cuda") != before
-    assert environment("cuda") == before

@@ -1,4 +1,4 @@
-"""Captured steps add gradients up as steps op by op do, and share the count with them."""
+"""Captured steps add gradients up as eager steps do, and share the count with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs that change as they go: captured steps are those that run op by op.
+"""Random programs that change as they go: captured steps are those that run eagerly.
 
 Each change to the code is tested by the same ones; `FASTNET_PROGRAMS=2000` runs so many others.
 """
@@ -192,7 +192,7 @@ def _of_type(dtype: torch.dtype) -> Iterator[None]:
 
 
 def run(program: dict[str, Any], backend: str, seen: Counter[str] | None = None) -> None:
-    """Run a program captured and op by op, and compare what comes of it in each step.
+    """Run a program captured and eagerly, and compare what comes of it in each step.
 
     What runs as it was captured is compared in float64, where rounding hides nothing: in float32 a
     norm of two rows makes of it as much as of a change that was missed.

@@ -1,4 +1,4 @@
-"""What cannot be captured runs op by op, with the reason, and never as a stale constant."""
+"""Steps that cannot be captured run eagerly, with the reason, and never with a stale constant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastnet import CompileOptions
+from fastnet import CompileOptions, build
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -32,6 +32,7 @@ from tests.network.torch.compiled.steps import (
     built,
     by_hand,
     captured,
+    cross_entropy,
     falls_back,
     mlp,
     network_of,
@@ -149,11 +150,11 @@ def _in_place(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _warned_of(text: str) -> Iterator[None]:
-    """Expect just one warning that steps run op by op."""
+    """Expect just one warning that steps run eagerly."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    (found,) = [str(one.message) for one in caught if "run op by op" in str(one.message)]
+    (found,) = [str(one.message) for one in caught if "run eagerly" in str(one.message)]
     assert re.search(text, found), found
 
 
@@ -721,3 +722,18 @@ def test_nothing_of_the_compiler_is_imported_without_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines() == ["[]"]
+
+
+def test_a_loss_that_is_scaled_runs_eagerly() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        torch.manual_seed(0)
+        model = build(mlp, optimizer_fn=OPTIMIZERS["sgd"], mixed_precision="float16")
+        loss = LambdaOp(lambda p, y: cross_entropy(p.float(), y), ["pred", "y"], "loss")
+        ops = [ModelOp(model, "x", "pred"), loss, UpdateOp(model, "loss")]
+        return TorchNetwork(ops, compile=compile)
+
+    network, eager = make(QUICK), make(False)
+    with falls_back(network, "the loss is scaled by a GradScaler"), eager("train", 1):
+        for batch in batches(4):
+            found, expected = (one.run_step(dict(batch))["loss"] for one in (network, eager))
+            assert torch.equal(found, expected)

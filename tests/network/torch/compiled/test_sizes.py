@@ -115,7 +115,7 @@ def test_rows_as_many_as_something_else_that_stays() -> None:
 
 
 def _run(fn: Callable[..., Any], batches: list[dict[str, Any]], compile: Any = QUICK) -> Any:
-    """Run an op of its own, captured and op by op."""
+    """Run an op of its own, captured and eagerly."""
     network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=compile)
     with network("infer", 1):
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Captured steps train as the loop by hand does, and as steps op by op do, whatever changes."""
+"""Captured steps train as the loop by hand does, and as eager steps do, whatever changes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.network.torch.compiled import verification
-from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop import LambdaOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     QUICK,
@@ -208,26 +208,6 @@ def test_a_weight_decay_that_becomes_nan() -> None:
     assert all(one.isnan().all() for one in model.parameters())
 
 
-class Annealed(TensorOp):
-    """Multiplies by a number."""
-
-    factor = 1.0
-
-    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
-        return data * self.factor
-
-
-def test_a_number_that_keeps_changing_is_not_compiled_each_time() -> None:
-    op = Annealed("x", "y")
-    network = TorchNetwork([op], compile=QUICK)
-    with falls_back(network, ".factor is a number that keeps changing", "infer"):
-        for place in range(30):
-            op.factor = 1.0 + place // 5
-            found = network.run_step({"x": torch.ones(1)})["y"].item()
-            assert found == op.factor
-    assert [one.fallback is None for one in network.traces] == [True, True, False]
-
-
 def test_a_transformer_is_advised_to_name_its_mask() -> None:
     layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1)
     layer.requires_grad_(False)
@@ -252,4 +232,4 @@ def test_attention_is_random_only_with_dropout(dropout: float) -> None:
         network.run_step({"x": torch.ones(1, 2, 3, 4)})
     (plan,) = network._plans._items.plans.values()
     (steps,) = plan.programs.values()
-    assert steps._programs[0].is_random is bool(dropout)
+    assert steps._cache.programs[0].is_random is bool(dropout)

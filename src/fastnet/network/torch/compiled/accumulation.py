@@ -26,11 +26,7 @@ class _Kind(NamedTuple):
 
 
 class Accumulation:
-    """The gradients that the updates of a plan accumulate.
-
-    Args:
-        ops: The active ops.
-    """
+    """The gradients that the updates of a plan accumulate."""
 
     def __init__(self, ops: Sequence[Any]) -> None:
         self._ops = [op for op in updates_in(ops) if op.updater().is_merging]
@@ -98,15 +94,7 @@ class Accumulation:
 
 
 class Phase:
-    """The accumulated gradients that one kind of step reads and leaves.
-
-    Args:
-        merging: The accumulation of the updates.
-        parameters: The parameters that the step reads and writes.
-
-    Raises:
-        Uncapturable: If gradients of other parameters are accumulated.
-    """
+    """The accumulated gradients that one kind of step reads and leaves."""
 
     def __init__(self, merging: Accumulation, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._merging = merging

@@ -24,6 +24,7 @@ from fastnet.backend.torch._internals import (
     fake_mode,
     module_hook_tables,
     no_dispatch,
+    number_like,
     open_like,
     storage_key,
     writes,
@@ -31,7 +32,7 @@ from fastnet.backend.torch._internals import (
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.accumulation import Phase
-from fastnet.network.torch.compiled.fake_tensors import StepState
+from fastnet.network.torch.compiled.fake_tensors import RecordingDict, StepState
 from fastnet.network.torch.compiled.guard import Guard, is_library_class
 from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
@@ -42,7 +43,8 @@ from fastnet.network.torch.compiled.input_signature import (
     tensors_in,
 )
 from fastnet.network.torch.compiled.lr_schedulers import noting, require_once
-from fastnet.network.torch.compiled.recording import RecordingDict
+from fastnet.network.torch.compiled.number_inputs import bind_numbers
+from fastnet.network.torch.compiled.random_numbers import is_random, watched_process
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
@@ -110,7 +112,7 @@ def capture(
         raise Uncapturable("there are hooks around the passes of all modules")
     tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
     with TRACING:
-        guard = Guard(plan)
+        guard = Guard(plan, state.held)
         tensors = guard.tensors()
         leaves = [one for one in tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
@@ -118,7 +120,7 @@ def capture(
             found = tracer.trace(any(is_open))
             change = guard.first_change()
             if change is not None:
-                raise Uncapturable(f"running the ops changes {change}", guard.first_changed_op())
+                raise Uncapturable(f"running the ops changes {change}")
         finally:
             tracer.put_back()
             guard.restore()
@@ -225,6 +227,8 @@ class _Tracer:
         if self._phase is not None:
             merged = [mode.from_tensor(one, static_shapes=True) for one in self._phase.tensors()]
             merging = self._phase.traced(self._state.by_id(fakes), merged)
+        held = self._state.held
+        symbols = [number_like(mode, one.read(), at) for at, one in enumerate(held)]
         taken = [*fakes, numbers, *inputs, *merged]
 
         # make_fx turns the cache off, but a weight is cast once a step.
@@ -239,13 +243,13 @@ class _Tracer:
         memory = list(map(storage_key, fakes))
         state_before = dict(self._context)
         deferred = self._context.get("deferred")
-        replaced = self._state.replaced(fakes, numbers)
+        replaced = self._state.replaced(fakes, numbers, symbols)
         with replaced, merging as left_merged, noting(self._plan.ops) as found.followed:
             try:
                 # Backward passes run in this thread, where the modes are active.
                 here = torch.autograd.set_multithreading_enabled(False)
-                with _watched_process() as random_state, mode, enable_python_dispatcher(), here:
-                    graph = make_fx(run, tracing_mode="real")(*taken)
+                with watched_process() as random_state, mode, enable_python_dispatcher(), here:
+                    graph = make_fx(run, tracing_mode="real")(*taken, *symbols)
             except Uncapturable as error:
                 if error.index is None:
                     error.index = self._running
@@ -257,6 +261,7 @@ class _Tracer:
                     deferred.clear()
                 left = [one for one in fakes if one.grad is not None]
                 other = self._state.first_replaced(fakes)
+                changed = self._state.changed_number(symbols)
                 own = {**state_before, "deferred": deferred}
                 written = {**self._context, "deferred": deferred} != own
                 if written:
@@ -268,17 +273,19 @@ class _Tracer:
             raise Uncapturable("gradients stay on parameters that no op of the step updates")
         if written or {**self._recording.base(), "deferred": deferred} != own:
             raise Uncapturable("an op writes to the state of the step")
+        if changed is not None:
+            raise Uncapturable(f"running the ops changes {changed.path}")
+        bind_numbers(graph, held, symbols, [*graph.graph.nodes][len(fakes)], mode)
         if other is not None:
             raise Uncapturable(f"running the ops replaces the parameter or buffer '{other}'")
         if list(map(storage_key, fakes)) != memory:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
-        found.is_random = any(map(_is_random, graph.graph.nodes))
+        found.is_random = any(map(is_random, graph.graph.nodes))
         random_state.check(found.is_random)
         found.precision = _lowest_precision(graph)
         found.graph = graph
         found.examples = taken
         found.device = self._state.device
-        self._state.check_scalers()
         require_once(found.followed, self._plan.ops, self._state.taken)
         return found
 
@@ -447,62 +454,6 @@ class _ReadValues(TorchFunctionMode):
         if func in _READ_VALUES:
             raise DataDependentError(func.__name__)
         return func(*args, **(kwargs or {}))
-
-
-class _RandomState:
-    """Stands for torch's default generator during a trace, and notes uses in this thread.
-
-    Ops that seed, fork or restore it would have no effect in a compiled step.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self._thread = threading.get_ident()
-        self._before = generator.get_state()
-        self._is_used = False
-
-    def __getattr__(self, name: str) -> Any:
-        if threading.get_ident() == self._thread:
-            self._is_used = True
-        return getattr(self._generator, name)
-
-    def check(self, is_random: bool) -> None:
-        """Refuse a step that seeds, or restores the state around random numbers."""
-        is_seeded = not torch.equal(self._before, self._generator.get_state())
-        if self._is_used and is_seeded:
-            self._generator.set_state(self._before)
-        if self._is_used and (is_seeded or is_random):
-            raise Uncapturable("the ops seed, fork or restore torch's random state")
-
-
-@contextmanager
-def _watched_process() -> Iterator[_RandomState]:
-    """Watch the uses of torch's generator and of `torch.compile` in this thread."""
-    # Functions of `torch.random` look the generator up in their module.
-    patched: Any = torch
-    thread, compile = threading.get_ident(), patched.compile
-    generator = patched.random.default_generator
-    random_state = _RandomState(generator)
-
-    def refuse(*args: Any, **settings: Any) -> Any:
-        if threading.get_ident() == thread:
-            raise Uncapturable("an op calls torch.compile, as torch.cond does")
-        return compile(*args, **settings)
-
-    patched.compile, patched.random.default_generator = refuse, random_state
-    try:
-        yield random_state
-    finally:
-        patched.compile, patched.random.default_generator = compile, generator
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    """Return whether a node draws random numbers; refuse generators other than the default."""
-    if any(isinstance(one, torch.Generator) for one in (*node.args, *node.kwargs.values())):
-        raise Uncapturable("an op draws random numbers from a generator of its own")
-    if str(node.target).startswith("aten._scaled_dot_product_flash_attention_for_cpu"):
-        return any(node.args[3:4])  # The probability of dropout.
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:

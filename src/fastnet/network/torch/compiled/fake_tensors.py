@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of, holder_of
-from fastnet.backend.torch._internals import scaler_records, tables_of
+from fastnet.backend.torch._internals import tables_of
 from fastnet.guards import Snapshot
-from fastnet.network.torch.compiled.grad_scaler import (
-    RefusedScaler,
-    ScalerInTrace,
-    numbers_of,
-    tensors_of,
-)
+from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.optimizers import Rule, rule_of
-from fastnet.network.torch.compiled.recording import RecordingDict
 from fastnet.network.torch.compiled.rules import Group
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["OptimizerState", "StepState"]
+__all__ = ["OptimizerState", "RecordingDict", "StepState"]
+
+_OF_ONE_KEY = ("__contains__", "__delitem__", "__getitem__", "__setitem__", "get", "pop")
+_OF_ALL = (
+    *("__eq__", "__ior__", "__iter__", "__len__", "__or__", "__ror__", "clear", "copy", "items"),
+    *("keys", "popitem", "update", "values"),
+)
+
+
+class RecordingDict(dict[Any, Any]):
+    """A dict that calls `note` with each key that is used, or None for all of them."""
+
+    def __init__(self, entries: dict[Any, Any], note: Callable[[Any], None]) -> None:
+        super().__init__(entries)
+        self._note = note
+
+    def base(self) -> dict[Any, Any]:
+        """Return a plain dict of the entries."""
+        return dict(dict.items(self))
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Record the key, then as `dict.setdefault`."""
+        self._note(key)
+        return super().setdefault(key, default)
+
+
+def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def use(self: Any, *args: Any, **named: Any) -> Any:
+        self._note(args[0] if has_key else None)
+        return method(self, *args, **named)
+
+    return use
+
+
+for _name in (*_OF_ONE_KEY, *_OF_ALL):
+    setattr(RecordingDict, _name, _recorded(_name, _name in _OF_ONE_KEY))
 
 
 class OptimizerState:
-    """The state and the settings of an optimizer that a compiled step uses.
-
-    Args:
-        optimizer: The optimizer.
-        first: The index of its first number among those of all optimizers.
-
-    Attributes:
-        rule: How it updates.
-        scaler: The GradScaler of its losses, or None. Optimizers may share one.
-        settings: The settings that are constants of the program, for each group.
-        keys: The ids of parameters and the names of their state tensors.
-
-    Raises:
-        Uncapturable: If the step cannot be compiled.
-    """
+    """The state and the settings of an optimizer that a compiled step uses."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, first: int) -> None:
         self.optimizer = optimizer
         self.rule: Rule = rule_of(optimizer)
-        self.scaler: Any = getattr(optimizer, "scaler", None)
         self.first = first
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
@@ -55,11 +70,8 @@ class OptimizerState:
     def settings_now(self) -> list[Any]:
         """Return the settings that are constants, with the parameters of each group."""
         return [
-            id(self.scaler),
-            *(
-                (self.rule.settings_of(group), [id(one) for one in group["params"]])
-                for group in self.optimizer.param_groups
-            ),
+            (self.rule.settings_of(group), [id(one) for one in group["params"]])
+            for group in self.optimizer.param_groups
         ]
 
     def guard(self) -> tuple[Snapshot, list[tuple[dict[str, Any], Any]]]:
@@ -68,15 +80,13 @@ class OptimizerState:
         groups = self.optimizer.param_groups
         skip: list[tuple[Any, str]] = [(self.optimizer, "_opt_called")]
         skip += [(group, name) for group in groups for name in names]
-        roots = [("the optimizer", self.optimizer)]
-        if self.scaler is not None:
-            roots.append(("the records of its scaler", scaler_records(self.scaler)))
-        return Snapshot(roots, skip), [(group, itemgetter(*names)) for group in groups]
+        snapshot = Snapshot([("the optimizer", self.optimizer)], skip)
+        return snapshot, [(group, itemgetter(*names)) for group in groups]
 
     def numbers(self) -> list[float]:
         """Return the numbers of its groups, as they are now."""
         groups = map(self.rule.numbers_of, self.optimizer.param_groups)
-        return list(chain.from_iterable(groups))
+        return [number for numbers in groups for number in numbers]
 
     def tensors(self) -> list[torch.Tensor]:
         """Return its state tensors, as they are now."""
@@ -105,28 +115,17 @@ class OptimizerState:
 
 
 class StepState:
-    """The tensors that a step of some models reads and writes, wherever its batch comes from.
-
-    Args:
-        models: The models.
-        training: Whether the step uses their optimizers.
-        device: Where the step runs.
-
-    Attributes:
-        tensors: The parameters and buffers, then the state of optimizers and scalers.
-        parameters: The parameters among them.
-        optimizers: The state of the optimizers, by their ids.
-        refused: Why an optimizer cannot be captured, by its id.
-        taken: The number of steps that each optimizer has taken in the trace, by id.
-
-    Raises:
-        Uncapturable: If there is something that cannot be captured.
-    """
+    """The tensors that a step of some models reads and writes, wherever its batch comes from."""
 
     def __init__(
-        self, models: Sequence[torch.nn.Module], training: bool, device: torch.device
+        self,
+        models: Sequence[torch.nn.Module],
+        training: bool,
+        device: torch.device,
+        held: Sequence[NumberInput] = (),
     ) -> None:
         self.device = device
+        self.held = list(held)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
         self.taken: dict[int, int] = {}
@@ -158,21 +157,17 @@ class StepState:
         self.tensors = list(known.values())
         self.parameters = [one for one in self.tensors if isinstance(one, torch.nn.Parameter)]
         self._add_optimizers()
-        scalers = [one.scaler for one in self.optimizers.values() if one.scaler is not None]
-        # Optimizers may share a scaler.
-        self._scalers = list({id(one): one for one in scalers}.values())
-        self._scalers_in_trace: dict[int, ScalerInTrace] = {}
         self.tensors += self.optimizer_tensors()
         self._check_tensors(len(known))
 
     def _add_optimizers(self) -> None:
-        numbers = 0
+        numbers = len(self.held)
         for optimizer in self._all:
+            if getattr(optimizer, "scaler", None) is not None:
+                raise Uncapturable("the loss is scaled by a GradScaler; bfloat16 needs none")
             try:
                 state = OptimizerState(optimizer, numbers)
                 state.tensors()
-                if state.scaler is not None:
-                    tensors_of(state.scaler)
             except Uncapturable as error:
                 self.refused[id(optimizer)] = str(error)
                 continue
@@ -180,19 +175,15 @@ class StepState:
             self.optimizers[id(optimizer)] = state
 
     def optimizer_tensors(self) -> list[torch.Tensor]:
-        """Return the state tensors of optimizers, then of their scalers, as they are now."""
-        optimizers = [one.tensors() for one in self.optimizers.values()]
-        return list(chain.from_iterable([*optimizers, *map(tensors_of, self._scalers)]))
+        """Return the state tensors of all optimizers, as they are now."""
+        return [tensor for one in self.optimizers.values() for tensor in one.tensors()]
 
     def _current_optimizers(self) -> list[Any]:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
 
     def has_other_optimizers(self) -> bool:
         """Return whether a model's current optimizer has been replaced."""
-        for holder, optimizer in zip(self._holders, self._current, strict=True):
-            if getattr(holder, "current_optimizer", None) is not optimizer:
-                return True
-        return False
+        return self._current_optimizers() != self._current
 
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""
@@ -218,13 +209,15 @@ class StepState:
         return {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
 
     def numbers(self) -> list[float]:
-        """Return the numbers of all optimizers, then of their scalers, as they are now."""
-        optimizers = [one.numbers() for one in self.optimizers.values()]
-        return list(chain.from_iterable([*optimizers, *map(numbers_of, self._scalers)]))
+        """Return the numbers of ops, then of all optimizers, as they are now."""
+        optimizers = [number for one in self.optimizers.values() for number in one.numbers()]
+        return [*(float(one.read()) for one in self.held), *optimizers]
 
     @contextmanager
-    def replaced(self, fakes: list[torch.Tensor], numbers: torch.Tensor) -> Iterator[None]:
-        """Put a fake tensor in the place of each tensor, and replace what optimizers do."""
+    def replaced(
+        self, fakes: list[torch.Tensor], numbers: torch.Tensor, symbols: Sequence[Any]
+    ) -> Iterator[None]:
+        """Put fake tensors and symbols in the places of tensors and numbers; replace optimizers."""
         by_id = self.by_id(fakes)
         self.taken = {}
         with ExitStack() as stack:
@@ -234,22 +227,22 @@ class StepState:
             for table, name, tensor in self._slots:
                 stack.callback(table.__setitem__, name, tensor)
                 table[name] = by_id[id(tensor)]
-            index = len(self.numbers())
-            self._scalers_in_trace = {}
-            for scaler in reversed(self._scalers):
-                index -= len(numbers_of(scaler))
-                inside = [by_id[id(one)] for one in tensors_of(scaler)]
-                self._scalers_in_trace[id(scaler)] = ScalerInTrace(inside, (numbers, index))
+            for number, symbol in zip(self.held, symbols, strict=True):
+                table, name = number.attributes(), number.name
+                stack.callback(table.__setitem__, name, number.read())
+                table[name] = symbol
             for optimizer in self._all:
                 self._replace_optimizer(stack, optimizer, by_id, numbers)
             for optimizer in self._others:
                 self._replace_groups(stack, optimizer, optimizer.param_groups)
             yield
 
-    def check_scalers(self) -> None:
-        """Refuse scaled gradients that the next step would update with."""
-        for scaler in self._scalers_in_trace.values():
-            scaler.check_updated()
+    def changed_number(self, symbols: Sequence[Any]) -> NumberInput | None:
+        """Return a number that the ops have replaced in the trace."""
+        for number, symbol in zip(self.held, symbols, strict=True):
+            if number.attributes().get(number.name) is not symbol:
+                return number
+        return None
 
     def first_replaced(self, fakes: list[torch.Tensor]) -> str | None:
         """Return the name of a parameter or buffer that the ops have replaced in the trace."""
@@ -292,22 +285,13 @@ class StepState:
         else:
             stack.callback(own.pop, "step")
 
-        def step(overflown: torch.Tensor | None = None) -> None:
+        def step() -> None:
             if state is None:
                 raise Uncapturable(self.refused[id(optimizer)])
             self.taken[id(optimizer)] = self.taken.get(id(optimizer), 0) + 1
-            _update(state, groups, tensors, numbers, overflown)
+            _update(state, groups, tensors, numbers)
 
         own["step"] = step
-        scaler = own.get("scaler")
-        if scaler is None:
-            return
-        stack.callback(own.__setitem__, "scaler", scaler)
-        if state is None:
-            own["scaler"] = RefusedScaler(self.refused[id(optimizer)])
-            return
-        own["scaler"] = self._scalers_in_trace[id(scaler)]
-        own["scaler"].scales_for(optimizer, step)
 
 
 def _refuse_settings(key: Any) -> None:
@@ -320,11 +304,8 @@ def _update(
     groups: Sequence[dict[str, Any]],
     tensors: dict[int, dict[str, torch.Tensor]],
     numbers: torch.Tensor,
-    overflown: torch.Tensor | None,
 ) -> None:
     rule, index = state.rule, state.first
-    # counts on the CPU go by it there: it is brought to them once
-    passed_over: dict[torch.device, torch.Tensor] = {}
     with torch.no_grad():
         for group in groups:
             named = {name: numbers[index + at] for at, name in enumerate(rule.numbers)}
@@ -338,15 +319,4 @@ def _update(
                 if missing:
                     raise Uncapturable(f"{rule.kind.__name__} has no state {missing} yet")
                 group_settings = Group(named, rule.settings_of(group), trained[0].dtype)
-                if overflown is None:
-                    rule.update(parameter, parameter.grad, own, group_settings)
-                    continue
-                updated = parameter.detach().clone()
-                after = {name: one.clone() for name, one in own.items()}
-                rule.update(updated, parameter.grad, after, group_settings)
-                changes = [(parameter, updated)]
-                changes += [(one, after[name]) for name, one in own.items()]
-                for one, changed in changes:
-                    if one.device not in passed_over:
-                        passed_over[one.device] = overflown.to(one.device)
-                    one.copy_(torch.where(passed_over[one.device], one, changed))
+                rule.update(parameter, parameter.grad, own, group_settings)

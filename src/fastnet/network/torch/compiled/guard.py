@@ -13,6 +13,7 @@ from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of,
 from fastnet.backend.torch._internals import module_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -27,16 +28,9 @@ _OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
 
 
 class Guard(Snapshot):
-    """A snapshot of the ops of a plan and their models. `OptimizerState` has that of an optimizer.
+    """A snapshot of the ops of a plan and their models, without the optimizers."""
 
-    Args:
-        plan: The ops.
-
-    Raises:
-        Uncapturable: If there is too much data to compare.
-    """
-
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, numbers: Sequence[NumberInput] = ()) -> None:
         models = [(f"the model '{name_of(model)}'", model) for model in plan.models]
         ops = [(plan.describe(index), op) for index, op in enumerate(plan.ops)]
         followers = [
@@ -45,31 +39,29 @@ class Guard(Snapshot):
             if isinstance(op, FollowsUpdates)
         ]
         hooks = [("the hooks of all modules", module_hook_tables())]
-        self._first_op = len(models)
-        self._op_count = len(ops)
-        self._skip = [*_skipped(plan)]
+        self._skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
         super().__init__([*models, *ops, *followers, *hooks], self._skip)
         if self.truncated is not None:
-            raise Uncapturable(
-                f"{self.truncated} leads to too much data to compare in each step",
-                self._op_named(self.truncated, ops),
-            )
+            raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
 
-    @staticmethod
-    def _op_named(path: str, ops: Sequence[tuple[str, Any]]) -> int | None:
-        found = (index for index, (name, _) in enumerate(ops) if path.startswith(name))
-        return next(found, None)
-
-    def first_change_is_number(self) -> bool:
-        """Return whether the first change is one of a Python int or float."""
+    def changed_number(self) -> NumberInput | None:
+        """Return the first change if it is one of a number."""
         index = self._next_change(0)
         values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
-        return position >= 0 and type(values[position]) in (int, float)
-
-    def first_changed_op(self) -> int | None:
-        """Return the index of the first op from which a change is reachable."""
-        changed = (root - self._first_op for root in self.changed_roots())
-        return next((index for index in changed if 0 <= index < self._op_count), None)
+        number_type = type(values[position]) if position >= 0 else None
+        if number_type not in (int, float):
+            return None
+        kind, owner, _, _, _ = self._node(index)
+        table: dict[Any, Any] | None = None
+        name = values[position - 1]
+        if kind == Kind.GLOBAL:
+            table, name = owner, values[0]
+        elif kind == Kind.DICT and position % 2 and type(name) is str:
+            table = owner
+        # The ops of fastnet keep what they compute from their settings.
+        elif kind == Kind.OBJECT and not is_library_class(type(owner)):
+            table = values[1]
+        return NumberInput(self.first_change() or "", owner, table, name, number_type)
 
     def tensors(self) -> dict[int, torch.Tensor]:
         """Return the tensors that were found, by their ids."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,70 +16,37 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 __all__ = ["Lowered", "lower"]
 
-# multiplications, of which these many take less time than calling a function for them does
+# Up to this number of multiplications, a loop takes less time than a call of a BLAS function.
 _SMALL_PRODUCT = 16_384
-
-# of tanh(x) / x - 1 over x ** 2, by powers of that, up to where it is used
-_TANH = (
-    -5.70498872745e-3,
-    2.06390887954e-2,
-    -5.37397155531e-2,
-    1.33314422036e-1,
-    -3.33332819422e-1,
-)
-_NEAR = 0.625
 
 _LSTM_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 
 Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-class Lowered:
-    """A step as a function.
+class Lowered(NamedTuple):
+    """A step as a function."""
 
-    Args:
-        call: The function. It takes a list, which it may empty: the size that is open, where one
-            is, and the inputs.
-        used: The places of the inputs that it takes, among those of the graph.
-        written: The places of the inputs that it writes to.
-        admits: Tells for which sizes it is; None if no size is open.
-        needs_grad_mode: Whether an operation keeps values for its backward only in grad mode.
-    """
-
-    def __init__(
-        self,
-        call: Call,
-        used: list[int],
-        written: list[int],
-        admits: Callable[[int], bool] | None = None,
-        needs_grad_mode: bool = False,
-    ) -> None:
-        self.call = call
-        self.used = used
-        self.written = written
-        self.admits = admits
-        self.needs_grad_mode = needs_grad_mode
+    # Takes a list, which it may empty: the open size, if there is one, and the inputs.
+    call: Call
+    # The indices of the graph's inputs that it takes, and of those that it writes to.
+    used: list[int]
+    written: list[int]
+    # Whether it can run a size of axis 0, if that is open.
+    admits: Callable[[int], bool] | None = None
+    # Whether an operation keeps values for its backward only in grad mode.
+    needs_grad_mode: bool = False
 
 
-def lower(
-    capture: Capture,
-    options: CompileOptions,
-    size: int | None = None,
-) -> Lowered:
+def lower(capture: Capture, options: CompileOptions, size: int | None = None) -> Lowered:
     """Compile a captured graph."""
     graph, mode = capture.graph, capture.mode
     # Inductor's cache on disk stores conditions on symbolic sizes with the program.
     sizes = [] if capture.size is None else [capture.size]
     table: dict[Any, Any] = {}
-    left: list[Any] = []
     if options.backend in (None, "inductor"):
         table = decompositions(options.fallback_random)
-        left = _left_to_torch(graph) if capture.device.type == "cpu" else []
-        table = {
-            **{op: way for op, way in table.items() if op not in left},
-            **_small_products(table, partial(_length, size)),
-            torch.ops.aten.tanh.default: _tanh,
-        }
+        table.update(_small_products(table, partial(_length, size)))
     with mode, torch.no_grad():
         plain = [
             torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
@@ -105,7 +72,7 @@ def lower(
         used.append(place)
         examples.append(plain[place])
     graph.recompile()
-    call = _compile(graph, examples, mode=mode, options=options, left=left)
+    call = _compile(graph, examples, mode, options)
     needs_grad_mode = any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes)
     if capture.size is None:
         return Lowered(call, used, written, needs_grad_mode=needs_grad_mode)
@@ -137,24 +104,12 @@ def _admitted(mode: Any, size: Any) -> Callable[[int], bool] | None:
     return admits
 
 
-def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
-    """List the operations of a graph that torch's kernels do faster than loops would.
-
-    A backward pass through max pooling goes by the places that torch's forward pass has found;
-    loops look for them again.
-    """
-    forward = torch.ops.aten.max_pool2d_with_indices.default
-    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
-    trains = any(node.target is backward for node in graph.graph.nodes)
-    return [forward, backward] if trains else []
-
-
 def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
-    """Return what takes small products of matrices apart, for a compiler to make loops of."""
+    """Return decompositions of small matrix products, for which Inductor generates loops."""
     product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
     def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:
-        # an open size is not asked: it would be bounded by the answer
+        # Comparing an open size would restrict the program to sizes with the same answer.
         rows, between, columns = map(length, (*one.shape, other.shape[1]))
         return (
             0 < rows * between * columns <= _SMALL_PRODUCT
@@ -180,35 +135,10 @@ def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dic
     return {product: mm, sum_and_product: addmm}
 
 
-def _tanh(one: torch.Tensor) -> Any:
-    """Take a tanh apart on the CPU, as loops over Inductor's own take twice the time or more.
-
-    It is that of Cephes, up to 1.2 units in the last place of float32: near 0 a polynomial, which
-    is exact there, and else by a single exponential.
-    """
-    if one.device.type != "cpu" or one.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return NotImplemented
-    wide = one.float()
-    size, square = wide.abs(), wide * wide
-    series: Any = _TANH[0]
-    for factor in _TANH[1:]:
-        series = series * square + factor
-    far = 1 - 2 / ((size + size).exp() + 1)
-    found = torch.where(size < _NEAR, series * square * size + size, far)
-    return torch.copysign(found, wide).to(one.dtype)
-
-
-def _compile(
-    graph: Any,
-    examples: list[Any],
-    *,
-    mode: Any,
-    options: CompileOptions,
-    left: list[Any],
-) -> Call:
+def _compile(graph: Any, examples: list[Any], mode: Any, options: CompileOptions) -> Call:
     backend = options.backend
     if backend is None or backend == "inductor":
-        compiled: Call = compile_graph(graph, examples, mode, options.fallback_random, left)
+        compiled: Call = compile_graph(graph, examples, mode, options.fallback_random)
         return compiled
     if backend == "eager":
         return lambda tensors: graph(*tensors)

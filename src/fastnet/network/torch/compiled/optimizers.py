@@ -157,83 +157,53 @@ def _of_adafactor(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence
     return ("step", *(("row_var", "col_var") if parameter.dim() > 1 else ("variance",)))
 
 
-def _rules() -> Iterable[Rule]:
-    """List the rules of the optimizers that this torch has."""
-    of_adam = ("lr", "beta1", "beta2", "eps", "weight_decay")
-    both, averages = ("maximize", _DECOUPLED), ("step", "exp_avg", "exp_avg_sq")
-    every: tuple[tuple[str, Update, tuple[str, ...], tuple[str, ...], Any], ...] = (
-        (
-            "SGD",
-            rules.sgd,
-            ("lr", "momentum", "dampening", "weight_decay"),
-            ("maximize", "nesterov"),
-            _of_sgd,
-        ),
-        ("Adam", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
-        ("AdamW", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
-        (
-            "RMSprop",
-            rules.rmsprop,
-            ("lr", "alpha", "eps", "weight_decay", "momentum"),
-            ("maximize", "centered"),
-            _of_rmsprop,
-        ),
-        (
-            "Adagrad",
-            rules.adagrad,
-            ("lr", "lr_decay", "weight_decay", "eps"),
-            ("maximize",),
-            _named("step", "sum"),
-        ),
-        (
-            "Adadelta",
-            rules.adadelta,
-            ("lr", "rho", "eps", "weight_decay"),
-            ("maximize",),
-            _named("step", "square_avg", "acc_delta"),
-        ),
-        ("Adamax", rules.adamax, of_adam, ("maximize",), _named("step", "exp_avg", "exp_inf")),
-        (
-            "NAdam",
-            rules.nadam,
-            (*of_adam, "momentum_decay"),
-            both,
-            _named(*averages, "mu_product"),
-        ),
-        ("RAdam", rules.radam, of_adam, both, _named(*averages)),
-        (
-            "ASGD",
-            rules.asgd,
-            ("lr", "lambd", "alpha", "t0", "weight_decay"),
-            ("maximize",),
-            _named("step", "eta", "mu", "ax"),
-        ),
-        (
-            "Rprop",
-            rules.rprop,
-            ("lr",),
-            ("maximize", "etas", "step_sizes"),
-            _named("step", "prev", "step_size"),
-        ),
-        (
-            "Adafactor",
-            rules.adafactor,
-            ("lr", "beta2_decay", "d", "weight_decay"),
-            ("maximize", "eps"),
-            _of_adafactor,
-        ),
-        (
-            "Muon",
-            rules.muon,
-            ("lr", "weight_decay", "momentum"),
-            ("nesterov", "ns_coefficients", "eps", "ns_steps", "adjust_lr_fn"),
-            _named("momentum_buffer"),
-        ),
-    )
-    for name, *rest in every:
-        kind = getattr(torch.optim, name, None)
-        if kind is not None:
-            yield Rule(kind, *rest)
+_ADAM = "lr beta1 beta2 eps weight_decay"
+_AVERAGES = ("step", "exp_avg", "exp_avg_sq")
 
-
-_RULES = tuple(_rules())
+# The update, the settings that are inputs, those that are constants, and the names of the state.
+_TABLE: dict[str, tuple[Update, str, str, Any]] = {
+    "SGD": (rules.sgd, "lr momentum dampening weight_decay", "maximize nesterov", _of_sgd),
+    "Adam": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
+    "AdamW": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
+    "RMSprop": (
+        *(rules.rmsprop, "lr alpha eps weight_decay momentum", "maximize centered"),
+        _of_rmsprop,
+    ),
+    "Adagrad": (
+        *(rules.adagrad, "lr lr_decay weight_decay eps", "maximize"),
+        _named("step", "sum"),
+    ),
+    "Adadelta": (
+        *(rules.adadelta, "lr rho eps weight_decay", "maximize"),
+        _named("step", "square_avg", "acc_delta"),
+    ),
+    "Adamax": (rules.adamax, _ADAM, "maximize", _named("step", "exp_avg", "exp_inf")),
+    "NAdam": (
+        *(rules.nadam, f"{_ADAM} momentum_decay", f"maximize {_DECOUPLED}"),
+        _named(*_AVERAGES, "mu_product"),
+    ),
+    "RAdam": (rules.radam, _ADAM, f"maximize {_DECOUPLED}", _named(*_AVERAGES)),
+    "ASGD": (
+        *(rules.asgd, "lr lambd alpha t0 weight_decay", "maximize"),
+        _named("step", "eta", "mu", "ax"),
+    ),
+    "Rprop": (
+        *(rules.rprop, "lr", "maximize etas step_sizes"),
+        _named("step", "prev", "step_size"),
+    ),
+    "Adafactor": (
+        *(rules.adafactor, "lr beta2_decay d weight_decay", "maximize eps"),
+        _of_adafactor,
+    ),
+    "Muon": (
+        *(rules.muon, "lr weight_decay momentum"),
+        "nesterov ns_coefficients eps ns_steps adjust_lr_fn",
+        _named("momentum_buffer"),
+    ),
+}
+# Older releases of torch lack some of them.
+_RULES = [
+    Rule(getattr(torch.optim, name), update, tuple(inputs.split()), tuple(constants.split()), names)
+    for name, (update, inputs, constants, names) in _TABLE.items()
+    if hasattr(torch.optim, name)
+]

@@ -5,22 +5,29 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import torch
 
 from fastnet._trace import Length, Trace, TracedStep
-from fastnet.backend.torch._internals import grad_hooks, note_step, set_grad_enabled
+from fastnet.backend.torch._internals import (
+    grad_hooks,
+    modes_are_active,
+    note_step,
+    set_grad_enabled,
+    tensor_guard,
+    transforms_are_active,
+)
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
-from fastnet.network.torch.compiled.environment import environment
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import Lowered
+from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["NoFit", "Program", "SharedMemory"]
+__all__ = ["NoFit", "Program", "SharedMemory", "environment"]
 
 
 class SharedMemory(Exception):
@@ -32,28 +39,7 @@ class NoFit(Exception):
 
 
 class Program:
-    """A compiled step with all that must be as it was when it was traced.
-
-    Args:
-        keys: The keys that ops read from the batch.
-        forms: The forms of their values.
-        capture: The captured graph.
-        lowered: The compiled graph.
-        state: The tensors that the step reads and writes.
-        around: The global state, from `environment`.
-        takes_gradients: Whether the step computes gradients.
-        phase: The accumulated gradients that it reads and leaves, or None.
-        sized: Which tensors of the batch have the open size, and what the forms have in its place;
-            None if no size is open.
-
-    Attributes:
-        followed: The ops that step learning rate schedulers after the updates.
-        traced: Matches batches and runs the step; it raises `NoFit` for what does not fit.
-        is_sized: Whether a size is open.
-
-    Raises:
-        Uncapturable: If the step writes to its batch.
-    """
+    """A compiled step with all that must be as it was when it was traced."""
 
     def __init__(
         self,
@@ -70,17 +56,14 @@ class Program:
         self._phase = phase
         self.followed = capture.followed
         self.is_sized = sized is not None
-        length = None
-        self._sized: list[int] = []
-        if sized is not None:
-            self._sized, length = list(sized[0]), sized[1]
+        self._sized: Sequence[int] = () if sized is None else sized[0]
         self._guard = capture.guard
         self.is_random = capture.is_random
         self.precision = capture.precision
         self.outputs = list(capture.outputs)
         self.is_verified = False
         self.unverified: str | None = None
-        self.changed_number: str | None = None
+        self.changed_number: NumberInput | None = None
         self._around = around
         self._device = state.device.type
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
@@ -101,12 +84,11 @@ class Program:
             for place in lowered.used
         ]
         self._writes = [self._own(place, bound, last) for place in lowered.written]
-        # Steps that compute gradients also compare existing gradients and hooks.
-        self._read = grad_hooks if takes_gradients else attrgetter("requires_grad")
-        self._training = list(map(self._read, state.parameters))
+        self._takes_gradients = takes_gradients
+        self._grad_hooks = list(map(grad_hooks, state.parameters))
         self._bind()
         run = self._run_sized if self.is_sized else self._run
-        trace = Trace(run, forms, capture.outputs, length=length)
+        trace = Trace(run, forms, capture.outputs, length=sized and sized[1])
         self.traced = TracedStep(keys, KIND, _refuse)
         self.traced.traces = [trace]
         self._note_steps()
@@ -126,16 +108,17 @@ class Program:
 
     def _bind(self) -> None:
         """Take the tensors that there are now, in the places of those that there were."""
-        # they share memory and versions with them, and need no gradients
-        self._aliases = [tensor.detach() for tensor in self.tensors]
+        self._are_in_place = tensor_guard(self.tensors)
+        # These share memory and versions with the tensors, and need no gradients.
+        aliases = [tensor.detach() for tensor in self.tensors]
         memory = sorted(
             (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
-            for storage in (one.untyped_storage() for one in self._aliases)
+            for storage in (one.untyped_storage() for one in aliases)
         )
         # of the memory of each, where it begins and where it ends, with something behind the last
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
-        ours = [*self._aliases, self._numbers]
+        ours = [*aliases, self._numbers]
         self._template: list[Any] = [None] * self._first
         self._template += [None if of_batch else ours[at] for of_batch, at in self._used]
         self._slots = [
@@ -152,10 +135,18 @@ class Program:
 
     def _fill(self) -> None:
         """Write the numbers of the optimizers to the tensor that the program reads them from."""
+        self._held_numbers = [repr(one.read()) for one in self.state.held]
         self._live = [read(group) for group, read in self._groups]
         numbers = self.state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+
+    def _follow_numbers(self) -> None:
+        """Follow changes of the numbers that ops hold."""
+        # NaN is equal to itself by this comparison, and 0.0 and -0.0 are not.
+        now = [repr(one.read()) for one in self.state.held]
+        if now != self._held_numbers:
+            self._fill()
 
     def merged(self) -> list[torch.Tensor]:
         """Return the merged gradients, as they are now."""
@@ -172,25 +163,23 @@ class Program:
         if not self._guard.is_unchanged():
             change = self._guard.first_change()
             if change is not None:
-                self.changed_number = change if self._guard.first_change_is_number() else None
+                self.changed_number = self._guard.changed_number()
                 return f"{change} has changed"
-        if self.state.has_other_optimizers():
-            return "another optimizer is current"
-        if not self._fit_optimizers():
-            return "the optimizer of a model was changed"
-        if list(map(self._read, self.state.parameters)) != self._training:
-            return self._grad_difference()
-        if not all(map(torch.Tensor.is_set_to, self.tensors, self._aliases)):
-            return "a parameter or a buffer has other memory"
+        if self.state.held:
+            try:
+                self._follow_numbers()
+            except Uncapturable as error:
+                return str(error)
+        if self._takes_gradients:
+            if self.state.has_other_optimizers():
+                return "another optimizer is current"
+            if not self._fit_optimizers():
+                return "the optimizer of a model was changed"
+            if list(map(grad_hooks, self.state.parameters)) != self._grad_hooks:
+                return "the requires_grad, gradient or hooks of a parameter have changed"
+        if not self._are_in_place():
+            return "a parameter or a buffer has other memory, or another requires_grad"
         return None
-
-    def _grad_difference(self) -> str:
-        for parameter, then in zip(self.state.parameters, self._training, strict=True):
-            if self._read is not grad_hooks or parameter.requires_grad is not then[0]:
-                return "the requires_grad of a parameter has changed"
-            if parameter.grad is not None:
-                return "a parameter has a gradient already"
-        return "the hooks of a parameter have changed"
 
     def _fit_optimizers(self) -> bool:
         """Follow changes of the optimizers' numbers and state; return False for other changes."""
@@ -282,3 +271,22 @@ class Program:
 
 def _refuse(values: list[Any]) -> Trace:
     raise NoFit
+
+
+def environment(device: str) -> tuple[Any, ...] | None:
+    """Return the settings of this thread that decide how torch computes on a kind of device."""
+    if (
+        modes_are_active()
+        or transforms_are_active()
+        or torch.is_inference_mode_enabled()
+        or torch.is_anomaly_enabled()
+    ):
+        return None
+    autocast = torch.is_autocast_enabled(device)
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_autocast_dtype(device) if autocast else None,
+        torch.is_autocast_cache_enabled(),
+    )

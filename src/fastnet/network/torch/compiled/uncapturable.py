@@ -6,12 +6,7 @@ __all__ = ["Uncapturable"]
 
 
 class Uncapturable(Exception):
-    """Raised where steps cannot be captured; its text is the reason.
-
-    Args:
-        reason: The text.
-        index: The index of the op that cannot be captured, None where it is not known.
-    """
+    """Raised where steps cannot be captured; its text is the reason."""
 
     def __init__(self, reason: str, index: int | None = None) -> None:
         super().__init__(reason)

@@ -55,13 +55,7 @@ class _Named(NamedTuple):
 
 
 class Verification:
-    """Runs a step of a program and the same step eagerly, from the same state.
-
-    Args:
-        program: The program.
-        models: The models of the step.
-        merging: Returns a context manager that restores the merged gradients, or None.
-    """
+    """Runs a step of a program and the same step eagerly, from the same state."""
 
     def __init__(self, program: Program, models: Sequence[Model], merging: Any) -> None:
         self._program = program

@@ -1,0 +1,104 @@
+"""Python numbers that ops hold and that change between steps, as inputs of a program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fastnet.backend.torch._internals import is_decided
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+__all__ = ["NumberInput", "bind_numbers"]
+
+# Arithmetic on numbers alone, which 0-d float64 tensors compute as Python does.
+_ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
+_aten = torch.ops.aten
+_ELEMENTWISE: dict[Any, Any] = {
+    _aten.add.Tensor: torch.add,
+    _aten.sub.Tensor: torch.sub,
+    _aten.rsub.Scalar: torch.rsub,
+    _aten.mul.Tensor: torch.mul,
+    _aten.mul.Scalar: torch.mul,
+    _aten.div.Tensor: torch.div,
+    _aten.div.Scalar: torch.div,
+}
+_LARGEST_INT = 2**53  # The integers up to it have a float64 of the same value.
+
+
+class NumberInput(NamedTuple):
+    """A Python number in a dict or in the attributes of an object.
+
+    Attributes:
+        path: The path from an op or a model to the number.
+        owner: The object, or the dict itself.
+        table: The dict. None if the number is elsewhere, and cannot be an input.
+        name: The key of the number.
+        kind: Its class, int or float.
+    """
+
+    path: str
+    owner: Any
+    table: dict[Any, Any] | None
+    name: Any
+    kind: type
+
+    def attributes(self) -> dict[Any, Any]:
+        """Return the dict."""
+        assert self.table is not None
+        return self.table
+
+    def read(self) -> Any:
+        """Return the number as it is now."""
+        value: Any = self.attributes().get(self.name)
+        is_huge = type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT
+        if type(value) is not self.kind or is_huge:
+            raise Uncapturable(f"{self.path} has changed to another type or to a huge number")
+        return value
+
+
+def bind_numbers(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[NumberInput],
+    symbols: Sequence[Any],
+    tensor: torch.fx.Node,
+    mode: Any,
+) -> None:
+    """Replace the last placeholders of a graph, which are `symbols`, by entries of a tensor."""
+    graph, nodes = module.graph, list(module.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    paths: dict[torch.fx.Node, str] = {}
+    with graph.inserting_after(placeholders[-1]):
+        for index, (number, symbol) in enumerate(zip(inputs, symbols, strict=True)):
+            if is_decided(mode, symbol):
+                raise Uncapturable(f"{number.path} decides a branch or a shape")
+            placeholder = placeholders[index - len(inputs)]
+            entry = graph.call_function(torch.select, (tensor, 0, index))
+            placeholder.replace_all_uses_with(entry)
+            graph.erase_node(placeholder)
+            paths[entry] = number.path
+    for node in nodes:
+        path = next((paths[one] for one in node.all_input_nodes if one in paths), None)
+        if path is None:
+            continue
+        if node.target in _ARITHMETIC:
+            paths[node] = path
+            continue
+        value = node.meta.get("val")
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if node.target not in _ELEMENTWISE or node.kwargs or not is_float:
+            raise Uncapturable(f"{path} is used by {node.target}, which takes no tensor for it")
+        # PyTorch computes with a Python number in the dtype of the result, but in float32 at least.
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        with graph.inserting_before(node):
+            args = [
+                graph.call_method("to", (one, dtype)) if isinstance(one, torch.fx.Node) else one
+                for one in node.args
+            ]
+            found = graph.call_function(_ELEMENTWISE[node.target], tuple(args))
+            found = graph.call_method("to", (found, value.dtype))
+        node.replace_all_uses_with(found)
+        graph.erase_node(node)
+    module.recompile()

@@ -1,0 +1,155 @@
+"""Python numbers that change between steps become inputs of a program, or steps run eagerly."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fastnet import CompileOptions
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    QUICK,
+    assert_same_weights,
+    batches,
+    built,
+    captured,
+    cross_entropy,
+    falls_back,
+)
+from tests.network.torch.compiled.test_inductor import by_inductor
+
+Use = Callable[[torch.Tensor, Any], torch.Tensor]
+FLOATS = (0.5, 0.25, 0.125, 0.7, 0.1)
+
+
+class Weighted(TensorOp):
+    """Weights the loss by a number."""
+
+    def __init__(self, use: Use, weight: float) -> None:
+        super().__init__("loss", "loss")
+        self.use, self.weight = use, weight
+
+    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+        return self.use(data, self.weight)
+
+
+def train(use: Use, weights: Sequence[float], options: CompileOptions, seed: int = 0) -> Any:
+    """Train with each weight for two steps, compiled and eagerly; return the compiled network."""
+    sides = []
+    for compile in (options, False):
+        model, op = built(optimizer=OPTIMIZERS["adam"], seed=seed), Weighted(use, weights[0])
+        loss = LambdaOp(cross_entropy, ["pred", "y"], "loss")
+        ops = [ModelOp(model, "x", "pred"), loss, op, UpdateOp(model, "loss")]
+        sides.append((model, op, TorchNetwork(ops, compile=compile)))
+    (model, op, network), (other, weighted, eager) = sides
+    with network("train", 1), eager("train", 1):
+        for place, batch in enumerate(batches(2 * len(weights))):
+            op.weight = weighted.weight = weights[place // 2]
+            found, expected = (one.run_step(dict(batch))["loss"] for one in (network, eager))
+            torch.testing.assert_close(found, expected, equal_nan=True)
+    if not any(map(math.isnan, weights)):
+        assert_same_weights(model, other)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("use", "weights"),
+    [
+        (lambda loss, weight: loss * weight, FLOATS),
+        (lambda loss, weight: (1 - weight) * loss + weight * weight / 2, FLOATS),
+        (lambda loss, weight: weight - loss / weight, FLOATS),
+        (lambda loss, weight: loss.double() * weight, FLOATS),
+        (lambda loss, weight: (loss.bfloat16().expand(2) * weight).sum(), (0.5, 0.25, 2.0)),
+        (lambda loss, weight: loss * weight / 7, (1, 2, 3, -4)),
+        (lambda loss, weight: loss * weight, (0.5, math.nan, 0.25, -0.0, 0.0, math.inf)),
+    ],
+)
+def test_a_number_in_arithmetic_becomes_an_input(use: Use, weights: Sequence[float]) -> None:
+    network = train(use, weights, QUICK)
+    assert captured(network) == 2
+    assert "Weighted" in network.traces[1].reason
+    assert ".weight has changed; it is an input" in network.traces[1].reason
+
+
+@by_inductor
+@pytest.mark.slow
+def test_a_number_becomes_an_input_by_inductor() -> None:
+    network = train(lambda loss, weight: (1 - weight) * loss, FLOATS, CompileOptions())
+    assert captured(network) == 2
+
+
+@pytest.mark.parametrize(
+    ("use", "weights", "reason"),
+    [
+        (lambda loss, weight: loss * min(1.0, weight), FLOATS, "decides a branch"),
+        (lambda loss, weight: loss * math.exp(weight), FLOATS, "decides a branch"),
+        (lambda loss, weight: loss if weight > 0.3 else 2 * loss, FLOATS, "decides a branch"),
+        (lambda loss, weight: loss**weight, FLOATS, "decides a branch"),
+        (lambda loss, weight: loss * torch.ones(weight).sum(), (1, 2, 3, 4), "weight"),
+        (lambda loss, weight: functional.leaky_relu(loss - 1, weight), FLOATS, "leaky_relu"),
+        (lambda loss, weight: loss + torch.full((2,), weight).sum(), FLOATS, "full"),
+        (lambda loss, weight: loss * weight, (0.5, 1, 2.0, True), "another type"),
+    ],
+)
+def test_a_number_that_decides_runs_eagerly_from_the_third_trace(
+    use: Use, weights: Sequence[float], reason: str
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        network = train(use, weights, QUICK)
+    assert [one.fallback is None for one in network.traces] == [True, True, False]
+    fallback = network.traces[2].fallback
+    assert ".weight is a number that keeps changing" in fallback
+    assert reason in fallback
+    assert [fallback in str(one.message) for one in caught].count(True) == 1
+
+
+def test_a_branch_on_the_class_of_a_number_is_noticed() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = train(
+            lambda loss, weight: loss * (weight if isinstance(weight, float) else 9.0),
+            FLOATS,
+            QUICK,
+        )
+    assert "gave other results" in network.traces[-1].fallback
+
+
+def test_a_number_in_a_list_runs_eagerly_from_the_third_trace() -> None:
+    held = [1.0]
+    network = TorchNetwork([LambdaOp(lambda x: x * held[0], "x", "y")], compile=QUICK)
+    with falls_back(network, "is a number that keeps changing", "infer"):
+        for place in range(8):
+            held[0] = float(place // 2)
+            assert network.run_step({"x": torch.ones(1)})["y"].item() == held[0]
+
+
+def test_a_number_that_the_op_changes_itself_is_no_input() -> None:
+    class Decaying(TensorOp):
+        factor, decays = 1.0, False
+
+        def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+            if self.decays:
+                self.factor *= 0.5
+            return data * self.factor
+
+    op = Decaying("x", "y")
+    op.factor = 1.0
+    network = TorchNetwork([op], compile=QUICK)
+    found = []
+    with falls_back(network, "running the ops changes", "infer"):
+        for place in range(6):
+            if place == 2:
+                op.factor = 2.0
+            op.decays = place > 3
+            found.append(network.run_step({"x": torch.ones(1)})["y"].item())
+    assert found == [1, 1, 2, 2, 1, 0.5]
