@@ -1,153 +1,169 @@
-"""Processes of one process group, which tests call functions in: as torchrun would start them.
+"""Processes that train together, in which tests call functions.
 
-They are started once, and run what each test asks for one after the other. When a call fails, or
-takes too long, they are ended, and the next call starts new ones.
+They are started once, and run one call after another. When a call fails or takes too long they are
+killed, and the next call starts new ones. They are forked from a process that has imported the
+frameworks, which takes seconds.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import multiprocessing
 import os
 import pickle
+import socket
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
+from functools import cache, partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["LIMIT", "RankFailed", "Ranks", "ranks"]
+__all__ = ["Outcome", "Ranks", "join_tensorflow", "ranks", "set_tf_config"]
 
 LIMIT = 300.0
-"""Seconds that a call may take before it counts as one that hangs."""
+"""The seconds that a call may take."""
 
 
-class RankFailed(AssertionError):
-    """A function has raised in some of the processes, or has not come back."""
+class Outcome(NamedTuple):
+    """What a function came to on one rank: its value, or the text of its error."""
+
+    value: Any = None
+    error: str | None = None
 
 
 class Ranks:
-    """Processes that are the ranks of one process group.
+    """The processes of one group.
 
     Args:
-        count: How many.
-        backend: What they communicate over.
+        count: The number of processes.
+        join: Called in each process, with its rank, the number of processes, a path and free ports.
     """
 
-    def __init__(self, count: int, backend: str = "gloo") -> None:
+    def __init__(self, count: int, join: Callable[[int, int, str, list[int]], object]) -> None:
         self.count = count
-        self.backend = backend
+        self._join = join
         self._processes: list[Any] = []
-        self._lines: list[Connection[Any, Any]] = []
+        self._pipes: list[Connection[Any, Any]] = []
+        atexit.register(self.end)
 
     def __call__(self, function: Callable[..., Any], *args: Any, limit: float = LIMIT) -> list[Any]:
-        """Call a function in every process at the same time.
+        """Return what a function of a module returns in each process, by rank."""
+        outcomes = self.outcomes(function, *args, limit=limit)
+        errors = [f"rank {rank}: {one.error}" for rank, one in enumerate(outcomes) if one.error]
+        assert not errors, "\n".join(errors)
+        return [one.value for one in outcomes]
 
-        Args:
-            function: A function of a module; it may ask `torch.distributed` for its rank.
-            args: What to call it with.
-            limit: Seconds to wait.
-
-        Returns:
-            What it has returned, by rank.
-
-        Raises:
-            RankFailed: If it has raised somewhere, or does not come back.
-        """
+    def outcomes(
+        self, function: Callable[..., Any], *args: Any, limit: float = LIMIT
+    ) -> list[Outcome]:
+        """Return what a function came to in each process; after an error the processes end."""
         if not self._processes:
             self._start()
-        for line in self._lines:
-            line.send_bytes(pickle.dumps((function, args)))
-        ends = time.monotonic() + limit
-        results, failures = [], []
-        for rank, line in enumerate(self._lines):
-            # the first failure leaves the others waiting for their peer
-            left = 10.0 if failures else max(ends - time.monotonic(), 0)
+        for pipe in self._pipes:
+            pipe.send_bytes(pickle.dumps((function, args)))
+        end = time.monotonic() + limit
+        outcomes = []
+        for pipe in self._pipes:
             try:
-                if not line.poll(left):
-                    failures.append(f"rank {rank} has not come back")
-                    continue
-                done, value = pickle.loads(line.recv_bytes())
+                in_time = pipe.poll(max(end - time.monotonic(), 0.0))
+                found = pickle.loads(pipe.recv_bytes()) if in_time else Outcome(error="No answer.")
             except (EOFError, ConnectionError):
-                done, value = False, "the process has ended"
-            if done:
-                results.append(value)
-            else:
-                failures.append(f"rank {rank}: {value}")
-        if failures:
+                found = Outcome(error="The process has ended.")
+            if found.error is not None:
+                # The first failure leaves the others waiting for their peer.
+                end = min(end, time.monotonic() + 20)
+            outcomes.append(found)
+        if any(one.error for one in outcomes):
             self.end()
-            raise RankFailed("\n".join(failures))
-        return results
+        return outcomes
 
     def end(self) -> None:
-        """End the processes."""
-        for line in self._lines:
-            line.close()
+        """Kill the processes."""
+        for pipe in self._pipes:
+            pipe.close()
         for process in self._processes:
             process.kill()
-        for process in self._processes:
             process.join()
-        self._processes, self._lines = [], []
+        self._processes, self._pipes = [], []
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        # so that what takes seconds to import is imported once
-        context.set_forkserver_preload(["fastnet.network.torch", "torch.distributed.fsdp"])
-        folder = tempfile.mkdtemp()
+        names = ("fastnet.network.torch", "torch.distributed.fsdp")
+        if "tensorflow" in sys.modules:
+            names = ("h5py", "keras", "tensorflow", "fastnet.network")
+        context.set_forkserver_preload(list(names))
+        store, ports = os.path.join(tempfile.mkdtemp(), "store"), _free_ports(self.count)
         for rank in range(self.count):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(theirs, rank, self.count, os.path.join(folder, "store"), self.backend),
-                daemon=True,
-            )
+            pipe, other = context.Pipe()
+            join = partial(self._join, rank, self.count, store, ports)
+            process = context.Process(target=_serve, args=(other, join), daemon=True)
             process.start()
-            theirs.close()
-            self._lines.append(ours)
+            other.close()
+            self._pipes.append(pipe)
             self._processes.append(process)
 
 
-def _serve(line: Connection[Any, Any], rank: int, count: int, store: str, backend: str) -> None:
+@cache
+def ranks(count: int, backend: str = "gloo") -> Ranks:
+    """Return the processes of a torch process group."""
+    return Ranks(count, partial(_join_torch, backend))
+
+
+def _join_torch(backend: str, rank: int, count: int, store: str, ports: list[int]) -> None:
     import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(1)
     if backend == "nccl":
-        # as torchrun says it; the whole of what it sets would have tests of one process fail
         os.environ["LOCAL_RANK"] = str(rank)
         torch.cuda.set_device(rank)
-    dist.init_process_group(
+    torch.distributed.init_process_group(
         backend,
         init_method=f"file://{store}",
         rank=rank,
         world_size=count,
         timeout=timedelta(seconds=LIMIT),
     )
+
+
+def set_tf_config(rank: int, count: int, store: str, ports: list[int]) -> None:
+    """Describe the cluster of this process to TensorFlow."""
+    hosts = [f"localhost:{port}" for port in ports]
+    task = {"type": "worker", "index": rank}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": hosts}, "task": task})
+
+
+def join_tensorflow(rank: int, count: int, store: str, ports: list[int]) -> None:
+    """Join the workers of TensorFlow."""
+    from fastnet import distributed
+
+    set_tf_config(rank, count, store, ports)
+    distributed.init()
+
+
+def _serve(pipe: Connection[Any, Any], join: Callable[[], object]) -> None:
+    join()
     while True:
         try:
-            function, args = pickle.loads(line.recv_bytes())
+            function, args = pickle.loads(pipe.recv_bytes())
         except (EOFError, ConnectionError):
             return
         try:
-            reply = True, function(*args)
-        except BaseException:
-            reply = False, traceback.format_exc()
-        line.send_bytes(pickle.dumps(reply))
+            outcome = Outcome(function(*args))
+        except BaseException as error:
+            notes = getattr(error, "__notes__", [])
+            outcome = Outcome(error="\n".join([traceback.format_exc(), *notes]))
+        pipe.send_bytes(pickle.dumps(outcome))
 
 
-_pools: dict[tuple[int, str], Ranks] = {}
-
-
-def ranks(count: int, backend: str = "gloo") -> Ranks:
-    """Return the processes of a group of some size; they are started by the first call.
-
-    Args:
-        count: How many.
-        backend: What they communicate over.
-    """
-    if (count, backend) not in _pools:
-        _pools[count, backend] = Ranks(count, backend)
-        atexit.register(_pools[count, backend].end)
-    return _pools[count, backend]
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [int(one.getsockname()[1]) for one in sockets]

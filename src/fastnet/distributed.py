@@ -12,13 +12,16 @@ returns what holds for a single process.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Any
 
-from fastnet.errors import RankError, add_note
+from fastnet.backend.joining import join_results
+from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.errors import RankError, add_note, describe_op, shorten
+from fastnet.op.op import with_inner_ops
 from fastnet.util.launchers import tf_workers, torch_processes
 from fastnet.util.lazy import import_module
 
@@ -36,8 +39,7 @@ __all__ = [
 ]
 
 _LIBRARIES = {"torch": "torch", "tf": "tensorflow"}
-# The framework whose processes `init` has joined, and the `compare_ranks` it was given.
-_started: str | None = None
+# The `compare_ranks` that `init` was given.
 _compares = True
 
 
@@ -58,8 +60,7 @@ def init(
             the program, TensorFlow if there is a `TF_CONFIG`.
         backend: The communication backend: for torch such as "nccl" or "gloo", for TensorFlow
             "ring" or "nccl". None for the best one for the device.
-        device: The device of this process (torch only). None for the GPU of its `LOCAL_RANK` if
-            each process of the machine has one, else the CPU.
+        device: The device of this process (torch only); None for `fastnet.util.get_device()`.
         timeout: The number of seconds after which a collective call fails; None for the default of
             the framework.
         compare_ranks: Whether to compare what the processes will run each time that a network is
@@ -68,23 +69,20 @@ def init(
     Raises:
         ValueError: If variables are missing in the environment, or there is no such device.
     """
-    global _started, _compares
+    global _compares
     _compares = compare_ranks
-    name = _launched_framework() if framework is None else framework
-    if name is None:
-        return
-    settings = {"backend": backend, "device": device, "timeout": timeout}
-    given = {key: value for key, value in settings.items() if value is not None}
-    _module_for(name).start(**given)
-    _started = name
+    if framework is None:
+        framework = "torch" if torch_processes() > 1 else "tf" if tf_workers() > 1 else None
+    if framework is not None:
+        _module_for(framework).start(backend, device, timeout)
 
 
 def shutdown() -> None:
     """Leave the other processes; in one process do nothing."""
-    global _started, _compares
-    part, _started, _compares = _processes(), None, True
-    if part is not None:
-        part.stop()
+    global _compares
+    _compares = True
+    for framework in _imported_frameworks():
+        _module_for(framework).stop()
 
 
 def rank() -> int:
@@ -112,7 +110,7 @@ def barrier() -> None:
     """
     part = _joined("A barrier")
     if part is not None:
-        part.barrier()
+        part.exchange(None)
 
 
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
@@ -138,7 +136,10 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
             f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
         )
     part = _joined("gather")
-    return dict(result) if part is None else dict(part.gather(result, samples))
+    if part is None:
+        return dict(result)
+    results, sizes = zip(*part.exchange((dict(result), samples)), strict=True)
+    return join_results(results, sizes, part.KIND)
 
 
 def seed_ranks(seed: int) -> None:
@@ -219,14 +220,18 @@ def together(part: Any, task: str) -> Iterator[None]:
             raise RankError(f"{task} has failed on rank {other}, and so here: {text}")
 
 
-def require_same_plans(part: Any, lines: Sequence[str]) -> None:
-    """Raise a ValueError on every process if what they will run differs.
+def require_same_plans(
+    part: Any, context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+) -> None:
+    """Raise a ValueError on every process if what a context will run differs.
 
-    Only a digest is communicated unless it differs.
+    Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
+    a model, with names.
     """
+    lines = list(_describe(context, models, trainable_in))
     if not _compares or len(set(part.exchange(sha256("\n".join(lines).encode()).digest()))) == 1:
         return
-    first, *others = part.exchange(list(lines))
+    first, *others = part.exchange(lines)
     for other, theirs in enumerate(others, 1):
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
@@ -237,6 +242,35 @@ def require_same_plans(part: Any, lines: Sequence[str]) -> None:
                 )
 
 
+def _describe(
+    context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+) -> Iterator[str]:
+    """Describe what the ranks must have in common, one line each."""
+    plan, state = context.plan, context.state
+    yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
+    for index, op in enumerate(plan.ops):
+        for inner in with_inner_ops([op]):
+            settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
+            names = sorted(map(name_of, models_of(inner)))
+            yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
+    for slicer in plan.slicers:
+        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
+        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
+    for model in sorted(models, key=name_of):
+        for name, one in trainable_in(model):
+            kind = f"{tuple(one.shape)}, {one.dtype}"
+            yield f"trained weight {name} of model '{name_of(model)}', {kind}"
+        optimizer = get_metadata(model, "current_optimizer")
+        for group in getattr(optimizer, "param_groups", [{}]):
+            rate = shorten(float(group["lr"])) if "lr" in group else None
+            yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
+
+
+def models_of(op: Any) -> Iterable[Any]:
+    """Return the models of an op."""
+    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
+
+
 def processes_of(framework: str) -> Any:
     """Return the framework's module for communicating processes, or None in a single process."""
     module = _module_for(framework)
@@ -245,31 +279,18 @@ def processes_of(framework: str) -> Any:
 
 def _joined(call: str) -> Any:
     """Return what `_processes` does; raise a ValueError if the other processes were not joined."""
-    part, name = _processes(), _launched_framework()
-    if part is None and _started is None and name is not None:
+    part, count = _processes(), max(torch_processes(), tf_workers())
+    if part is None and count > 1:
         raise ValueError(
-            f"{call} was called in one of {max(torch_processes(), tf_workers())} processes that "
-            "the launcher has started, before they were joined. Put `with "
-            "fastnet.distributed.run():` around the program, or call fastnet.distributed.init() "
-            "first."
+            f"{call} was called in one of {count} processes that the launcher has started, before "
+            "they were joined. Put `with fastnet.distributed.run():` around the program, or call "
+            "fastnet.distributed.init() first."
         )
     return part
 
 
-def _launched_framework() -> str | None:
-    """Return the framework whose launcher has started this process as one of several."""
-    for name in _imported_frameworks():
-        if processes_of(name) is not None:
-            return name  # The program has joined the others by itself.
-    if torch_processes() > 1:
-        return "torch"
-    return "tf" if tf_workers() > 1 else None
-
-
 def _processes() -> Any:
     """Return the module of the framework that has several processes, or None."""
-    if _started is not None:
-        return processes_of(_started)
     return next(filter(None, map(processes_of, _imported_frameworks())), None)
 
 

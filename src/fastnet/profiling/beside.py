@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import name_of
 from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
@@ -26,10 +27,9 @@ class Communication:
     """Times the collectives of skipped steps with the framework's profiler, which is slow."""
 
     def __init__(self, network: BaseNetwork, skip: int) -> None:
-        part = processes_of(network.target_type)
-        self._record: Callable[[], AbstractContextManager[dict[str, list[float]]]] | None = getattr(
-            part, "communication", None
-        )
+        self._record: Callable[[], AbstractContextManager[dict[str, list[float]]]] | None = None
+        if network.target_type == "torch" and processes_of("torch") is not None:
+            self._record = backend_module("torch", "ranges").communication
         self._steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
         self._found: list[dict[str, list[float]]] = []
 

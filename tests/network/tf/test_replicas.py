@@ -173,7 +173,9 @@ class TestTraining:
         settings = {"merged": {"merge_grad": 2, "clip_norm": 0.1}, "clipped": {"clip_norm": 0.1}}
         ops = regression(model, **settings.get(program, {}))
         if program == "given":
-            ops[2:] = [GradientOp("loss", "g", model=model), UpdateOp(model, "loss", "g")]
+            # An op that clips sees the gradients of the whole batch.
+            clip = LambdaOp(lambda g: tf.clip_by_global_norm(g, 0.1)[0], "g", "g")
+            ops[2:] = [GradientOp("loss", "g", model=model), clip, UpdateOp(model, "loss", "g")]
         if program == "average":
             with STRATEGY.scope():
                 ops.append(EMA(model, decay=0.5))
@@ -181,7 +183,7 @@ class TestTraining:
         with network("train", 1, eager=eager):
             for batch in STEPS:
                 network.run_step(batch)
-        norm = 0.1 if program in settings else None
+        norm = None if program == "average" else 0.1
         by_hand(twin, momentum(), STEPS, 2 if program == "merged" else 1, norm)
         assert_same_weights(model, twin)
         if program == "average":
@@ -352,3 +354,12 @@ class TestBuild:
             network.run_step(STEPS[0])
         by_hand(twin, momentum(), STEPS[:1])
         assert_same_weights(model, twin)
+
+    def test_explain_names_the_strategy(self) -> None:
+        with STRATEGY.scope():
+            network = TFNetwork([ModelOp(fastnet.build(mlp, None, model_name="m"), "x", "y")])
+            alone = TFNetwork([LambdaOp(lambda x: x, "x", "y")])
+            assert not alone.explain("infer").parallelism
+        explanation = network.explain("infer")
+        assert explanation.parallelism == {"m": "by MirroredStrategy over 2 devices"}
+        assert "by MirroredStrategy over 2 devices" in " ".join(str(explanation).split())

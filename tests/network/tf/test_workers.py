@@ -5,7 +5,8 @@ The workers are processes of their own, which run the functions of this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,43 +21,23 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.tf_workers import Raised, Workers
+from tests.ranks import Ranks, join_tensorflow, set_tf_config
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 keras = tf.keras
 Batch = dict[str, np.ndarray]
 
-_made: list[Workers] = []
 
-
-@pytest.fixture
-def workers() -> Workers:
-    """Return the workers, or new ones after a test has ended them."""
-    if not _made or not _made[-1].are_there:
-        _made.append(Workers(2))
-    return _made[-1]
+@cache
+def workers() -> Ranks:
+    return Ranks(2, join_tensorflow)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ends_workers() -> Iterator[None]:
+def _ends_workers() -> Any:
     yield
-    for each in _made:
-        each.end()
-
-
-@pytest.fixture
-def new_workers() -> Iterator[Callable[..., Workers]]:
-    """Make workers that the test leaves unusable."""
-    found: list[Workers] = []
-
-    def make(**settings: Any) -> Workers:
-        found.append(Workers(2, **settings))
-        return found[-1]
-
-    yield make
-    for each in found:
-        each.end()
+    workers().end()
 
 
 def mlp() -> Any:
@@ -114,7 +95,7 @@ def assert_close(one: list[np.ndarray], other: list[np.ndarray]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def train(program: str, eager: bool, in_scope: bool = True) -> Any:
+def train(program: str, eager: bool) -> Any:
     keras.utils.set_random_seed(distributed.rank())
     model = fastnet.build(mlp, adam)
     before = values(model)
@@ -123,7 +104,7 @@ def train(program: str, eager: bool, in_scope: bool = True) -> Any:
         ops[2:] = [GradientOp("loss", "g", model=model), UpdateOp(model, "loss", "g")]
     network = fastnet.Network(ops)
     strategy = tf.distribute.get_strategy()
-    if not in_scope:
+    if eager:  # The network remembers its strategy.
         tf.distribute.experimental_set_strategy(None)
     for epoch in (1, 2):
         with network("train", epoch, eager=eager):
@@ -135,8 +116,8 @@ def train(program: str, eager: bool, in_scope: bool = True) -> Any:
 
 @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
 @pytest.mark.parametrize("program", ["plain", "merged", "given"])
-def test_training_equals_one_process(workers: Workers, program: str, eager: bool) -> None:
-    (before, after, traces), second = workers.run(train, program, eager, eager)
+def test_training_equals_one_process(program: str, eager: bool) -> None:
+    (before, after, traces), second = workers()(train, program, eager)
     for mine, theirs in zip(before + after, second[0] + second[1], strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert traces == (0 if eager else 1)
@@ -144,7 +125,7 @@ def test_training_equals_one_process(workers: Workers, program: str, eager: bool
 
 
 def train_on_uneven_sizes() -> Any:
-    """Steps whose batches have other sizes on one worker, which must not trace more often."""
+    """Train on batches of different sizes, with no more traces for it."""
     model = fastnet.build(mlp, adam)
     network = fastnet.Network(regression(model))
     with network("train", 1):
@@ -154,8 +135,8 @@ def train_on_uneven_sizes() -> Any:
     return values(model)
 
 
-def test_batches_of_other_sizes_on_one_worker(workers: Workers) -> None:
-    first, second = workers.run(train_on_uneven_sizes)
+def test_batches_of_different_sizes() -> None:
+    first, second = workers()(train_on_uneven_sizes)
     assert_close(first, second)
 
 
@@ -178,8 +159,8 @@ def train_on_dataset() -> Any:
     return before, values(model)
 
 
-def test_a_distributed_dataset(workers: Workers) -> None:
-    (before, after), second = workers.run(train_on_dataset)
+def test_a_distributed_dataset() -> None:
+    (before, after), second = workers()(train_on_dataset)
     assert_close(after, second[1])
     (batch,) = batches((24,))
     steps = [{key: value[i : i + 8] for key, value in batch.items()} for i in (0, 8, 16)]
@@ -208,8 +189,8 @@ def use_functions(folder: str) -> Any:
     return place, gathered["x"].numpy(), float(gathered["mean"]), gathered["word"], error
 
 
-def test_functions_of_distributed(workers: Workers, tmp_path: Any) -> None:
-    for rank, result in enumerate(workers.run(use_functions, str(tmp_path))):
+def test_functions_of_distributed(tmp_path: Any) -> None:
+    for rank, result in enumerate(workers()(use_functions, str(tmp_path))):
         place, x, mean, word, error = result
         assert place == (rank, 2, rank == 0)
         assert x.tolist() == [0, 0, 1]
@@ -240,8 +221,8 @@ def resume(path: str) -> Any:
     return weights
 
 
-def test_a_checkpoint_between_merged_steps(workers: Workers, tmp_path: Any) -> None:
-    for without, resumed in workers.run(resume, str(tmp_path / "run.ckpt")):
+def test_a_checkpoint_between_merged_steps(tmp_path: Any) -> None:
+    for without, resumed in workers()(resume, str(tmp_path / "run.ckpt")):
         assert_close(resumed, without)
 
 
@@ -256,54 +237,50 @@ def open_different_ops() -> Any:
         return str(error)
 
 
-def test_different_ops_raise_on_every_worker(workers: Workers) -> None:
-    for error in workers.run(open_different_ops):
+def test_different_ops_raise_on_every_worker() -> None:
+    for error in workers()(open_different_ops):
         assert error.startswith("The ranks would train by different ops: rank 0 has ModelOp")
 
 
-def fail_on_one() -> None:
+def end_early() -> None:
     network = fastnet.Network(regression(fastnet.build(mlp, adam)))
     with network("train", 1):
-        for place, batch in enumerate(batches()):
-            if place == 2 and distributed.rank():
-                import os
-
+        for step, batch in enumerate(batches()):
+            if step == 2 and distributed.rank():
                 os._exit(1)
             network.run_step(own_part(batch))
 
 
-def test_a_worker_that_ends(new_workers: Callable[..., Workers]) -> None:
+def test_a_worker_that_ends() -> None:
     """TensorFlow ends the collective calls of the other one."""
-    first, second = new_workers().try_to_run(fail_on_one)
-    assert second is None
-    assert isinstance(first, Raised)
-    assert any("UpdateOp" in note for note in first.notes) or "ollective" in first.text
+    first, second = workers().outcomes(end_early)
+    assert second.error == "The process has ended."
+    assert "UpdateOp" in first.error or "ollective" in first.error
 
 
-def train_alone() -> None:
+def train_by_strategy_of_program() -> Any:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     network = fastnet.Network(regression(fastnet.build(mlp, adam)))
-    with network("train", 1):
-        pass
-
-
-def test_workers_that_have_not_joined(new_workers: Callable[..., Workers]) -> None:
-    for result in new_workers(prepare="alone").try_to_run(train_alone):
-        assert result.text.startswith("TF_CONFIG names 2 workers, but the models were not built")
-
-
-def train_in_scope() -> Any:
-    from tests.tf_workers import strategies
-
-    with strategies[0].scope():
+    text = ""
+    try:
+        with network("train", 1):
+            pass
+    except ValueError as error:
+        text = str(error)
+    with strategy.scope():
         model = fastnet.build(mlp, adam)
     network = fastnet.Network(regression(model))
     with network("train", 1):
         for batch in batches():
             network.run_step(own_part(batch))
-    return distributed.rank(), values(model)
+    return text, distributed.rank(), values(model)
 
 
-def test_a_strategy_of_the_program(new_workers: Callable[..., Workers]) -> None:
-    first, second = new_workers(prepare="start_by_hand").run(train_in_scope)
-    assert (first[0], second[0]) == (0, 1)
-    assert_close(first[1], second[1])
+def test_workers_that_have_not_joined() -> None:
+    """They are refused, unless the program makes the strategy."""
+    processes = Ranks(2, set_tf_config)
+    first, second = processes(train_by_strategy_of_program)
+    processes.end()
+    assert first[0].startswith("TF_CONFIG names 2 workers, but the models were not built")
+    assert (first[1], second[1]) == (0, 1)
+    assert_close(first[2], second[2])

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
-from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.errors import add_note
 
 __all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
@@ -39,9 +38,9 @@ def compute_gradients(
     tape: tf.GradientTape | None,
     retain_graph: bool,
 ) -> Any:
-    """Differentiate for an op; with several workers average the gradients by a list of weights."""
+    """Differentiate for an op; average the gradients by a list of weights over the replicas."""
     gradients = get_gradient(target, sources, higher_order, tape)
-    if not isinstance(sources, list) or not is_of_several_workers(tf.distribute.get_strategy()):
+    if not isinstance(sources, list) or replica_count() == 1:
         return gradients
     found = [one for one in gradients if one is not None]
     context = tf.distribute.get_replica_context()

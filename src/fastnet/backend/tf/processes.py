@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.joining import TensorKind, join_results
+from fastnet.backend.joining import TensorKind
 from fastnet.backend.tf._keras_internals import shared_seeds
 from fastnet.errors import shorten
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 __all__ = [
-    "barrier",
+    "KIND",
     "collect",
     "describe_parallelism",
     "exchange",
-    "gather",
     "is_of_several_workers",
     "note_failure",
     "note_model",
@@ -30,21 +28,13 @@ __all__ = [
     "stop",
     "strategy_name",
     "strategy_of",
-    "was_made_under",
     "world_size",
 ]
 
-_BACKENDS = {
-    None: tf.distribute.experimental.CommunicationImplementation.AUTO,
-    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
-    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
-    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
-}
-
 # The strategy that `start` has made. TensorFlow has one cluster for as long as a process lives.
 _made: tf.distribute.Strategy | None = None
-# The strategy of several workers that was last in scope or built a model.
-_noted: ref[tf.distribute.Strategy] | None = None
+# The strategy of several workers that was last in scope.
+_last: ref[tf.distribute.Strategy] | None = None
 # The strategies that models were built under, which may have no variables yet.
 _built_under: WeakKeyDictionary[Any, ref[tf.distribute.Strategy]] = WeakKeyDictionary()
 
@@ -55,25 +45,14 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
     if device is not None:
         raise ValueError(
             f"fastnet.distributed got the device {shorten(device)}, but a TensorFlow worker uses "
-            "all devices that it sees. Choose them by tf.config.set_visible_devices, or by "
-            "CUDA_VISIBLE_DEVICES."
-        )
-    if backend not in _BACKENDS:
-        raise ValueError(
-            f"fastnet.distributed got the backend {shorten(backend)}, but TensorFlow's are "
-            "'auto', 'nccl' and 'ring'."
+            "all devices that it sees. Choose them by tf.config.set_visible_devices."
         )
     if world_size() > 1 or tf_workers() < 2:
         return
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            f"TF_CONFIG names {tf_workers()} workers, but the program is in the scope of a "
-            f"{strategy_name(tf.distribute.get_strategy())}, which is of one process. Leave it "
-            "before fastnet.distributed.init, or make a tf.distribute.MultiWorkerMirroredStrategy."
-        )
     if _made is None:
+        kinds = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(
-            timeout_seconds=timeout, implementation=_BACKENDS[backend]
+            timeout_seconds=timeout, implementation=kinds((backend or "auto").upper())
         )
         _made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     tf.distribute.experimental_set_strategy(_made)
@@ -81,21 +60,16 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
 
 def stop() -> None:
     """Leave the strategy that `start` has made."""
-    global _noted
+    global _last
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
         tf.distribute.experimental_set_strategy(None)
-        _noted = None
+        _last = None
 
 
 def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:
     """Return whether a strategy distributes steps over several processes."""
-    global _noted
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return False
-    if len(_tasks(strategy)) < 2:
-        return False
-    _noted = ref(strategy)
-    return True
+    is_for_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return is_for_workers and len(_tasks(strategy)) > 1
 
 
 def strategy_name(strategy: tf.distribute.Strategy) -> str:
@@ -107,28 +81,24 @@ def strategy_name(strategy: tf.distribute.Strategy) -> str:
 
 def note_model(model: Any) -> None:
     """Note the strategy that a model is built under."""
+    _strategy_of_workers()
     if tf.distribute.has_strategy():
         _built_under[model] = ref(tf.distribute.get_strategy())
 
 
 def strategy_of(model: Any) -> tf.distribute.Strategy | None:
-    """Return the strategy that a model was built under, or None."""
-    noted = _built_under.get(model)
-    if noted is not None and noted() is not None:
-        return noted()
-    for variable in model.weights if getattr(model, "built", True) else ():
-        strategy = getattr(_tf_variable(variable), "distribute_strategy", None)
-        # Other variables have the default strategy.
-        if strategy is not None and strategy.extended.variable_created_in_scope(
-            _tf_variable(variable)
-        ):
-            return strategy if strategy.num_replicas_in_sync > 1 else None
-    return None
+    """Return the strategy of several replicas that has a model's weights, or None.
 
-
-def was_made_under(strategy: tf.distribute.Strategy, variable: Any) -> bool:
-    """Return whether a variable was created in the scope of a strategy."""
-    return bool(strategy.extended.variable_created_in_scope(_tf_variable(variable)))
+    Without weights yet, it is the strategy that the model was built under.
+    """
+    weights = model.weights if getattr(model, "built", True) else []
+    if weights:
+        # Keras 3 has variables of its own around those of TensorFlow.
+        variable = weights[0] if isinstance(weights[0], tf.Variable) else weights[0].value
+        strategy = getattr(variable, "distribute_strategy", None)
+    else:
+        strategy = _built_under.get(model, lambda: None)()
+    return None if strategy is None or strategy.num_replicas_in_sync == 1 else strategy
 
 
 def describe_parallelism(model: Any) -> str | None:
@@ -156,11 +126,6 @@ def world_size() -> int:
     return 1 if strategy is None else len(_tasks(strategy))
 
 
-def barrier() -> None:
-    """Wait until all workers have called this."""
-    exchange(None)
-
-
 def note_failure(error: BaseException) -> None:
     """Do nothing: TensorFlow ends the collective calls of the others when this process ends."""
 
@@ -172,12 +137,6 @@ def seed(number: int) -> None:
     shared = shared_seeds()
     if shared is not None:
         shared.assign([number, 0])
-
-
-def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
-    """Combine the results of all workers, as `fastnet.distributed.gather` documents."""
-    results, sizes = zip(*exchange((dict(result), samples)), strict=True)
-    return join_results(results, sizes, _KIND)
 
 
 def exchange(value: Any) -> list[Any]:
@@ -213,19 +172,15 @@ def _gather(own: np.ndarray) -> np.ndarray:
 
 def _strategy_of_workers() -> Any:
     """Return the strategy of several workers in scope, or the last one; None in one process."""
-    if tf.distribute.has_strategy():
-        is_of_several_workers(tf.distribute.get_strategy())
-    return None if _noted is None else _noted()
+    global _last
+    if is_of_several_workers(tf.distribute.get_strategy()):
+        _last = ref(tf.distribute.get_strategy())
+    return None if _last is None else _last()
 
 
 def _tasks(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:
     jobs = strategy.cluster_resolver.cluster_spec().as_dict()
     return [(name, index) for name in TF_TASKS for index in range(len(jobs.get(name, ())))]
-
-
-def _tf_variable(variable: Any) -> Any:
-    # Keras 3 has variables of its own around those of TensorFlow.
-    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _is_number(tensor: tf.Tensor) -> bool:
@@ -244,7 +199,7 @@ def _mean_like(mean: float, tensor: tf.Tensor) -> tf.Tensor:
     return tf.constant(mean, tensor.dtype if tensor.dtype.is_floating else tf.float64)
 
 
-_KIND = TensorKind(
+KIND = TensorKind(
     is_tensor=tf.is_tensor,
     has_rows=lambda tensor: bool(len(tensor.shape)),
     is_number=_is_number,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,16 +16,13 @@ from fastnet.backend.torch.wrappers import is_sharded
 
 __all__ = ["average", "average_in_place", "broadcast_buffers"]
 
-# The default size of DistributedDataParallel's buckets.
-_BUCKET_BYTES = 25 * 2**20
-
 
 def average(
     gradients: Sequence[torch.Tensor | None],
     parameters: Sequence[torch.Tensor],
     groups: Iterable[Any],
 ) -> list[torch.Tensor | None]:
-    """Average the gradients of parameters over process groups, in buckets of 25 MiB.
+    """Average the gradients of parameters over process groups, with one all-reduce per dtype.
 
     A gradient that only some processes have counts as 0 in the others. Sharded gradients are
     returned as they are, because FSDP2 has averaged them; full gradients of sharded parameters are
@@ -33,26 +32,26 @@ def average(
         ValueError: If a gradient is sparse.
     """
     groups = list(groups)
+    share = 1 / math.prod(map(dist.get_world_size, groups))
+    are_sharded = any(map(is_sharded, gradients))
+    buckets: defaultdict[Any, list[int]] = defaultdict(list)
+    for i, parameter in enumerate(parameters):
+        if not (are_sharded and is_sharded(parameter)):
+            buckets[parameter.dtype, parameter.device].append(i)
     averages = list(gradients)
-    share = 1.0
-    for group in groups:
-        share /= dist.get_world_size(group)
-    reduced = []
-    for bucket in _buckets(gradients, parameters):
+    for bucket in buckets.values():
         flat = _flatten([gradients[i] for i in bucket], [parameters[i] for i in bucket])
         flat.mul_(share)  # DistributedDataParallel divides before it adds, too.
-        work = dist.all_reduce(flat, group=groups[0], async_op=True)
-        reduced.append((bucket, flat, work))
-    for bucket, flat, work in reduced:
-        if work is not None:
-            work.wait()
-        for group in groups[1:]:
+        for group in groups:
             dist.all_reduce(flat, group=group)
-        sizes = [parameters[i].numel() for i in bucket]
-        *values, counts = torch.split(flat, [*sizes, len(bucket)])
-        for i, value, count in zip(bucket, values, counts.tolist(), strict=True):
-            mean = value.view(parameters[i].shape) if count else None
-            averages[i] = shard_like(mean, parameters[i])
+        sizes = [*(parameters[i].numel() for i in bucket), len(bucket)]
+        *means, exist = torch.split(flat, sizes)
+        has_all = all(gradients[i] is not None for i in bucket)
+        # Reading numbers waits for the device.
+        counts = [1.0] * len(bucket) if has_all else exist.tolist()
+        for i, mean, count in zip(bucket, means, counts, strict=True):
+            if count:
+                averages[i] = shard_like(mean.view(parameters[i].shape), parameters[i])
     return averages
 
 
@@ -71,27 +70,6 @@ def broadcast_buffers(model: DistributedDataParallel) -> None:
             dist.broadcast(buffer, source, group=model.process_group)
     # A second broadcast would overwrite what the backward pass of the first forward needs.
     model.require_forward_param_sync = False
-
-
-def _buckets(
-    gradients: Sequence[torch.Tensor | None], parameters: Sequence[torch.Tensor]
-) -> list[list[int]]:
-    """Group the indices of gradients by dtype and device, up to a size; skip sharded ones."""
-    are_sharded = any(map(is_sharded, gradients))
-    full: list[list[int]] = []
-    filling: dict[Any, tuple[list[int], int]] = {}
-    for i, parameter in enumerate(parameters):
-        if are_sharded and is_sharded(parameter):
-            continue
-        kind = parameter.dtype, parameter.device
-        indices, size = filling.pop(kind, ([], 0))
-        indices.append(i)
-        size += parameter.numel() * parameter.element_size()
-        if size < _BUCKET_BYTES:
-            filling[kind] = indices, size
-        else:
-            full.append(indices)
-    return [*full, *(indices for indices, _ in filling.values())]
 
 
 def _flatten(

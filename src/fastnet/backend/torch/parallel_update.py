@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.all_reduce import average, average_in_place, broadcast_buffers
 from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
+from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -50,6 +52,7 @@ __all__ = [
     "make_pass",
     "make_update",
     "note_parameters",
+    "wrapper_around",
 ]
 
 REDUCED_BY_DDP = "reduced_by_ddp"
@@ -78,9 +81,15 @@ def note_parameters(model: torch.nn.Module) -> None:
     wrapper = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel) and wrapper not in _reduced:
         parameters = trainable(wrapper)
-        # Otherwise some were frozen or unfrozen since it was made, and it cannot be told which.
-        if parameter_count_of(wrapper) == len(parameters):
-            _reduced[wrapper] = parameters
+        # Some may have been frozen or unfrozen since it was made, and it cannot be told which.
+        is_known = parameter_count_of(wrapper) == len(parameters)
+        _reduced[wrapper] = parameters if is_known else []
+
+
+def wrapper_around(model: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the DistributedDataParallel that was built around a model, or None."""
+    inner = innermost(model)
+    return next((one for one in list(_reduced) if innermost(one) is inner), None)
 
 
 def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: State) -> bool:
@@ -88,11 +97,11 @@ def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: 
     reduced = _reduced.get(wrapper)
     return (
         state.get(REDUCED_BY_DDP) is model
-        and reduced is not None
+        and bool(reduced)
         # False inside `no_sync`.
         and bool(wrapper.require_backward_grad_sync)
         # The wrapper would wait for the gradient of a parameter that was frozen.
-        and all(one.requires_grad for one in reduced)
+        and all(one.requires_grad for one in reduced or ())
     )
 
 
@@ -107,7 +116,7 @@ class DDPPass(TorchPass):
         state = self._opened
         assert state is not None
         model: Callable[..., Any] = self._wrapper.module
-        # The key is there in training with other processes.
+        # The key is there in training with other processes, but not in a warmup.
         if self._gradients and REDUCED_BY_DDP in state:
             if _is_reduced_by_ddp(self._model, self._wrapper, state):
                 model = self._model
@@ -115,9 +124,7 @@ class DDPPass(TorchPass):
                 broadcast_buffers(self._wrapper)
         if self._by_name is not None:
             model = self._by_name.of(model)
-        if self._gradients:
-            return model(*data) if self._spread else model(data)
-        with torch.no_grad():
+        with nullcontext() if self._gradients else torch.no_grad():
             return model(*data) if self._spread else model(data)
 
 
@@ -131,32 +138,34 @@ class ParallelUpdate(TorchUpdate):
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
         self._parameters = list(op.model.parameters()) if self._is_sharded else []
-        self._reduces_in_own_dtype = self._is_sharded and reduces_in_own_dtype(op.model)
         self._entered: State = {}
+        # The ids of the parameters whose gradients the engine averages, if it does.
+        self._of_engine: set[int] = set()
         self._isolates_shards = False
-        # Parameters that are neither sharded nor known to the wrapper.
-        self._unknown: list[torch.nn.Parameter] = []
+        self._wrappers: list[Any] = []
 
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
         """Run the sequence of `TorchUpdate`."""
         if state is not self._entered:
-            self._enter(state)
+            self._entered = state
+            reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
+            self._of_engine = set(map(id, reduced))
+            optimizer = get_metadata(self._model, "current_optimizer")
+            updated = set(map(id, parameters_of(self._model, optimizer)))
+            # An optimizer may update several models.
+            self._wrappers = [
+                one for one in list(_reduced) if not updated.isdisjoint(map(id, one.parameters()))
+            ]
+            models = [self._model, *state.get(TRAINED, ())]
+            self._isolates_shards = any(engine_of(model) == "fsdp" for model in models)
         if self._given and self._is_sharded:
             reshard(self._model)
         return super().__call__(data, state, defer, retain_graph, followers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_entered": {}, "_unknown": []}
-
-    def _enter(self, state: State) -> None:
-        """Look at the models of a context, once."""
-        self._entered = state
-        models = [self._model, *state.get(TRAINED, ())]
-        self._isolates_shards = any(engine_of(model) == "fsdp" for model in models)
-        known = set(map(id, _reduced.get(self._wrapper, ())))
-        self._unknown = [one for one in self._updated() if id(one) not in known]
+        return {**super().__getstate__(), "_entered": {}, "_wrappers": []}
 
     def clear_gradients(self) -> None:
         """Clear the gradients of the model and its optimizer, and what the step has merged."""
@@ -172,29 +181,29 @@ class ParallelUpdate(TorchUpdate):
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the averaged gradients of the loss in `.grad`."""
         self._add_own_gradients(data, optimizer, retain_graph)
-        parameters = self._unknown
-        if not _is_reduced_by_ddp(self._model, self._wrapper, self._entered):
-            parameters = self._updated()
-        parameters = [one for one in parameters if one.requires_grad and not is_sharded(one)]
-        if parameters:
-            average_in_place(parameters, self._groups)
+        done: set[int] = set()
+        if self._is_sharded or _is_reduced_by_ddp(self._model, self._wrapper, self._entered):
+            done = self._of_engine
+        rest = [one for one in parameters_in(optimizer) if id(one) not in done]
+        rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
+        if rest:
+            average_in_place(rest, self._groups)
         self._expect_buffers()
 
     def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate gradients, which are of this process only unless the engine averages them."""
-        if not self._isolates_shards:
+        if not (self._others and self._isolates_shards):
             super().add_gradients(data, optimizer, retain_graph)
             return
-        loss = self.scaled_loss(data, optimizer)
         own = set(map(id, self.trained_now()))
         # The leaves of the graph are gathered parameters, so they cannot tell the models apart.
         with cleared_gradients(parameters_of_others(self._others, own)):
-            backward(loss, None, retain_graph)
+            backward(self.scaled_loss(data, optimizer), None, retain_graph)
 
     def _expect_buffers(self) -> None:
         """Let the next forward pass broadcast the buffers of rank 0."""
-        if not self._is_sharded:
-            self._wrapper.require_forward_param_sync = True
+        for wrapper in self._wrappers:
+            wrapper.require_forward_param_sync = True
 
     def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:
         """Check the given gradients and average them; averages of averages are the same."""
@@ -212,16 +221,14 @@ class ParallelUpdate(TorchUpdate):
         retain_graph: bool,
     ) -> list[torch.Tensor | None]:
         """Compute full gradients of this process apart from those in `.grad`."""
-        with cleared_gradients(parameters):
-            if self._reduces_in_own_dtype:
-                # FSDP2 keeps what it has not communicated in a private place.
-                self._add_own_gradients(data, optimizer, retain_graph)
-                return [_full_gradient(one, one) for one in parameters]
-            with fsdp_no_sync([self._model, *self._others]):
-                self._add_own_gradients(data, optimizer, retain_graph)
-                own = map(id, self._parameters)
-                gathered = dict(zip(own, self._model.parameters(), strict=False))
-                return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
+        # FSDP2 keeps what it has not communicated, in a dtype of its own, in a private place.
+        communicates = self._is_sharded and reduces_in_own_dtype(self._model)
+        models = [] if communicates else [self._model, *self._others]
+        with cleared_gradients(parameters), fsdp_no_sync(models):
+            self._add_own_gradients(data, optimizer, retain_graph)
+            own = map(id, self._parameters)
+            gathered = dict(zip(own, self._model.parameters(), strict=False))
+            return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
 
     def apply_averages(
         self,
@@ -238,15 +245,11 @@ class ParallelUpdate(TorchUpdate):
 
     def trained_now(self) -> list[torch.nn.Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
-        return [one for one in self._updated() if one.requires_grad]
-
-    def _updated(self) -> list[torch.nn.Parameter]:
-        """List the parameters of the model, then others that its optimizer updates."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
         if not self._is_sharded:
-            return parameters_of(self._model, optimizer)
+            return super().trained_now()
+        optimizer = getattr(self._holder, "current_optimizer", None)
         parameters = {id(one): one for one in (*self._parameters, *parameters_in(optimizer))}
-        return list(parameters.values())
+        return [one for one in parameters.values() if one.requires_grad]
 
 
 def _full_gradient(
@@ -269,27 +272,18 @@ def gradient_function(
     In training they are averages over the processes, sharded as the parameters are.
     """
     engine = engine_of(model)
-    if engine == "ddp":
-        groups = groups_of(model)
-
-        def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
-            parameters = trainable(model)
-            gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
-            return average(gradients, parameters, groups) if state["mode"] == "train" else gradients
-
-        return differentiate
-    return _sharded_gradient_function(model) if engine == "fsdp" else None
-
-
-def _sharded_gradient_function(
-    model: torch.nn.Module,
-) -> Callable[[torch.Tensor, State, bool], list[Any]]:
-    """Return what reads the gradients that FSDP2 leaves in a backward pass."""
-    reshard(model)
+    if engine not in ("ddp", "fsdp"):
+        return None
+    groups = groups_of(model)
     own = list(model.parameters())
 
     def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
         parameters = [one for one in own if one.requires_grad]
+        if engine == "ddp":
+            gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
+            is_alone = state["mode"] != "train" or state["warmup"]
+            return gradients if is_alone else average(gradients, parameters, groups)
+        # FSDP2 leaves its averages in `.grad` in a backward pass only.
         others = [
             one
             for other in (*state.get(TRAINED, ()), model)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -13,8 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import set_metadata
-from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.parallel_update import note_parameters
+from fastnet.backend.torch.parallel_update import note_parameters, wrapper_around
 from fastnet.backend.torch.wrappers import engine_of, has_group, process_count
 from fastnet.errors import nearest_name, shorten
 from fastnet.util.devices import get_num_gpus, resolve_device
@@ -26,12 +24,7 @@ __all__ = ["PARALLEL", "Placement", "note_placement", "parallelize"]
 PARALLEL = ("auto", "ddp", "fsdp", "dp", None)
 
 # The options that fastnet adds to those of `fully_shard`.
-_SHARD_OPTIONS = {"blocks", "find_unused_parameters", "device_mesh"}
-
-# The wrapper of each wrapped model, so that none is wrapped twice.
-_wrappers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = (
-    weakref.WeakKeyDictionary()
-)
+_SHARD_OPTIONS = {"blocks", "find_unused_parameters"}
 
 
 class Placement(NamedTuple):
@@ -51,33 +44,37 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
         TypeError: If the engine has no such option.
     """
     parallel = placement.parallel
-    if parallel is not None and parallel not in PARALLEL:
+    if parallel not in PARALLEL:
         raise ValueError(
             f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', "
             "'dp' and None."
         )
     existing = engine_of(model)
     if existing is not None:
-        _require_same(existing, placement, name)
+        if parallel not in ("auto", None, existing) or placement.options:
+            raise ValueError(
+                f"Model '{name}' already is {existing!r}, so parallel={parallel!r} and the options "
+                f"{sorted(placement.options)} come too late. Pass them where it is wrapped, or "
+                "pass the model without a wrapper."
+            )
         note_parameters(model)
         return model
+    if wrapper_around(model) is not None:
+        raise ValueError(
+            f"Model '{name}' is to have parallel={parallel!r}, but the same {type(model).__name__} "
+            "was built with parallel='ddp' before, and both would update its weights. Use the "
+            "model that the first build returned, also in a second network."
+        )
     engine = _resolve_auto(model, name) if parallel == "auto" else parallel
     _check_options(engine, placement, name)
-    if placement.device is not None:
-        model.to(resolve_device(placement.device))
-    _require_unwrapped(model, engine, name)
-    if engine is None:
-        return model
-    wrapped: torch.nn.Module
-    if engine == "dp":
-        wrapped = torch.nn.DataParallel(model)
-    elif not has_group():
+    if engine is None or engine == "dp":
+        if placement.device is not None:
+            model.to(resolve_device(placement.device))
+        return model if engine is None else torch.nn.DataParallel(model)
+    if not has_group():
         raise _no_group(parallel, name)
-    else:
-        wrap = _wrap_ddp if engine == "ddp" else _shard
-        wrapped = wrap(model, resolve_device(placement.device), dict(placement.options), name)
-    _wrappers[innermost(wrapped)] = weakref.ref(wrapped)
-    return wrapped
+    wrap = _wrap_ddp if engine == "ddp" else _shard
+    return wrap(model, resolve_device(placement.device), dict(placement.options))
 
 
 def note_placement(model: torch.nn.Module, placement: Placement) -> None:
@@ -114,7 +111,7 @@ def _check_options(engine: str | None, placement: Placement, name: str) -> None:
     elif engine == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        known = ({*signature(fully_shard).parameters} - {"module", "mesh"}) | _SHARD_OPTIONS
+        known = ({*signature(fully_shard).parameters} - {"module"}) | _SHARD_OPTIONS
     unknown = [option for option in placement.options if option not in known]
     if unknown:
         near = nearest_name(unknown[0], known | {"device", "mixed_precision", "model_name"})
@@ -124,31 +121,6 @@ def _check_options(engine: str | None, placement: Placement, name: str) -> None:
             f"{f' Did you mean {near!r}?' if near else ''} To give an optimizer settings pass a "
             "function, such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
         )
-
-
-def _require_same(existing: str, placement: Placement, name: str) -> None:
-    if placement.parallel not in ("auto", None, existing):
-        raise ValueError(
-            f"Model '{name}' is to have parallel={placement.parallel!r}, but it already is "
-            f"{existing!r}. Pass the model without it, or leave `parallel` out."
-        )
-    if placement.options:
-        raise ValueError(
-            f"Model '{name}' already is {existing!r}, so the options {sorted(placement.options)} "
-            "come too late. Pass them where it is wrapped, or pass the model without a wrapper."
-        )
-
-
-def _require_unwrapped(model: torch.nn.Module, engine: str | None, name: str) -> None:
-    reference = _wrappers.get(innermost(model))
-    wrapper = None if reference is None else reference()
-    if wrapper is None or wrapper is model:
-        return
-    raise ValueError(
-        f"Model '{name}' is to have parallel={engine!r}, but the same {type(model).__name__} was "
-        f"built with parallel={engine_of(wrapper)!r} before, and both would update its weights. "
-        "Use the model that the first build returned, also in a second network."
-    )
 
 
 def _no_group(parallel: str | None, name: str) -> ValueError:
@@ -162,14 +134,9 @@ def _no_group(parallel: str | None, name: str) -> ValueError:
 
 
 def _wrap_ddp(
-    model: torch.nn.Module, device: torch.device, options: dict[str, Any], name: str
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any]
 ) -> torch.nn.Module:
     model.to(device)
-    if not any(one.requires_grad for one in model.parameters()):
-        raise ValueError(
-            f"Model '{name}' has no parameter with requires_grad, so there is nothing for "
-            "parallel='ddp' to communicate. Pass parallel=None."
-        )
     ids = None if device.type == "cpu" else [device]
     wrapped = DistributedDataParallel(model, device_ids=ids, **options)
     note_parameters(wrapped)
@@ -177,52 +144,44 @@ def _wrap_ddp(
 
 
 def _shard(
-    model: torch.nn.Module, device: torch.device, options: dict[str, Any], name: str
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any]
 ) -> torch.nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    is_block = _block_policy(options.pop("blocks", ()), model, name)
+    blocks = _find_blocks(options.pop("blocks", ()), model)
     finds_unused = options.pop("find_unused_parameters", False)
-    mesh = options.pop("device_mesh", None)
-    if mesh is None:
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    if "mesh" not in options:
+        options["mesh"] = init_device_mesh(device.type, (dist.get_world_size(),))
     if not any(one.is_meta for one in model.parameters()):
         model.to(device)
-        _broadcast_weights(model, mesh)
+        _broadcast_weights(model, options["mesh"])
     # Inner modules come first, because each shards the parameters that are left.
-    for module in reversed([one for one in model.modules() if one is not model and is_block(one)]):
-        fully_shard(module, mesh=mesh, **options)
-    sharded: Any = fully_shard(model, mesh=mesh, **options)
+    for module in reversed(blocks):
+        fully_shard(module, **options)
+    sharded: Any = fully_shard(model, **options)
     if finds_unused:
         sharded.set_reduce_scatter_unused_params(True)
     return model
 
 
-def _block_policy(
-    blocks: Any, model: torch.nn.Module, name: str
-) -> Callable[[torch.nn.Module], bool]:
-    """Return whether a module is sharded separately."""
-    if isinstance(blocks, type):
-        blocks = [blocks]
-    if isinstance(blocks, Iterable):
-        classes = tuple(blocks)
-        if all(isinstance(one, type) and issubclass(one, torch.nn.Module) for one in classes):
-            found = [cls for cls in classes if any(isinstance(one, cls) for one in model.modules())]
-            missing = [cls.__name__ for cls in classes if cls not in found]
-            if missing:
-                raise ValueError(
-                    f"blocks names {missing}, but model '{name}' has no such modules. "
-                    "print(model) shows its modules."
-                )
-            return lambda module: isinstance(module, classes)
-    elif callable(blocks):
-        policy: Callable[[torch.nn.Module], bool] = blocks
-        return policy
-    raise TypeError(
-        f"blocks of model '{name}' is {shorten(blocks)}. Pass classes of modules, or a function "
-        "that returns whether a module is sharded separately."
-    )
+def _find_blocks(blocks: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the modules to shard separately, outer ones first."""
+    is_block = blocks
+    if isinstance(blocks, type) or not callable(blocks):
+        classes = blocks if isinstance(blocks, type) else tuple(blocks)
+
+        def is_block(module: torch.nn.Module) -> bool:
+            return isinstance(module, classes)
+
+    found = [one for one in model.modules() if one is not model and is_block(one)]
+    if blocks and not found:
+        raise ValueError(
+            f"No module inside the model is one of blocks={shorten(blocks)}. Pass classes of "
+            "modules, or a function that returns whether a module is sharded separately. "
+            "print(model) shows the modules."
+        )
+    return found
 
 
 def _broadcast_weights(model: torch.nn.Module, mesh: Any) -> None:

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import gc
 import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fastnet.backend.joining import TensorKind, join_results
-from fastnet.backend.torch._internals import profiler_is_on
-from fastnet.backend.torch.full_tensors import local_tensor
-from fastnet.backend.torch.wrappers import (
-    engine_of,
-    groups_of,
-    has_group,
-    process_count,
-    wrapper_of,
-)
+from fastnet.backend.joining import TensorKind
+from fastnet.backend.torch.wrappers import engine_of, groups_of, has_group, wrapper_of
+from fastnet.backend.torch.wrappers import process_count as world_size
 from fastnet.errors import add_note
+from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
 
 __all__ = [
-    "barrier",
+    "KIND",
     "collect",
-    "communication",
     "describe_parallelism",
     "exchange",
-    "gather",
     "note_failure",
     "rank",
     "seed",
@@ -41,8 +30,6 @@ __all__ = [
     "world_size",
 ]
 
-# How torch's profiler names collectives.
-_COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 # Whether `start` made the process group, and `stop` destroys it.
 _owned = False
 
@@ -52,7 +39,7 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
     global _owned
     if has_group() or torch_processes() == 1:
         return
-    chosen = _find_device(device)
+    chosen = resolve_device(device)
     if chosen.type not in ("cpu", "mps"):
         torch.get_device_module(chosen).set_device(chosen)
     seconds = None if timeout is None else timedelta(seconds=timeout)
@@ -76,16 +63,6 @@ def rank() -> int:
     return dist.get_rank() if has_group() else 0
 
 
-def world_size() -> int:
-    """Return the number of processes."""
-    return process_count()
-
-
-def barrier() -> None:
-    """Wait until all processes have called this."""
-    dist.barrier()
-
-
 def note_failure(error: BaseException) -> None:
     """Explain a failed collective call, and write the error for torchrun to print at the end."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -102,12 +79,6 @@ def note_failure(error: BaseException) -> None:
 def seed(number: int) -> None:
     """Seed torch's generators."""
     torch.manual_seed(number)
-
-
-def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
-    """Combine the results of all processes, as `fastnet.distributed.gather` documents."""
-    results, sizes = zip(*exchange((dict(result), samples)), strict=True)
-    return join_results(results, sizes, _KIND)
 
 
 def exchange(value: Any) -> list[Any]:
@@ -132,39 +103,9 @@ def describe_parallelism(model: torch.nn.Module) -> str | None:
     if engine == "dp":
         wrapper: Any = wrapper_of(model)
         return f"in DataParallel over {max(len(wrapper.device_ids), 1)} devices"
-    count = math.prod(dist.get_world_size(group) for group in groups_of(model))
-    if engine == "ddp":
-        return f"in DistributedDataParallel over {count} processes"
-    full = sum(one.numel() for one in model.parameters())
-    local = sum(local_tensor(one).numel() for one in model.parameters())
-    return f"sharded by FSDP2 over {count} processes, {local:,} of {full:,} parameters in this one"
-
-
-@contextmanager
-def communication() -> Iterator[dict[str, list[float]]]:
-    """Time collectives with torch's profiler; the dict is filled when the context is left."""
-    found: dict[str, list[float]] = {}
-    if profiler_is_on():
-        yield found
-        return
-    devices = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        devices.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=devices) as profile:
-        yield found
-    for event in profile.events():
-        if event.name.startswith(_COLLECTIVES):
-            found.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
-
-
-def _find_device(device: Any) -> torch.device:
-    local = int(os.environ.get("LOCAL_RANK") or 0)
-    if device is None:
-        each = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
-        device = "cuda" if torch.cuda.device_count() >= each else "cpu"
-    chosen = torch.device(device)
-    has_index = chosen.type in ("cpu", "mps") or chosen.index is not None
-    return chosen if has_index else torch.device(chosen.type, local)
+    count = math.prod(map(dist.get_world_size, groups_of(model)))
+    how = "in DistributedDataParallel" if engine == "ddp" else "sharded by FSDP2"
+    return f"{how} over {count} processes"
 
 
 def _backend_for(device: torch.device) -> str:
@@ -184,7 +125,7 @@ def _mean_like(mean: float, tensor: torch.Tensor) -> torch.Tensor:
     return torch.tensor(mean, dtype=dtype, device=tensor.device)
 
 
-_KIND = TensorKind(
+KIND = TensorKind(
     is_tensor=torch.is_tensor,
     has_rows=lambda tensor: tensor.ndim > 0,
     is_number=lambda tensor: tensor.ndim == 0 and not tensor.is_complex(),

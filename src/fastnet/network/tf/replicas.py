@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +12,13 @@ import tensorflow as tf
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import joining
-from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
+from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
-from fastnet.backend.tf.processes import strategy_name, strategy_of, was_made_under
+from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.backend.tf.quiet import quiet
 from fastnet.distributed import require_same_plans
-from fastnet.errors import add_note, describe_op
 from fastnet.network.context import NetworkContext
 from fastnet.types import Model, RunStep
 from fastnet.util.launchers import tf_workers
@@ -55,9 +54,7 @@ class Replicas:
             if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
                 continue
             for model in op.get_fe_models():
-                # Keras 2 raises for the weights of a Sequential that has none yet.
-                weights = model.trainable_variables if getattr(model, "built", True) else ()
-                if not all(was_made_under(self.strategy, one) for one in weights):
+                if self.count > 1 and strategy_of(model) is not self.strategy:
                     raise ValueError(
                         f"Model '{name_of(model)}' is to be updated under a "
                         f"{strategy_name(self.strategy)}, but was not built under it. Call "
@@ -71,32 +68,19 @@ class Replicas:
         """
         leaves = leaves_of(batch)
         rows = next((i for i, leaf in enumerate(leaves) if is_distributed(leaf)), None)
-        notes: list[str] = []
 
         def run_part(*parts: Any) -> _Returned:
-            advice.close()
             waiting = iter(parts)
-            try:
-                results = step(map_leaves(batch, lambda _: next(waiting)))
-            except BaseException as error:
-                notes.extend(getattr(error, "__notes__", ()))
-                raise
+            results = step(map_leaves(batch, lambda _: next(waiting)))
             return _Returned(results, 1 if rows is None else _row_count(parts[rows]))
 
-        with quiet(logging.WARNING), ExitStack() as advice:
-            # TensorFlow advises against steps without a graph before anything runs.
-            advice.enter_context(quiet(logging.ERROR))
-            try:
-                returned = self.strategy.run(run_part, args=tuple(leaves))
-            except Exception as error:
-                # An error where the replicas meet is raised outside of the op that led there.
-                for note in dict.fromkeys(notes):
-                    add_note(error, note)
-                raise
-        everyone = self.strategy.experimental_local_results(returned)
-        weights = [one.rows for one in everyone]
+        # TensorFlow logs each collective.
+        with quiet(logging.WARNING):
+            returned = self.strategy.run(run_part, args=tuple(leaves))
+        replicas = self.strategy.experimental_local_results(returned)
+        weights = [one.rows for one in replicas]
         return joining.combine(
-            [one.results for one in everyone],
+            [one.results for one in replicas],
             lambda _, parts: _join(parts, weights),
             "devices",
             "a batch",
@@ -111,24 +95,25 @@ class Replicas:
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             read = {key: batch[key] for key in sorted(keys) if key in batch}
             leaves = leaves_of(read)
-            lengths = {key: _lengths(value) for key, value in read.items()}
-            found = {length for each in lengths.values() for length in each}
-            if count == 1 or not found or any(map(is_distributed, leaves)):
+            lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf)}
+            if count == 1 or not lengths or any(map(is_distributed, leaves)):
                 return step(batch)
-            if len(found) > 1 or any(_drops_batch_axis(one, batch) for one in slicers):
+            if len(lengths) > 1 or any(_drops_batch_axis(one, batch) for one in slicers):
                 raise ValueError(
                     f"A batch is split over {count} devices along the first axes of what ops read, "
-                    f"but these are not the samples, or their lengths differ: {lengths}. Let each "
-                    "tensor have a first axis of the length of the batch, and let slicers keep it."
+                    f"but these are not the samples, or their lengths differ: {_lengths(read)}. "
+                    "Let each tensor have a first axis of the length of the batch, and let slicers "
+                    "keep it."
                 )
-            size = found.pop()
+            (size,) = lengths
             if trains and size % count:
                 raise ValueError(
                     f"A batch of {size} samples cannot be split evenly over {count} devices, whose "
                     "gradients count alike. Batch the dataset with drop_remainder=True, or iterate "
                     "over strategy.experimental_distribute_dataset(dataset)."
                 )
-            bounds = _bounds(size, count)
+            # The first devices get the samples that are left over.
+            bounds = list(pairwise(-(-place * size // count) for place in range(count + 1)))
 
             def cut(value: Any) -> Any:
                 if not _has_rows(value):
@@ -159,15 +144,7 @@ def compare_workers(context: NetworkContext, replicas: Replicas | None) -> None:
         )
     if replicas is None or not processes.is_of_several_workers(replicas.strategy):
         return
-    plan, state = context.plan, context.state
-    lines = [f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"]
-    lines += [describe_op(op, index) for index, op in enumerate(plan.ops)]
-    for model in sorted(plan.models, key=name_of):
-        weights = model.trainable_variables if getattr(model, "built", True) else ()
-        optimizer = type(get_metadata(model, "current_optimizer")).__name__
-        shapes = [tuple(one.shape) for one in weights]
-        lines.append(f"model '{name_of(model)}', {optimizer}, trained weights of {shapes}")
-    require_same_plans(processes, lines)
+    require_same_plans(processes, context, context.plan.models, trainable_in)
 
 
 class _Returned:
@@ -223,20 +200,15 @@ def _to_tensor(value: Any) -> Any:
     return value if tensor is None else tensor
 
 
-def _bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """Return the first row of each replica and the one after its last; the first have more."""
-    stops = [index * (size // count) + min(index, size % count) for index in range(count + 1)]
-    return list(pairwise(stops))
-
-
 def _has_rows(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0 and value.dtype.kind != "O"
     return bool(tf.is_tensor(value) and value.shape.rank)
 
 
-def _lengths(value: Any) -> list[int]:
-    return sorted({int(leaf.shape[0]) for leaf in leaves_of(value) if _has_rows(leaf)})
+def _lengths(batch: Mapping[str, Any]) -> dict[str, list[int]]:
+    leaves = {key: filter(_has_rows, leaves_of(value)) for key, value in batch.items()}
+    return {key: sorted({int(leaf.shape[0]) for leaf in found}) for key, found in leaves.items()}
 
 
 def _row_count(value: Any) -> Any:

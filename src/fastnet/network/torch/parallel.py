@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import torch.distributed as dist
 
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch import processes
+from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.wrappers import engine_of, groups_of
-from fastnet.distributed import require_same_plans
-from fastnet.errors import describe_op, shorten
+from fastnet.distributed import models_of, require_same_plans
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.op.op import takes_gradients, with_inner_ops
@@ -32,7 +32,7 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
     update = takers[0]
     if update.gradients is not None or update.updater().is_merging:
         return None
-    runs = [op for op in plan.ops if op is not update and update.model in _models_of(op)]
+    runs = [op for op in plan.ops if op is not update and update.model in models_of(op)]
     runs_once = len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients
     return update.model if runs_once and engine_of(update.model) == "ddp" else None
 
@@ -61,7 +61,7 @@ def compare_plans(context: NetworkContext) -> bool:
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
         return False
-    require_same_plans(processes, list(_describe(context, models)))
+    require_same_plans(processes, context, models, trainable_in)
     return True
 
 
@@ -75,30 +75,3 @@ def compare_batches(batches: Any) -> None:
             "drop_last=True leaves out the rest. Or train with "
             "`with network('train', epoch), torch.distributed.algorithms.join.Join([model]):`."
         )
-
-
-def _describe(context: NetworkContext, models: Sequence[Model]) -> Iterator[str]:
-    """Describe what the ranks must have in common, one line each."""
-    state, plan = context.state, context.plan
-    yield f"mode '{state['mode']}', epoch {state['epoch']}"
-    for index, op in enumerate(plan.ops):
-        for inner in with_inner_ops([op]):
-            names = sorted(map(name_of, _models_of(inner)))
-            settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
-            yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
-    for slicer in plan.slicers:
-        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
-        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
-    for model in sorted(models, key=name_of):
-        yield f"model '{name_of(model)}' in {engine_of(model)!r}"
-        for name, one in model.named_parameters():
-            trained = "trained" if one.requires_grad else "frozen"
-            yield f"{name} of model '{name_of(model)}', {tuple(one.shape)}, {one.dtype}, {trained}"
-        optimizer = get_metadata(model, "current_optimizer")
-        for group in getattr(optimizer, "param_groups", ()):
-            rate = shorten(float(group["lr"])) if "lr" in group else None
-            yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
-
-
-def _models_of(op: Any) -> Iterable[Model]:
-    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()

@@ -153,7 +153,7 @@ class TorchRunner(Runner):
         # Models of other epochs are included, because a gradient left on one would count later.
         models = {id(model): model for model in (*self._models, *plan.models)}
         trained = [one for one in models.values() if get_metadata(one, "optimizer") is not None]
-        if self._is_spread:
+        if self._is_spread and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import fastnet
 from tests.network.programs import seeded, supervised
-from tests.network.torch.spread_programs import Normed, Program, data, joined, whole
+from tests.network.torch.parallel_programs import Normed, Program, data, full_states, joined
 from tests.ranks import ranks
 
 SEVERAL = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -29,7 +29,7 @@ def train(engine: str, device: str | None, merge: int) -> tuple[list[Any], list[
     with network("train", 1):
         for parts in data(4, dist.get_world_size()):
             network.run_step(parts[rank])
-    states = whole([built])
+    states = full_states([built])
     places = [str(network.device), str(next(built.parameters()).device)]
     return [{name: one.cpu() for name, one in state.items()} for state in states], places
 
@@ -75,7 +75,7 @@ def statistics() -> list[Any]:
     with network("train", 1):
         for parts in data(4, dist.get_world_size()):
             network.run_step(parts[dist.get_rank()])
-    return [{name: one.cpu() for name, one in state.items()} for state in whole([built])]
+    return [{name: one.cpu() for name, one in state.items()} for state in full_states([built])]
 
 
 @SEVERAL

@@ -1,0 +1,581 @@
+"""Programs that run on several ranks: with fastnet, as a loop under the engine, and in one process.
+
+Each program is a class. `losses` is all that the three have in common.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import fastnet
+from fastnet.backend.torch.names import innermost
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp
+from fastnet.op.tensorop.loss import CrossEntropy, L2Regularization
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from tests.network.programs import Batch, mlp, seeded
+
+SIZE = 4  # The samples of each rank in each step.
+
+Models = list[Any]
+Optimizers = list[torch.optim.Optimizer]
+
+
+def data(steps: int, world: int, seed: int = 0) -> list[list[Batch]]:
+    """Return for each step a batch for each rank."""
+    source = torch.Generator().manual_seed(seed)
+    return [
+        [
+            {
+                "x": torch.randn(SIZE, 16, generator=source),
+                "t": torch.randint(0, 4, (SIZE,), generator=source),
+                "z": torch.randn(SIZE, 16, generator=source),
+            }
+            for _ in range(world)
+        ]
+        for _ in range(steps)
+    ]
+
+
+def joined(parts: list[Batch]) -> Batch:
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+
+class Program:
+    """A classifier that is updated in each step."""
+
+    engines = ("ddp", "fsdp")
+    count, steps, merge = 1, 6, 1
+    options: dict[str, Any] = {}  # noqa: RUF012
+    fsdp_options: dict[str, Any] = {}  # noqa: RUF012
+    blocks: Any = nn.Linear
+    build_settings: dict[str, Any] = {}  # noqa: RUF012
+    # Whether on two ranks the loop under the engine has the same numbers bit for bit.
+    exact = True
+    has_loop = has_one = True
+    distance = 1e-6  # From one process.
+
+    def make(self) -> Models:
+        return [seeded(mlp, place) for place in range(self.count)]
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    def before_update(self, model: Any) -> list[Any]:
+        """Return the ops between the loss and the update."""
+        return []
+
+    def update(self, model: Any) -> Any:
+        return UpdateOp(model, "loss", merge_grad=self.merge)
+
+    def ops(self, models: Models) -> list[Any]:
+        (model,) = models
+        return [
+            ModelOp(model, "x", "y"),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            *self.before_update(model),
+            self.update(model),
+        ]
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        """Return the loss of each model."""
+        return [cross_entropy(models[0](batch["x"]), batch["t"])]
+
+    def change_gradients(self, model: Any) -> None:
+        """Change the averaged gradients before each step of the optimizer."""
+
+    def by_hand(self, models: Models, optimizers: Optimizers, batch: Batch, step: int) -> None:
+        """Take a step under an engine; of one model."""
+        is_last = (step + 1) % self.merge == 0
+        with nullcontext() if is_last else no_sync(models[0]):
+            (loss,) = self.losses(models, batch)
+            (loss / self.merge).backward()
+        if is_last:
+            self.change_gradients(models[0])
+            self.step(optimizers)
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        """Take a step in one process, with each loss differentiated by its own model."""
+        losses = self.losses(models, joined(parts))
+        for model, loss in zip(models, losses, strict=True):
+            parameters = [one for one in model.parameters() if one.requires_grad]
+            gradients = torch.autograd.grad(loss / self.merge, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                before = parameter.grad
+                parameter.grad = gradient if before is None else before + gradient
+        if (step + 1) % self.merge == 0:
+            for model in models:
+                self.change_gradients(model)
+            self.step(optimizers)
+
+    def before(self, models: Models, step: int) -> None:
+        """Change models between steps."""
+
+    def averages(self, network: Any) -> Models:
+        """Return further models to compare."""
+        return []
+
+    def step(self, optimizers: Optimizers) -> None:
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Merged(Program):
+    """Two steps are averaged for an update."""
+
+    merge, steps = 2, 7
+
+
+class ClippedByNorm(Program):
+    """The update clips merged gradients by their norm over all ranks and shards."""
+
+    merge = 2
+    exact = False  # The norm of shards is summed in another order.
+
+    def update(self, model: Any) -> Any:
+        reports = {"grad_norm": "norm", "stepped": "stepped"}
+        return UpdateOp(model, "loss", merge_grad=self.merge, clip_norm=0.2, outputs=reports)
+
+    def change_gradients(self, model: Any) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+
+
+class Given(Program):
+    """Gradients are values, which an op clips by the norm of the averages."""
+
+    def before_update(self, model: Any) -> list[Any]:
+        return [GradientOp("loss", "g", model=model), LambdaOp(self.clip, "g", "clipped")]
+
+    def update(self, model: Any) -> Any:
+        return UpdateOp(model, "loss", gradients="clipped", merge_grad=self.merge)
+
+    @staticmethod
+    def clip(gradients: list[Any]) -> list[Any]:
+        squares = [(one**2).sum() for one in gradients]
+        full = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in squares]
+        factor = 0.2 / max(float(torch.stack(full).sum().sqrt()), 0.2)
+        return [one * factor for one in gradients]
+
+    def change_gradients(self, model: Any) -> None:
+        parameters = list(model.parameters())
+        clipped = self.clip([one.grad for one in parameters])
+        for parameter, gradient in zip(parameters, clipped, strict=True):
+            parameter.grad = gradient
+
+
+class GivenMerged(Given):
+    """Two steps of clipped gradients are averaged."""
+
+    merge, has_loop = 2, False
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        parameters = list(models[0].parameters())
+        clipped = self.clip(torch.autograd.grad(self.losses(models, joined(parts))[0], parameters))
+        for parameter, gradient in zip(parameters, clipped, strict=True):
+            before = 0 if parameter.grad is None else parameter.grad
+            parameter.grad = before + gradient / 2
+        if step % 2:
+            self.step(optimizers)
+
+
+class Gan(Program):
+    """Two models with a loss each, whose updates are deferred; one loss goes through both."""
+
+    count = 2
+
+    def ops(self, models: Models) -> list[Any]:
+        maker, judge = models
+        return [
+            ModelOp(maker, "z", "h"),
+            LambdaOp(self.widen, "h", "fake"),
+            ModelOp(judge, "fake", "of_fake"),
+            ModelOp(judge, "x", "of_real"),
+            LambdaOp(self.of_judge, ["of_fake", "of_real"], "judge_loss"),
+            LambdaOp(self.of_maker, "of_fake", "maker_loss"),
+            UpdateOp(maker, "maker_loss", merge_grad=self.merge, defer=True),
+            UpdateOp(judge, "judge_loss", merge_grad=self.merge, defer=True),
+        ]
+
+    @staticmethod
+    def widen(h: torch.Tensor) -> torch.Tensor:
+        return h.repeat(1, 4)
+
+    @staticmethod
+    def of_judge(of_fake: torch.Tensor, of_real: torch.Tensor) -> torch.Tensor:
+        return (of_fake**2).mean() + ((of_real - 1) ** 2).mean()
+
+    @staticmethod
+    def of_maker(of_fake: torch.Tensor) -> torch.Tensor:
+        return ((of_fake - 1) ** 2).mean()
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        maker, judge = models
+        of_fake = judge(self.widen(maker(batch["z"])))
+        return [self.of_maker(of_fake), self.of_judge(of_fake, judge(batch["x"]))]
+
+    def by_hand(self, models: Models, optimizers: Optimizers, batch: Batch, step: int) -> None:
+        maker, judge = models
+        fake = self.widen(maker(batch["z"]))
+        self.of_maker(judge(fake)).backward()
+        for parameter in judge.parameters():
+            parameter.grad = None  # Of the wrong loss.
+        self.of_judge(judge(fake.detach()), judge(batch["x"])).backward()
+        self.step(optimizers)
+
+
+class MergedGan(Gan):
+    merge, has_loop = 2, False
+
+
+class NormedGan(Gan):
+    """A judge with BatchNorm that runs twice in a step: no buffer changes between its passes."""
+
+    has_loop = has_one = False
+
+    def make(self) -> Models:
+        return [seeded(mlp), seeded(Normed, 1)]
+
+
+class Trunk(Program):
+    """A trunk with two heads, updated one after another by different losses."""
+
+    count, has_loop = 3, False
+
+    def ops(self, models: Models) -> list[Any]:
+        trunk, first, second = models
+        return [
+            ModelOp(trunk, "x", "h"),
+            LambdaOp(Gan.widen, "h", "w"),
+            ModelOp(first, "w", "y"),
+            ModelOp(second, "w", "v"),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            LambdaOp(lambda v: (v**2).mean(), "v", "other"),
+            LambdaOp(lambda a, b: a + b, ["loss", "other"], "sum"),
+            UpdateOp(first, "loss"),
+            UpdateOp(second, "other"),
+            UpdateOp(trunk, "sum"),
+        ]
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        trunk, first, second = models
+        wide = Gan.widen(trunk(batch["x"]))
+        loss, other = cross_entropy(first(wide), batch["t"]), (second(wide) ** 2).mean()
+        return [loss + other, loss, other]
+
+
+class Branches(nn.Module):
+    """Runs one of two branches, depending on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 4)
+        self.second = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        chosen = self.first if int(t[0]) < 2 else self.second
+        out: torch.Tensor = chosen(x)
+        return out
+
+
+class Unused(Program):
+    """A part of the model is unused on some ranks in some steps."""
+
+    options = {"find_unused_parameters": True}  # noqa: RUF012
+    blocks = ()  # All ranks must run the same blocks.
+
+    def make(self) -> Models:
+        return [seeded(Branches)]
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        # FSDP2 has a gradient of zeros instead of none, which changes nothing here.
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def ops(self, models: Models) -> list[Any]:
+        (model,) = models
+        loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
+        return [ModelOp(model, ["x", "t"], "y"), loss, self.update(model)]
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        return [cross_entropy(models[0](batch["x"], batch["t"]), batch["t"])]
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        losses = [self.losses(models, part)[0] for part in parts]
+        (torch.stack(losses).mean() / self.merge).backward()
+        if (step + 1) % self.merge == 0:
+            self.step(optimizers)
+
+
+class UnusedMerged(Unused):
+    """Where updates average gradients, the engine needs no option."""
+
+    merge, options, has_loop = 2, {}, False
+
+
+class Frozen(Program):
+    """One layer is frozen when the model is built and later trained, another the other way."""
+
+    has_loop = False  # DistributedDataParallel would leave the layer different on each rank.
+
+    def make(self) -> Models:
+        (model,) = super().make()
+        model[0].requires_grad_(False)
+        return [model]
+
+    def before(self, models: Models, step: int) -> None:
+        model = innermost(models[0])
+        model[0].requires_grad_(step >= 2)
+        model[2].requires_grad_(step < 4)
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.norm(x))
+        return out
+
+
+class Buffers(Program):
+    """BatchNorm, whose buffers are those of rank 0 in each step."""
+
+    blocks = ()
+
+    def make(self) -> Models:
+        return [seeded(Normed)]
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        (model,) = models
+        copies = [copy.deepcopy(model) for _ in parts]
+        for one, part in zip(copies, parts, strict=True):
+            (self.losses([one], part)[0] / len(parts)).backward()
+        columns = zip(model.parameters(), *(one.parameters() for one in copies), strict=True)
+        for parameter, *others in columns:
+            parameter.grad = torch.stack([one.grad for one in others]).sum(0)
+        model.load_state_dict(dict(copies[0].named_buffers()), strict=False)
+        self.step(optimizers)
+
+
+class MergedBuffers(Buffers):
+    merge, has_one = 2, False
+
+
+class Penalised(Program):
+    """The squares of the weights are a part of the loss."""
+
+    merge, has_loop = 2, False
+
+    def before_update(self, model: Any) -> list[Any]:
+        return [L2Regularization("loss", "loss", model, beta=0.1)]
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        squares = sum((one**2).sum() for one in models[0].parameters()) / 2
+        return [super().losses(models, batch)[0] + 0.1 * squares]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.inner(torch.relu(self.inner(x))))
+        return out
+
+
+class Shared(Program):
+    """A layer that runs twice, and is a part of two models."""
+
+    engines = ("ddp",)
+    count, has_loop = 2, False
+
+    def make(self) -> Models:
+        first, second = seeded(Tied, 0), seeded(Tied, 1)
+        second.inner = first.inner
+        return [first, second]
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def ops(self, models: Models) -> list[Any]:
+        first, second = models
+        return [
+            ModelOp(first, "x", "y"),
+            ModelOp(second, "x", "v"),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            LambdaOp(lambda v: (v**2).mean(), "v", "other"),
+            UpdateOp(first, "loss"),
+            UpdateOp(second, "other"),
+        ]
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        first, second = models
+        batch = joined(parts)
+        loss, other = cross_entropy(first(batch["x"]), batch["t"]), (second(batch["x"]) ** 2).mean()
+        (loss + other).backward()
+        self.step(optimizers)
+
+
+class Averaged(Program):
+    """An average of the weights follows the updates."""
+
+    engines = ("ddp",)  # EMA refuses sharded models.
+    merge, exact = 2, False
+
+    def ops(self, models: Models) -> list[Any]:
+        return [*super().ops(models), EMA(models[0], decay=0.5)]
+
+    def averages(self, network: Any) -> Models:
+        return [network.ops[-1].averaged]
+
+
+class Half(Program):
+    """Mixed precision."""
+
+    build_settings = {"mixed_precision": "bfloat16"}  # noqa: RUF012
+    distance = 1e-2
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().losses(models, batch)
+
+
+class HalfReduced(Program):
+    """Gradients in bfloat16 that FSDP2 communicates in float32."""
+
+    engines = ("fsdp",)
+    merge, has_one, blocks = 2, False, ()
+    fsdp_options = {  # noqa: RUF012
+        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    }
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        return [cross_entropy(models[0](batch["x"]).float(), batch["t"])]
+
+    def ops(self, models: Models) -> list[Any]:
+        run, *ops = super().ops(models)
+        return [run, LambdaOp(lambda y: y.float(), "y", "y"), *ops]
+
+
+class Options(Program):
+    """Options that change no number."""
+
+    options = {"gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 1}  # noqa: RUF012
+    fsdp_options = {"reshard_after_forward": False}  # noqa: RUF012
+
+
+@contextmanager
+def no_sync(model: Any) -> Iterator[None]:
+    """Let a backward pass of a hand-written loop communicate nothing."""
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+    elif isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+    else:
+        yield
+
+
+def wrap(model: nn.Module, engine: str, program: Program) -> nn.Module:
+    """Wrap or shard a model without fastnet."""
+    if engine == "ddp":
+        return DistributedDataParallel(model, **program.options)
+    for module in model.modules():
+        if program.blocks and isinstance(module, program.blocks):
+            fully_shard(module, **program.fsdp_options)
+    sharded: Any = fully_shard(model, **program.fsdp_options)
+    if program.options.get("find_unused_parameters"):
+        sharded.set_reduce_scatter_unused_params(True)
+    made: nn.Module = sharded
+    return made
+
+
+def full_states(models: Models) -> list[dict[str, torch.Tensor]]:
+    """Return the full weights and buffers of models."""
+    return [
+        {
+            name: (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone()
+            for name, one in innermost(model).state_dict().items()
+        }
+        for model in models
+    ]
+
+
+def build(program: Program, engine: str, wrapped_by: str = "build") -> Models:
+    """Build the models of a program, which `build` or the user wraps."""
+    models = program.make()
+    options: dict[str, Any] = {}
+    if wrapped_by == "user":
+        models = [wrap(one, engine, program) for one in models]
+    elif engine == "ddp":
+        options = {"parallel": "ddp", **program.options}
+    else:
+        unused = {key: True for key in program.options if key == "find_unused_parameters"}
+        options = {"parallel": "fsdp", "blocks": program.blocks, **program.fsdp_options, **unused}
+    optimizers = [program.optimizer] * len(models)
+    built = fastnet.build(lambda: models, optimizers, **program.build_settings, **options)
+    return built if isinstance(built, list) else [built]
+
+
+def run_fastnet(
+    program: Program, engine: str, batches: list[list[Batch]], wrapped_by: str
+) -> list[dict[str, torch.Tensor]]:
+    """Train with fastnet on this rank's batches, and evaluate after each two steps."""
+    built = build(program, engine, wrapped_by)
+    network = fastnet.Network(program.ops(built))
+    rank = dist.get_rank()
+    for first in range(0, len(batches), 2):
+        program.before(built, first)
+        epoch = 1 + first // 2
+        with network("train", epoch):
+            for parts in batches[first : first + 2]:
+                network.run_step(parts[rank])
+        with network("eval", epoch):
+            network.run_step(batches[first][rank])
+    return full_states([*built, *program.averages(network)])
+
+
+def compare(name: str, engine: str) -> dict[str, Any]:
+    """Run a program with fastnet, in a hand-written loop under the engine, and in one process."""
+    program: Program = globals()[name]()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    batches = data(program.steps, world)
+    torch.manual_seed(rank)
+    results = {by: run_fastnet(program, engine, batches, by) for by in ("build", "user")}
+    for kind in ("loop", "one"):
+        if not getattr(program, f"has_{kind}"):
+            continue
+        models = program.make()
+        if kind == "loop":
+            models = [wrap(one, engine, program) for one in models]
+        optimizers = [program.optimizer(one.parameters()) for one in models]
+        average: list[dict[str, torch.Tensor]] = []
+        for step, parts in enumerate(batches):
+            if step % 2 == 0:
+                program.before(models, step)
+            if kind == "loop":
+                program.by_hand(models, optimizers, parts[rank], step)
+            else:
+                program.in_one(models, optimizers, parts, step)
+            if isinstance(program, Averaged) and step % 2:
+                (now,) = full_states(models)
+                means = {key: (average[0][key] + now[key]) / 2 for key in now} if average else now
+                average = [means]
+        results[kind] = [*full_states(models), *average]
+    return results

@@ -1,0 +1,476 @@
+"""Distributed training of torch networks, on two and three ranks over gloo.
+
+`parallel_programs` has the programs whose weights are compared with hand-written loops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, DistributedSampler
+
+import fastnet
+from fastnet import distributed
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.wrappers import engine_of
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.programs import mlp, seeded, sgd, supervised
+from tests.network.torch import parallel_programs
+from tests.network.torch.parallel_programs import Program, build, data, full_states, no_sync, wrap
+from tests.ranks import ranks
+
+PROGRAMS = [
+    cls
+    for cls in vars(parallel_programs).values()
+    if isinstance(cls, type) and issubclass(cls, Program)
+]
+CASES = [
+    pytest.param(cls, engine, world, id=f"{cls.__name__}-{engine}-{world}", marks=marks)
+    for world, marks in ((2, []), (3, [pytest.mark.slow]))
+    for cls in PROGRAMS
+    for engine in cls.engines
+]
+EITHER = pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+
+State = list[dict[str, torch.Tensor]]
+
+
+def distance(one: State, other: State, but: str = " ") -> float:
+    """Return the largest difference between tensors of the same names."""
+    assert [list(each) for each in one] == [list(each) for each in other]
+    return max(
+        float((mine[name].double() - theirs[name].double()).abs().max())
+        for mine, theirs in zip(one, other, strict=True)
+        for name in mine
+        if but not in name
+    )
+
+
+@pytest.mark.parametrize(("program", "engine", "world"), CASES)
+def test_programs(program: type[Program], engine: str, world: int) -> None:
+    """Equal to the loop under the engine, and to one process on the joined batches."""
+    results = ranks(world)(parallel_programs.compare, program.__name__, engine)
+    first = results[0]
+    for result in results:
+        for by in ("build", "user"):
+            # Statistics are a rank's own until those of rank 0 are broadcast.
+            assert distance(result[by], first["build"], but="running") == 0.0
+            if program.has_loop:
+                exact = program.exact and world == 2
+                assert distance(result[by], result["loop"]) <= (0.0 if exact else 1e-6)
+    if program.has_one:
+        assert distance(first["build"], first["one"]) <= program.distance
+    models = full_states(program().make())
+    assert distance(first["build"][: len(models)], models, but="running") > 1e-3
+
+
+# ------------------------------------------------------------------- collectives of a step
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count the collectives of this process by their names."""
+    names: Counter[str] = Counter()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        yield names
+    names.update(one.name for one in found.events() or [] if one.name.startswith("c10d::"))
+
+
+def reductions(names: Counter[str]) -> int:
+    kinds = ("allreduce_", "_reduce_scatter_base_", "reduce_scatter_")
+    return sum(names[f"c10d::{kind}"] for kind in kinds)
+
+
+def count_steps(name: str, engine: str) -> tuple[list[Counter[str]], list[Counter[str]]]:
+    """Count what each step communicates with fastnet, and in a hand-written loop."""
+    program: Program = getattr(parallel_programs, name)()
+    rank = dist.get_rank()
+    batches = data(4, dist.get_world_size())
+    network = fastnet.Network(program.ops(build(program, engine)))
+    models = [wrap(one, engine, program) for one in program.make()]
+    optimizers = [program.optimizer(one.parameters()) for one in models]
+    own, by_hand = [], []
+    with network("train", 1):
+        for step, parts in enumerate(batches):
+            with counted() as names:
+                network.run_step(parts[rank])
+            own.append(names)
+            with counted() as names:
+                program.by_hand(models, optimizers, parts[rank], step)
+            by_hand.append(names)
+    return own, by_hand
+
+
+@EITHER
+def test_a_plain_step_communicates_what_the_loop_does(engine: str) -> None:
+    for own, by_hand in ranks(2)(count_steps, "Program", engine):
+        assert own == by_hand
+        assert all(map(reductions, own))
+
+
+@EITHER
+def test_merged_steps_communicate_in_the_last_one(engine: str) -> None:
+    for own, _ in ranks(2)(count_steps, "Merged", engine):
+        assert [reductions(names) > 0 for names in own] == [False, True] * 2
+
+
+def test_updates_communicate_once_for_each_model() -> None:
+    for own, _ in ranks(2)(count_steps, "Gan", "ddp"):
+        assert [reductions(names) for names in own] == [2] * 4
+
+
+def count_broadcasts() -> list[int]:
+    """Train two models with one optimizer."""
+    body = fastnet.build(seeded(parallel_programs.Normed), None, parallel="ddp", model_name="body")
+    head = fastnet.build(
+        nn.Linear(4, 4),
+        lambda parameters: torch.optim.SGD([*body.parameters(), *parameters], 0.1),
+        parallel="ddp",
+        model_name="head",
+    )
+    network = fastnet.Network([ModelOp(body, "x", "x"), *supervised(head)])
+    counts = []
+    with network("train", 1):
+        for parts in data(3, dist.get_world_size()):
+            with counted() as names:
+                network.run_step(parts[dist.get_rank()])
+            counts.append(names["c10d::broadcast_"])
+    return counts
+
+
+def test_the_buffers_of_all_updated_models_are_broadcast() -> None:
+    for counts in ranks(2)(count_broadcasts):
+        # In the second step, DistributedDataParallel also broadcasts the order of its buckets.
+        assert counts[::2] == [3, 3]
+
+
+def run_alone() -> Any:
+    """Let one rank evaluate, which must not wait for the other."""
+    model = seeded(parallel_programs.Normed)
+    network = fastnet.Network(supervised(fastnet.build(lambda: model, sgd(), parallel="ddp")))
+    alone = fastnet.Network(supervised(fastnet.build(mlp, sgd(), parallel=None)))
+    ((batch,),) = data(1, 1)
+    with network("train", 1):
+        network.run_step(batch)
+    names: Counter[str] = Counter()
+    if dist.get_rank() == 1:
+        with counted() as names:
+            for mode in ("eval", "test", "infer"):
+                with network(mode, 1):
+                    result = network.run_step(batch)
+                assert torch.equal(result["y"], model.eval()(batch["x"]))
+            with network("train", 1, warmup=True):
+                network.run_step(batch)
+            with alone("train", 1):
+                alone.run_step(batch)
+            distributed.init(compare_ranks=False)
+            with network("train", 1):
+                pass
+            distributed.init()
+    dist.barrier()
+    return names
+
+
+def test_nothing_is_communicated_outside_of_training() -> None:
+    assert ranks(2)(run_alone) == [Counter()] * 2
+
+
+# ------------------------------------------------------------------- what models may be
+
+
+def train(model: Any, steps: int = 4, ops: Callable[[Any], list[Any]] = supervised) -> State:
+    network = fastnet.Network(ops(model))
+    with network("train", 1):
+        for parts in data(steps, dist.get_world_size()):
+            network.run_step(parts[dist.get_rank()])
+    return full_states([model])
+
+
+def averaged_by_op(engine: str) -> tuple[State, State]:
+    """Update with gradients that an op of the program computes itself."""
+
+    def ops(model: Any) -> list[Any]:
+        *ops, _ = supervised(model)
+        compute = LambdaOp(
+            lambda loss: list(torch.autograd.grad(loss, list(model.parameters()))), "loss", "g"
+        )
+        return [*ops, compute, UpdateOp(model, "loss", gradients="g")]
+
+    built = [fastnet.build(seeded(mlp), sgd(), parallel="ddp") for _ in range(2)]
+    return train(built[0]), train(built[1], ops=ops)
+
+
+def without_sync(engine: str) -> tuple[State, State]:
+    """`no_sync` must not leave the ranks with different weights, as each step updates."""
+    model, other = (fastnet.build(seeded(mlp), sgd(), parallel=engine) for _ in range(2))
+    with no_sync(model) if engine == "ddp" else nullcontext():
+        return train(other), train(model)
+
+
+def by_function(engine: str) -> tuple[State, State]:
+    """Update with the functions that ops are made of."""
+    model, other = (fastnet.build(seeded(mlp), sgd(), parallel="ddp") for _ in range(2))
+    for parts in data(4, dist.get_world_size()):
+        (loss,) = Program().losses([innermost(model)], parts[dist.get_rank()])
+        gradients = fastnet.backend.get_gradient(loss, list(model.parameters()))
+        fastnet.backend.update_model(model, gradients)
+    return train(other), full_states([model])
+
+
+def compiled(engine: str) -> tuple[State, State]:
+    """A model that is compiled inside of its wrapper, and the other way round."""
+    states = [train(fastnet.build(seeded(mlp), sgd(), parallel="ddp"))]
+    for order in ("outside", "inside"):
+        inner: Any = seeded(mlp)
+        inside = torch.compile(inner, backend="eager") if order == "inside" else inner
+        wrapped: Any = DistributedDataParallel(inside)
+        wrapped = torch.compile(wrapped, backend="eager") if order == "outside" else wrapped
+        model = fastnet.build(wrapped, sgd())
+        assert (engine_of(model), innermost(model)) == ("ddp", inner)
+        states.append(train(model))
+    return [*states[0], *states[0]], [*states[1], *states[2]]
+
+
+def after_failures(engine: str) -> tuple[State, State]:
+    """Steps that raise on all ranks leave nothing behind."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    smooth, rough = (
+        fastnet.build(seeded(mlp), sgd(), parallel=engine, **options) for _ in range(2)
+    )
+    network = fastnet.Network(supervised(rough))
+    for parts in data(4, dist.get_world_size()):
+        batch = parts[dist.get_rank()]
+        with pytest.raises(IndexError), network("train", 1):
+            network.run_step({**batch, "t": torch.full((4,), 99)})
+        with network("train", 1, warmup=True):
+            network.run_step(batch)
+        with network("train", 1):
+            network.run_step(batch)
+    return train(smooth), full_states([rough])
+
+
+@pytest.mark.parametrize(
+    ("function", "engine"),
+    [
+        (averaged_by_op, "ddp"),
+        (without_sync, "ddp"),
+        (by_function, "ddp"),
+        (compiled, "ddp"),
+        (after_failures, "ddp"),
+        (after_failures, "fsdp"),
+    ],
+)
+def test_equals_plain_training(function: Callable[[str], Any], engine: str) -> None:
+    for plain, other in ranks(2)(function, engine):
+        assert distance(plain, other) <= 1e-6
+
+
+def initial_weights(engine: str) -> State:
+    return full_states([fastnet.build(seeded(mlp, dist.get_rank()), None, parallel=engine)])
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp", "auto"])
+def test_all_begin_with_the_weights_of_rank_0(engine: str) -> None:
+    for state in ranks(2)(initial_weights, engine):
+        assert distance(state, [seeded(mlp, 0).state_dict()]) == 0
+
+
+def overflow(engine: str, merge: int) -> tuple[list[float], list[State]]:
+    """Train with a scaled loss, which in one step is infinite on one rank."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    model = fastnet.build(seeded(mlp), sgd(), mixed_precision="float16", parallel=engine, **options)
+    network = fastnet.Network(supervised(model, merge_grad=merge))
+    scales, states, rank = [], [], dist.get_rank()
+    with network("train", 1):
+        for step, parts in enumerate(data(4, dist.get_world_size())):
+            factor = float("inf") if step == 2 and rank == 1 else 1.0
+            network.run_step({**parts[rank], "x": parts[rank]["x"] * factor})
+            scales.append(model.current_optimizer.scaler.get_scale())
+            states.append(full_states([model]))
+    return scales, states
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+@EITHER
+def test_all_ranks_agree_to_skip_an_update(engine: str, merge: int) -> None:
+    (scales, states), other = ranks(2)(overflow, engine, merge)
+    assert scales == other[0]
+    assert distance(states[-1], other[1][-1]) == 0
+    skipped = 1 + merge
+    assert scales[skipped] == scales[skipped - 1] / 2
+    assert distance(states[skipped], states[skipped - 1]) == 0
+    assert distance(states[1], full_states([seeded(mlp)])) > 1e-3
+
+
+def hooked(change: str) -> tuple[int, State, int]:
+    """Train a model with a communication hook of the user."""
+    model = seeded(mlp)
+    wrapped, called = DistributedDataParallel(model), []
+    model[0].requires_grad_(change == "none")
+
+    # torch compares annotations, which are strings here
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        called.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    wrapped.register_comm_hook(None, hook)
+    before = len(called)
+    state = train(fastnet.build(wrapped, sgd()))
+    return before, state, len(called)
+
+
+@pytest.mark.parametrize("change", ["none", "frozen"])
+def test_hooks_are_called_where_ddp_communicates(change: str) -> None:
+    (before, state, after), other = ranks(2)(hooked, change)
+    assert after - before == (4 if change == "none" else 0)
+    assert distance(state, other[1]) == 0
+    is_same = torch.equal(state[0]["0.weight"], seeded(mlp, 0)[0].weight)
+    assert is_same == (change == "frozen")
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(16, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.body(x) + 0 * z.sum())
+        return out
+
+
+def use(engine: str) -> Any:
+    """Look at all that a network does with a model besides training it."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    model = fastnet.build(seeded(Named), "adam", model_name="m", parallel=engine, **options)
+    run = ModelOp(model, {"x": "x", "z": "z"}, ["y", "h"], intermediate_layers="body")
+    loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
+    network = fastnet.Network([run, loss, UpdateOp(model, "loss")])
+    ((batch,),) = data(1, 1)
+    seen = []
+    for mode in ("train", "eval"):
+        with network(mode, 1):
+            result = network.run_step(batch)
+        seen.append({one.training for one in model.modules()})
+    shapes = tuple(result["y"].shape), tuple(result["h"].shape)
+    text = str(network.explain("train"))
+    return engine_of(model), model.model_name, model.loss_name, seen, shapes, "2 processes" in text
+
+
+@EITHER
+def test_parallel_models_are_used_like_others(engine: str) -> None:
+    expected = engine, "m", {"loss"}, [{True}, {False}], ((4, 4), (4, 8)), True
+    assert ranks(2)(use, engine) == [expected] * 2
+
+
+# ------------------------------------------------------------------- ranks that differ
+
+
+def network_of(*more: Any, merge: int = 1, rate: float = 0.1, model: Any = None) -> Any:
+    model = model or fastnet.build(seeded(mlp), sgd(rate), model_name="net", parallel="ddp")
+    return fastnet.Network([*more, *supervised(model, merge_grad=merge)])
+
+
+def partly_frozen(rank: int) -> Any:
+    model = fastnet.build(seeded(mlp), sgd(), parallel="fsdp")
+    model[0].bias.requires_grad_(rank == 0)
+    return model
+
+
+def double(value: Any) -> Any:
+    return value * 2
+
+
+# What each of two ranks makes, and a part of what the error says of rank 1.
+DIFFERENT: dict[str, tuple[Callable[[int], Any], str]] = {
+    "an op": (lambda rank: network_of(*[LambdaOp(double, "x", "x")] * rank), "LambdaOp"),
+    "an inner op": (
+        lambda rank: network_of(Fuse([LambdaOp(double, "x", "xz"[rank])])),
+        "outputs ['z']",
+    ),
+    "merged steps": (lambda rank: network_of(merge=2 + rank), "'merge_grad': 3"),
+    "a rate": (lambda rank: network_of(rate=0.1 + rank), "SGD of model 'net' with the rate 1.1"),
+    "frozen weights": (
+        lambda rank: network_of(model=partly_frozen(rank)),
+        "trained weight 2.weight",
+    ),
+}
+
+
+def open_different() -> dict[str, str]:
+    errors = {}
+    ((batch,),) = data(1, 1)
+    for what, (make, _) in DIFFERENT.items():
+        network = make(dist.get_rank())
+        with pytest.raises(ValueError, match=r"^The ranks") as caught, network("train", 1):
+            pass
+        errors[what] = str(caught.value)
+        with network("eval", 1):
+            assert "loss" in network.run_step(batch)
+    return errors
+
+
+def test_different_ops_raise_on_every_rank() -> None:
+    for errors in ranks(2)(open_different):
+        for what, text in errors.items():
+            assert text.startswith("The ranks would train by different ops: rank 0 has "), what
+            assert DIFFERENT[what][1] in text.partition("but rank 1 has ")[2], what
+
+
+def use_loaders() -> Any:
+    network = network_of()
+    rows = [part[dist.get_rank()] for part in data(2 + dist.get_rank(), 2)]
+    with pytest.raises(ValueError, match=r"^The loaders") as caught:
+        network.transform(rows, mode="train")
+    assert len(network.transform(rows, mode="eval")) == len(rows)
+    assert len(network.transform(rows[:2], mode="train")) == 2
+    samples: Any = [{key: value[i] for key, value in rows[0].items()} for i in range(4)]
+    sampler: Any = DistributedSampler(samples)
+    epochs = []
+    for epoch in (1, 2):
+        network.transform(DataLoader(samples, 2, sampler=sampler), mode="train", epoch=epoch)
+        epochs.append(sampler.epoch)
+    return str(caught.value), epochs
+
+
+def test_loaders() -> None:
+    """Different lengths raise, and samplers get the epoch."""
+    for error, epochs in ranks(2)(use_loaders):
+        assert error.startswith("The loaders of the ranks have [2, 3] batches, but in training")
+        assert epochs == [1, 2]
+
+
+def join_unevenly() -> tuple[State, State]:
+    rank, program = dist.get_rank(), Program()
+    batches = [parts[rank] for parts in data(2 + 2 * rank, 2)]
+    (model,) = build(program, "ddp")
+    network = fastnet.Network(program.ops([model]))
+    with network("train", 1), Join([model]):
+        for batch in batches:
+            network.run_step(batch)
+    other: Any = wrap(program.make()[0], "ddp", program)
+    optimizer = program.optimizer(other.parameters())
+    with Join([other]):
+        for batch in batches:
+            program.by_hand([other], [optimizer], batch, 0)
+    return full_states([model]), full_states([other])
+
+
+def test_join_of_uneven_ranks() -> None:
+    for own, other in ranks(2)(join_unevenly):
+        assert distance(own, other) == 0
