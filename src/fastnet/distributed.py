@@ -204,7 +204,10 @@ def run(
 
 @contextmanager
 def together(part: Any, task: str) -> Iterator[None]:
-    """Raise a RankError on every process if the block raises on any other process."""
+    """Raise a RankError on every process if the block raises on any; do nothing for `part` None."""
+    if part is None:
+        yield
+        return
     failure: Exception | None = None
     try:
         yield

@@ -179,6 +179,10 @@ class TestErrors:
         self.refused(fw, path, ValueError, "does not fit the optimizer", "SGD", "Adam", model=sgd)
         wide = fw.build(make_layers(3, 2), "adam", name="net")
         self.refused(fw, path, ValueError, "net", model=wide)
+        save_model(trained(fw, wide), tmp_path / "wide", save_optimizer=True)
+        (beside,) = (tmp_path / "wide").glob("net_opt*")
+        os.replace(beside, tmp_path / beside.name)
+        self.refused(fw, path, ValueError, "does not fit the optimizer", "Adam", "shape")
 
     @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", None])
     def test_damaged(self, fw: Framework, tmp_path: Path, content: bytes | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,21 @@ def encode(
         return value
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
+    part = partial(encode, blocks=blocks, to_block=to_block)
     if kind is list:
-        return [encode(one, f"{path}/{i}", blocks, to_block) for i, one in enumerate(value)]
+        return [part(one, f"{path}/{i}") for i, one in enumerate(value)]
     for mark, cls in _MAPPINGS.items():
         if kind is cls:
             return {
                 mark: [
-                    [
-                        encode(key, f"{path}/{key}/key", blocks, to_block),
-                        encode(one, f"{path}/{key}", blocks, to_block),
-                    ]
+                    [part(key, f"{path}/{key}/key"), part(one, f"{path}/{key}")]
                     for key, one in value.items()
                 ]
             }
     for mark, cls in _SEQUENCES.items():
         # torch.Size is a tuple too.
         if kind is cls or (cls is tuple and kind.__module__ == "torch" and kind.__name__ == "Size"):
-            return {mark: encode(list(value), path, blocks, to_block)}
+            return {mark: part(list(value), path)}
     mark, block = "tensor", to_block(value)
     if isinstance(value, (np.ndarray, np.generic)):
         mark, block = "array" if isinstance(value, np.ndarray) else "scalar", _array_to_block(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +106,7 @@ def save_checkpoint(
     processes = processes_of(network.target_type)
     rank = 0 if processes is None else processes.rank()
     blocks: dict[str, Block] = {}
-    with _together(processes, "Saving a checkpoint"):
+    with together(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
         own: dict[str, Any] = {
             "states": states_of(objects),
@@ -117,7 +117,7 @@ def save_checkpoint(
     # Every rank takes part in gathering the shards of a model.
     models = {name_of(model): run.model_state(model) for model in network.models}
     ranks = [] if processes is None else processes.collect((own, blocks)) or []
-    with _together(processes, "Saving a checkpoint"):
+    with together(processes, "Saving a checkpoint"):
         if rank == 0:
             parts = {
                 "version": _VERSION,
@@ -175,7 +175,7 @@ def load_checkpoint(
     """
     _check_arguments("load_checkpoint", network, stateful=stateful)
     processes = processes_of(network.target_type)
-    with ExitStack() as undo, _together(processes, "Loading a checkpoint"):
+    with ExitStack() as undo, together(processes, "Loading a checkpoint"):
         objects = _find_objects(network, stateful, "load_checkpoint")
         name = find_file(path, "checkpoint", FileNotFoundError)
         return _load(name, network, objects, processes, undo)
@@ -232,11 +232,6 @@ def _read(run: Any, rank: int, size: int, archive: Archive) -> dict[str, Any]:
     others = archive.content.pop("ranks")
     parts = {part: decode(value, make) for part, value in archive.content.items()}
     return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
-
-
-def _together(processes: Any, task: str) -> AbstractContextManager[None]:
-    """Raise an error on every process if one of them fails."""
-    return nullcontext() if processes is None else together(processes, task)
 
 
 def _check_arguments(function: str, network: Any, **mappings: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fastnet
 from fastnet.backend import load_model, save_model
@@ -119,6 +120,50 @@ class TestErrors:
         torch.save(build("adam").current_optimizer.state_dict(), tmp_path / "net_opt.pt")
         self.refused(
             path, ValueError, "its settings are", "'amsgrad'", "'momentum'", model=build("sgd")
+        )
+
+    @pytest.mark.parametrize("of_torch", [False, True])
+    @pytest.mark.parametrize("optimizer", ["adam", "adamax", "adadelta"])
+    def test_optimizer_state_of_other_shapes(
+        self, tmp_path: Path, optimizer: str, of_torch: bool
+    ) -> None:
+        """torch itself would load it, and broadcast it in the next step or fail."""
+        model, path = saved(tmp_path, optimizer)
+        other = build(
+            optimizer, lambda: nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(1, 4))
+        )
+        for parameter in other.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        other.current_optimizer.step()
+        if of_torch:
+            torch.save(other.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
+        else:
+            save_model(other, tmp_path, "other", save_optimizer=True)
+            os.replace(tmp_path / "other_opt.pt", tmp_path / "net_opt.pt")
+        name = type(model.current_optimizer).__name__
+        self.refused(
+            path,
+            ValueError,
+            f"does not fit the optimizer, {name}: its state of parameter 0 is for the shape "
+            "(32, 1), where the model's is (32, 16)",
+            model=build(optimizer),
+        )
+
+    @pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS])
+    def test_optimizer_state_of_other_shapes_than_the_parameters(
+        self, tmp_path: Path, kind: Any
+    ) -> None:
+        """These optimizers keep it so themselves."""
+        models = [build(lambda parameters: kind(parameters, lr=0.1)) for _ in range(2)]
+        x = torch.ones(2, 16)
+        models[0].current_optimizer.zero_grad()
+        models[0](x).sum().backward()
+        models[0].current_optimizer.step(lambda: models[0](x).sum())
+        load_model(models[1], save_model(models[0], tmp_path, save_optimizer=True), True)
+        torch.save(models[0].current_optimizer.state_dict(), tmp_path / "net_opt.pt")
+        load_model(models[1], tmp_path / "net.pt", True)
+        assert str(models[1].current_optimizer.state_dict()) == str(
+            models[0].current_optimizer.state_dict()
         )
 
     def test_the_architecture(self, tmp_path: Path) -> None:

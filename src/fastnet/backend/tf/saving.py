@@ -39,14 +39,14 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     """
     ending = _NAMED if is_keras3(model) else ".h5"
     with _on_one_worker(stem) as own_stem:
+        if save_optimizer:  # First, since its state may be refused.
+            write_atomically(own_stem + _OPTIMIZERS, partial(_write_optimizers, model))
         with without_optimizer(model):
             write_atomically(f"{own_stem}{ending}", partial(save_weights, model))
             if save_architecture and is_keras3(model):
                 write_atomically(f"{own_stem}.keras", model.save)
             elif save_architecture:
                 model.save(own_stem, include_optimizer=False)
-        if save_optimizer:
-            write_atomically(own_stem + _OPTIMIZERS, partial(_write_optimizers, model))
     return f"{stem}{ending}"
 
 
@@ -97,8 +97,7 @@ def _write_optimizers(model: Any, path: str) -> None:
         optimizers, current = [get_metadata(model, "current_optimizer")], 0
     states = {"optimizers": [optimizer_state(one) for one in optimizers], "current": current}
     blocks: dict[str, Block] = {}
-    content = encode(states, "", blocks, lambda value: None)
-    write_archive(path, content, blocks)
+    write_archive(path, encode(states, "", blocks, lambda value: None), blocks)
 
 
 def _load_optimizers(model: Any, weights_path: str) -> None:

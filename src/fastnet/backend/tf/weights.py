@@ -71,17 +71,11 @@ def _compare_checksum(path: str) -> None:
 
 def _checksum(file: Any) -> int:
     """Return the CRC-32 of the names, dtypes, shapes and values of all arrays of an open file."""
-    import h5py
-
     crc = 0
-
-    def visit(name: str, item: Any) -> None:
-        nonlocal crc
-        if isinstance(item, h5py.Dataset) and not item.dtype.hasobject:
-            crc = zlib.crc32(f"{name} {item.dtype} {item.shape}".encode(), crc)
-            crc = zlib.crc32(item[()].tobytes(), crc)
-
-    file.visititems(visit)
+    for name, array in _arrays_in(file).items():
+        if not array.dtype.hasobject:
+            crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
+            crc = zlib.crc32(array[()].tobytes(), crc)
     return crc
 
 
@@ -89,9 +83,9 @@ def _require_known_arrays(model: Any, path: str) -> None:
     """Raise an error for arrays that the model does not have, which Keras itself would ignore."""
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive, archive.open(INSIDE) as file:
-            names = _arrays_in(file)
+            names = _names_in(file)
     elif path.endswith(".weights.h5"):
-        names = _arrays_in(path)
+        names = _names_in(path)
     else:
         return  # Keras counts the layers in files of this older layout.
     names = [name for name in names if not is_beside(name)]
@@ -101,21 +95,23 @@ def _require_known_arrays(model: Any, path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         own_path = os.path.join(folder, INSIDE)
         model.save_weights(own_path)
-        unknown = sorted(set(names) - set(_arrays_in(own_path)))
+        unknown = sorted(set(names) - set(_names_in(own_path)))
     if unknown:
         raise ValueError(f"it has {unknown[:4]}, which the model does not have")
 
 
-def _arrays_in(file: str | IO[bytes]) -> list[str]:
+def _names_in(path: str | IO[bytes]) -> list[str]:
     """List the paths of the arrays in a file of HDF5."""
     import h5py
 
+    with h5py.File(path, "r") as file:
+        return list(_arrays_in(file))
+
+
+def _arrays_in(file: Any) -> dict[str, Any]:
+    """Return the arrays of an open file of HDF5 by path."""
+    import h5py
+
     names: list[str] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            names.append(name)
-
-    with h5py.File(file, "r") as opened:
-        opened.visititems(visit)
-    return names
+    file.visit(names.append)
+    return {name: file[name] for name in names if isinstance(file[name], h5py.Dataset)}

@@ -14,13 +14,16 @@ from fastnet.backend.torch.parameters import parameters_in
 __all__ = ["load_optimizer_state", "optimizer_state"]
 
 _NUMBERS = (bool, int, float, type(None))
+# Optimizers of torch whose state has other shapes than their parameters.
+_OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
 
 
 def optimizer_state(optimizer: Any) -> dict[str, Any]:
     """Return the `state_dict` of an optimizer, with its class and the state of its scaler."""
-    kind = type(optimizer).__name__
-    dtypes = [str(one.dtype) for one in parameters_in(optimizer)]
-    state = {**optimizer.state_dict(), "optimizer": kind, "dtypes": dtypes}
+    kind, parameters = type(optimizer).__name__, parameters_in(optimizer)
+    dtypes = [str(one.dtype) for one in parameters]
+    shapes = [tuple(one.shape) if one in optimizer.state else None for one in parameters]
+    state = {**optimizer.state_dict(), "optimizer": kind, "dtypes": dtypes, "shapes": shapes}
     for key, values in state["state"].items():
         if isinstance(key, int) and not isinstance(values, dict):
             raise TypeError(
@@ -37,6 +40,7 @@ def load_optimizer_state(optimizer: Any, state: Any, source: str) -> None:
         groups = _fitting_groups(state, optimizer)
         keys = [key for group in groups for key in group["params"]]
         parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
+        _require_shapes(state, parameters, optimizer)
         # State under another key than the index of a parameter is of the optimizer as a whole.
         values = {
             key: _fitting_values(one, parameters[key], optimizer) if isinstance(key, int) else one
@@ -77,6 +81,24 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
 
 
+def _require_shapes(state: Any, parameters: dict[int, torch.Tensor], optimizer: Any) -> None:
+    """Raise an error for state of other shapes, which torch would load and may broadcast."""
+    is_torch = type(optimizer).__module__.startswith("torch.optim.")
+    is_like = is_torch and not isinstance(optimizer, _OTHER_SHAPES)
+    saved = dict(zip(parameters, state.get("shapes", ()), strict=False))
+    for key in state["state"].keys() & parameters.keys():
+        own = tuple(parameters[key].shape)
+        # A file of torch has the shapes of the state only.
+        tensors = [v for v in state["state"][key].values() if isinstance(v, torch.Tensor)]
+        shapes = [saved.get(key, own), *(one.shape for one in tensors if is_like and one.dim())]
+        for shape in shapes:
+            if tuple(shape) != own:
+                raise ValueError(
+                    f"its state of parameter {key} is for the shape {tuple(shape)}, where the "
+                    f"model's is {own}"
+                )
+
+
 def _load_exactly(
     optimizer: Any, values: dict[Any, Any], groups: list[Any], parameters: dict[int, torch.Tensor]
 ) -> None:
@@ -103,11 +125,8 @@ def _fitting_values(
 ) -> dict[str, Any]:
     """Return the state of a parameter, sharded like the parameter."""
     before = optimizer.state.get(parameter, {})
+    shape = parameter.shape or None  # A scalar is not sharded.
     return {
-        name: shard_like(value, parameter if _is_like(value, parameter) else before.get(name))
-        for name, value in values.items()
+        name: shard_like(v, parameter if getattr(v, "shape", ()) == shape else before.get(name))
+        for name, v in values.items()
     }
-
-
-def _is_like(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape

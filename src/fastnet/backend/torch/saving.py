@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -41,10 +40,11 @@ def save_model(
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
     sharded = has_shards(list(model.parameters()))
-    contents: dict[str, Any] = {f"{stem}.pt": full_weights(model)}
-    if save_optimizer:
+    contents: dict[str, Any] = {}
+    if save_optimizer:  # First, since its state may be refused.
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
-    with together(processes, "Saving a model") if sharded else nullcontext():
+    contents[f"{stem}.pt"] = full_weights(model)
+    with together(processes if sharded else None, "Saving a model"):
         if processes.rank() == 0:
             for path, content in contents.items():
                 write_atomically(path, partial(_write, content))
@@ -59,7 +59,7 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
     parallel = engine_of(model) in ("ddp", "fsdp")
     with (
         PreservedState([model]),
-        together(processes, "Loading a model") if parallel else nullcontext(),
+        together(processes if parallel else None, "Loading a model"),
     ):
         weights = read_weights(path)
         if load_optimizer:
