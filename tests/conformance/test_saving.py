@@ -177,7 +177,7 @@ class TestErrors:
         path = self.saved(fw, tmp_path)
         sgd = made(fw, "sgd", seed=1)
         self.refused(fw, path, ValueError, "does not fit the optimizer", "SGD", "Adam", model=sgd)
-        wide = fw.build(make_layers(3, 2), "adam", name="net")
+        wide = fw.build(make_layers(3, 5, 2), "adam", name="net")
         self.refused(fw, path, ValueError, "net", model=wide)
         save_model(trained(fw, wide), tmp_path / "wide", save_optimizer=True)
         (beside,) = (tmp_path / "wide").glob("net_opt*")
