@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from fastnet.network.trace_records import report_if_slow
+from fastnet.network.trace_records import Records, report_if_slow
 
 
 def test_slow_work_is_reported_on_the_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +23,16 @@ def test_slow_work_is_reported_on_the_standard_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sys.stderr", None)
     with report_if_slow("compiling a step"):
         timer.assert_called_once()
+
+
+def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    records = Records("eagerly")
+    context = {"mode": "train", "epoch": 1}
+    records.add(context, "first step", 0.5, 1.0)
+    records.summarize()
+    assert capsys.readouterr().err == ""
+    records.add(context, "a batch is of another size", 1.0, 20.0)
+    for _ in range(2):
+        records.summarize()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fastnet: compiled 2 programs in 22 s, 0 fallbacks")

@@ -49,6 +49,7 @@ class Records:
         self.kept: deque[TraceRecord] = deque(maxlen=256)
         self._instead = instead
         self._warned: set[str] = set()
+        self._is_summarized = False
 
     def add(
         self,
@@ -71,6 +72,20 @@ class Records:
                 f"compiled program: {fallback}. network.traces lists all such reasons. Enter the "
                 "network with eager=True, or make it without `compile`, to avoid this warning."
             )
+
+    def summarize(self) -> None:
+        """Print once what was compiled, to the standard error, if it took over two seconds."""
+        seconds = sum(one.seconds + one.compile_seconds for one in self.kept)
+        if self._is_summarized or seconds < 2.0 or sys.stderr is None or not is_main():
+            return
+        self._is_summarized = True
+        fallbacks = sum(one.fallback is not None for one in self.kept)
+        programs = sum(one.compile_seconds > 0 and not one.fallback for one in self.kept)
+        print(
+            f"fastnet: compiled {programs} programs in {seconds:.0f} s, {fallbacks} fallbacks; see "
+            "network.traces",
+            file=sys.stderr,
+        )
 
 
 @contextmanager

@@ -84,6 +84,8 @@ class TorchRunner(Runner):
 
     def close(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
+        if self._compiled is not None:
+            self._compiled.records.summarize()
         if self._is_spread:
             for model in self.context.plan.models:
                 reshard(model)
