@@ -543,7 +543,9 @@ class TestFailing:
                 use(tmp_path / "run.ckpt", network)
 
     @pytest.mark.parametrize("name", ["values", "stateful"])
-    @pytest.mark.parametrize("given", [3, "ab", ["a"], Counter()], ids=repr)
+    @pytest.mark.parametrize(
+        "given", [3, "ab", ["a"], Counter()], ids=["int", "str", "list", "Counter"]
+    )
     def test_no_dict(self, tmp_path: Path, run: Run, name: str, given: Any) -> None:
         with pytest.raises(ValueError, match=f"save_checkpoint's {name} is a dict"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, **{name: given})

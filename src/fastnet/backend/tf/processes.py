@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.joining import TensorKind
+from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.tf._keras_internals import shared_seeds
 from fastnet.errors import shorten
 from fastnet.util.launchers import TF_TASKS, tf_workers
@@ -20,6 +20,7 @@ __all__ = [
     "describe_parallelism",
     "exchange",
     "is_of_several_workers",
+    "join_results",
     "note_failure",
     "note_model",
     "rank",

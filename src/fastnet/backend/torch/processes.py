@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastnet.backend.joining import TensorKind
+from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.torch.wrappers import engine_of, groups_of, has_group, wrapper_of
 from fastnet.backend.torch.wrappers import process_count as world_size
 from fastnet.errors import add_note
@@ -22,6 +22,7 @@ __all__ = [
     "collect",
     "describe_parallelism",
     "exchange",
+    "join_results",
     "note_failure",
     "rank",
     "seed",

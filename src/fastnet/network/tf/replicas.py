@@ -18,8 +18,8 @@ from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.backend.tf.quiet import quiet
-from fastnet.distributed import require_same_plans
 from fastnet.network.context import NetworkContext
+from fastnet.network.same_plans import require_same_plans
 from fastnet.types import Model, RunStep
 from fastnet.util.launchers import tf_workers
 

@@ -11,9 +11,9 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch import processes
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.wrappers import engine_of, groups_of
-from fastnet.distributed import models_of, require_same_plans
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.same_plans import models_of, require_same_plans
 from fastnet.op.op import takes_gradients, with_inner_ops
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model

@@ -1,0 +1,69 @@
+"""Comparison of what the ranks of a distributed program will run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
+
+from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.distributed import compares_ranks
+from fastnet.errors import describe_op, shorten
+from fastnet.op.op import with_inner_ops
+
+__all__ = ["models_of", "require_same_plans"]
+
+
+def require_same_plans(
+    part: Any, context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+) -> None:
+    """Raise a ValueError on every process if what a context will run differs.
+
+    Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
+    a model, with names.
+    """
+    lines = list(_describe(context, models, trainable_in))
+    if (
+        not compares_ranks()
+        or len(set(part.exchange(sha256("\n".join(lines).encode()).digest()))) == 1
+    ):
+        return
+    first, *others = part.exchange(lines)
+    for other, theirs in enumerate(others, 1):
+        for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
+            if mine != its:
+                raise ValueError(
+                    f"The ranks would train by different ops: rank 0 has {mine}, but rank {other} "
+                    f"has {its}. Make the network by the same code on each rank, and enter it "
+                    "alike; fastnet.distributed.init(compare_ranks=False) turns this check off."
+                )
+
+
+def _describe(
+    context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+) -> Iterator[str]:
+    """Describe what the ranks must have in common, one line each."""
+    plan, state = context.plan, context.state
+    yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
+    for index, op in enumerate(plan.ops):
+        for inner in with_inner_ops([op]):
+            settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
+            names = sorted(map(name_of, models_of(inner)))
+            yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
+    for slicer in plan.slicers:
+        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
+        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
+    for model in sorted(models, key=name_of):
+        for name, one in trainable_in(model):
+            kind = f"{tuple(one.shape)}, {one.dtype}"
+            yield f"trained weight {name} of model '{name_of(model)}', {kind}"
+        optimizer = get_metadata(model, "current_optimizer")
+        for group in getattr(optimizer, "param_groups", [{}]):
+            rate = shorten(float(group["lr"])) if "lr" in group else None
+            yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
+
+
+def models_of(op: Any) -> Iterable[Any]:
+    """Return the models of an op."""
+    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
