@@ -105,16 +105,8 @@ class TestLoading:
         assert same_weights(model, saved)
 
 
-def narrow() -> Any:
-    return keras.Sequential([layers.Input((6,)), layers.Dense(5), layers.Dense(4)])
-
-
-def long() -> Any:
-    return keras.Sequential([layers.Input((6,)), layers.Dense(5), layers.Dense(3), layers.Dense(2)])
-
-
-def short() -> Any:
-    return keras.Sequential([layers.Input((6,)), layers.Dense(5)])
+def dense(*sizes: int) -> Any:
+    return keras.Sequential([layers.Input((6,)), *map(layers.Dense, sizes)])
 
 
 class TestErrors:
@@ -129,22 +121,10 @@ class TestErrors:
         assert model.built == bool(before)
         assert not before or same_weights(model, before)
 
-    def broken(self, path: str) -> str:
-        """Expect an error that names the file, and return its text."""
-        model = mlp()
-        before = weights(model)
-        with pytest.raises(ValueError, match="is damaged, or of another model") as caught:
-            load_model(model, path)
-        assert path in str(caught.value)
-        assert same_weights(model, before)
-        return str(caught.value)
-
     @pytest.mark.parametrize("name", ["w", "w.pt", "w.ckpt", "w.npz", "w.H5"])
     def test_ending(self, tmp_path: Path, name: str) -> None:
         path = shutil.copy(save(mlp(), tmp_path, ".weights.h5"), tmp_path / name)
-        self.refused(
-            path, f"The weights file '{path}' ends with none of ['.h5', '.hdf5', '.keras']"
-        )
+        self.refused(path, f"'{path}' ends with none of ['.h5', '.hdf5', '.keras']")
 
     @pytest.mark.parametrize("ending", ENDINGS)
     @pytest.mark.parametrize(
@@ -156,31 +136,23 @@ class TestErrors:
         self.refused(path, f"cannot be loaded: {name} has no variables before it knows", make())
 
     @pytest.mark.parametrize("ending", ENDINGS)
-    def test_of_a_model_of_other_shapes(self, tmp_path: Path, ending: str) -> None:
-        """The first layer fits, and would have been filled already."""
-        said = self.broken(save(narrow(), tmp_path, ending))
-        assert "(5, 4)" in said or "shape" in said.lower()
-
-    @pytest.mark.parametrize("ending", ENDINGS)
-    def test_of_a_model_of_fewer_layers(self, tmp_path: Path, ending: str) -> None:
-        self.broken(save(short(), tmp_path, ending))
-
-    @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
-    def test_of_a_model_of_more_layers(self, tmp_path: Path, ending: str) -> None:
-        """Keras itself would fill the layers there are, and say nothing."""
-        told = self.broken(save(long(), tmp_path, ending))
-        assert "it has ['layers/dense_2/vars/0', 'layers/dense_2/vars/1']" in told
-
-    def test_of_a_model_of_more_layers_in_an_old_file(self, tmp_path: Path) -> None:
-        said = self.broken(save(long(), tmp_path, ".h5"))
-        assert "Layer count mismatch" in said
+    @pytest.mark.parametrize("sizes", [(5, 4), (5,), (5, 3, 2)])
+    def test_of_another_model(self, tmp_path: Path, ending: str, sizes: tuple[int, ...]) -> None:
+        """The first layer fits; Keras fills what a longer model shares, and says nothing."""
+        path = save(dense(*sizes), tmp_path, ending)
+        self.refused(path, f"The weights file '{path}' is damaged, or of another model")
+        if sizes == (5, 4):
+            self.refused(path, "shape")
+        elif sizes == (5, 3, 2):
+            more = "it has ['layers/dense_2/vars/0', 'layers/dense_2/vars/1']"
+            self.refused(path, "Layer count mismatch" if ending == ".h5" else more)
 
     @pytest.mark.parametrize("ending", ENDINGS)
     @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
     def test_cut_short(self, tmp_path: Path, ending: str, part: float) -> None:
         path = save(mlp(), tmp_path, ending)
         os.truncate(path, int(os.path.getsize(path) * part))
-        self.broken(path)
+        self.refused(path, f"The weights file '{path}' is damaged, or of another model")
 
 
 class MetricHead(layers.Dense):
@@ -237,9 +209,8 @@ class TestNothingIsExecuted:
         hostile = make(
             layers.Lambda(lambda y: (open(__import__("os").environ["MARKER"], "w").close(), y)[1])
         )
-        path = save(hostile, tmp_path, ending) if KERAS_3 else str(tmp_path / f"saved{ending}")
-        if not KERAS_3:
-            hostile.save(path)
+        path = str(tmp_path / f"saved{ending}")
+        hostile.save(path)
         os.remove(marker)
         # Keras itself does run it.
         keras.models.load_model(path, safe_mode=False)

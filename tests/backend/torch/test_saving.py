@@ -50,12 +50,11 @@ def same_memory(one: Any, two: Any) -> bool:
     )
 
 
-class TestFiles:
-    def test_are_those_of_torch(self, tmp_path: Path) -> None:
-        model, path = saved(tmp_path)
-        assert same_weights(model, torch.load(path, weights_only=True))
-        state = torch.load(tmp_path / "net_opt.pt", weights_only=True)
-        assert same_memory(state["state"], memory(model))
+def test_files_are_those_of_torch(tmp_path: Path) -> None:
+    model, path = saved(tmp_path)
+    assert same_weights(model, torch.load(path, weights_only=True))
+    state = torch.load(tmp_path / "net_opt.pt", weights_only=True)
+    assert same_memory(state["state"], memory(model))
 
 
 class Hostile:
@@ -69,19 +68,12 @@ class Hostile:
 class TestErrors:
     """A load that fails leaves the model and its optimizer as they were."""
 
-    def refused(
-        self,
-        path: str,
-        kind: type[Exception],
-        *parts: str,
-        model: Any = None,
-        optimizer: bool = True,
-    ) -> None:
+    def refused(self, path: str, *parts: str, model: Any = None) -> None:
         """Expect an error whose text has all parts."""
         model = build() if model is None else model
         before, state = weights(model), memory(model)
-        with pytest.raises(kind) as caught:
-            load_model(model, path, load_optimizer=optimizer)
+        with pytest.raises(ValueError, match="file") as caught:
+            load_model(model, path, load_optimizer=True)
         assert all(part in str(caught.value) for part in parts)
         assert same_weights(model, before)
         assert same_memory(memory(model), state)
@@ -91,7 +83,7 @@ class TestErrors:
         marker = tmp_path / "marker"
         _, path = saved(tmp_path)
         torch.save({"state": Hostile(marker), "param_groups": []}, tmp_path / name)
-        self.refused(path, ValueError, str(tmp_path / name), "would have to be executed")
+        self.refused(path, str(tmp_path / name), "would have to be executed")
         assert not marker.exists()
 
     @pytest.mark.parametrize("name", ["net.pt", "net_opt.pt"])
@@ -118,9 +110,7 @@ class TestErrors:
         """A `state_dict` of torch does not name its class, but the settings differ."""
         _, path = saved(tmp_path)
         torch.save(build("adam").current_optimizer.state_dict(), tmp_path / "net_opt.pt")
-        self.refused(
-            path, ValueError, "its settings are", "'amsgrad'", "'momentum'", model=build("sgd")
-        )
+        self.refused(path, "its settings are", "'amsgrad'", "'momentum'", model=build("sgd"))
 
     @pytest.mark.parametrize("of_torch", [False, True])
     @pytest.mark.parametrize("optimizer", ["adam", "adamax", "adadelta"])
@@ -135,36 +125,30 @@ class TestErrors:
         for parameter in other.parameters():
             parameter.grad = torch.ones_like(parameter)
         other.current_optimizer.step()
+        save_model(other, tmp_path, "other", save_optimizer=True)
+        os.replace(tmp_path / "other_opt.pt", tmp_path / "net_opt.pt")
         if of_torch:
             torch.save(other.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
-        else:
-            save_model(other, tmp_path, "other", save_optimizer=True)
-            os.replace(tmp_path / "other_opt.pt", tmp_path / "net_opt.pt")
+        text = "its state of parameter 0 is for the shape (32, 1), where the model's is (32, 16)"
         name = type(model.current_optimizer).__name__
-        self.refused(
-            path,
-            ValueError,
-            f"does not fit the optimizer, {name}: its state of parameter 0 is for the shape "
-            "(32, 1), where the model's is (32, 16)",
-            model=build(optimizer),
-        )
+        self.refused(path, f"the optimizer, {name}: {text}", model=build(optimizer))
 
     @pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS])
     def test_optimizer_state_of_other_shapes_than_the_parameters(
         self, tmp_path: Path, kind: Any
     ) -> None:
         """These optimizers keep it so themselves."""
-        models = [build(lambda parameters: kind(parameters, lr=0.1)) for _ in range(2)]
-        x = torch.ones(2, 16)
-        models[0].current_optimizer.zero_grad()
-        models[0](x).sum().backward()
-        models[0].current_optimizer.step(lambda: models[0](x).sum())
-        load_model(models[1], save_model(models[0], tmp_path, save_optimizer=True), True)
-        torch.save(models[0].current_optimizer.state_dict(), tmp_path / "net_opt.pt")
-        load_model(models[1], tmp_path / "net.pt", True)
-        assert str(models[1].current_optimizer.state_dict()) == str(
-            models[0].current_optimizer.state_dict()
+        model, other = (build(lambda parameters: kind(parameters, lr=0.1)) for _ in range(2))
+        model(torch.ones(2, 16)).sum().backward()
+        model.current_optimizer.step(lambda: model(torch.ones(2, 16)).sum())
+        path, state = (
+            save_model(model, tmp_path, save_optimizer=True),
+            model.current_optimizer.state,
         )
+        load_model(other, path, load_optimizer=True)
+        torch.save(model.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
+        load_model(other, path, load_optimizer=True)
+        assert str([*other.current_optimizer.state.values()]) == str([*state.values()])
 
     def test_the_architecture(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="architecture of model 'net' cannot be saved"):
@@ -172,22 +156,17 @@ class TestErrors:
         assert os.listdir(tmp_path) == []
 
 
-def scaled(scale: float) -> Any:
-    model = build()
-    model.current_optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    return model
-
-
-class TestScalers:
-    def test_go_with_their_optimizers(self, tmp_path: Path) -> None:
-        model, other = scaled(512.0), scaled(2.0)
-        scaler = model.current_optimizer.scaler
-        # an overflow halves it
-        model[0].weight.grad = torch.full_like(model[0].weight, float("inf"))
-        scaler.scale(torch.ones(()))
-        scaler.unscale_(model.current_optimizer)
-        scaler.step(model.current_optimizer)
-        scaler.update()
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        assert other.current_optimizer.scaler.state_dict() == scaler.state_dict()
-        assert other.current_optimizer.scaler.scale(torch.ones(())).item() == 256
+def test_scalers_go_with_their_optimizers(tmp_path: Path) -> None:
+    model, other = build(), build()
+    for one, scale in ((model, 512.0), (other, 2.0)):
+        one.current_optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler = model.current_optimizer.scaler
+    # An overflow halves the scale.
+    model[0].weight.grad = torch.full_like(model[0].weight, float("inf"))
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(model.current_optimizer)
+    scaler.step(model.current_optimizer)
+    scaler.update()
+    load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+    assert other.current_optimizer.scaler.state_dict() == scaler.state_dict()
+    assert other.current_optimizer.scaler.scale(torch.ones(())).item() == 256

@@ -339,16 +339,26 @@ UNFIT = {
 
 
 class Counter:
-    """Remembers a number."""
+    """Remembers a number, or raises an error when it is loaded."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
+    error: BaseException | None = None
 
     def state_dict(self) -> dict[str, int]:
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        if self.error is not None:
+            raise self.error
         self.count = state["count"]
+
+
+class Refusing(Counter):
+    error = KeyError("mine")
+
+
+class Interrupting(Counter):
+    error = KeyboardInterrupt()
 
 
 @pytest.mark.parametrize(
@@ -364,11 +374,6 @@ def test_other_objects_than_were_saved(tmp_path: Path, saved: Any, given: Any) -
     for owner, names in (("file", saved), ("program", given)):
         listed = [f"stateful/{name} (Counter)" for name in names] or "none"
         assert f"states that only the {owner} has: {listed}" in str(caught.value)
-
-
-class Refusing(Counter):
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        raise KeyError("mine")
 
 
 class Plain(torch.optim.Optimizer):
@@ -542,14 +547,6 @@ class TestFailing:
             with pytest.raises(ValueError, match=f"{use.__name__} takes a Network, not "):
                 use(tmp_path / "run.ckpt", network)
 
-    @pytest.mark.parametrize("name", ["values", "stateful"])
-    @pytest.mark.parametrize(
-        "given", [3, "ab", ["a"], Counter()], ids=["int", "str", "list", "Counter"]
-    )
-    def test_no_dict(self, tmp_path: Path, run: Run, name: str, given: Any) -> None:
-        with pytest.raises(ValueError, match=f"save_checkpoint's {name} is a dict"):
-            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, **{name: given})
-
     def test_a_file_that_may_not_be_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
     ) -> None:
@@ -566,10 +563,6 @@ class TestFailing:
                 load(path)
 
     def test_an_interrupt(self, tmp_path: Path, run: Run) -> None:
-        class Interrupting(Counter):
-            def load_state_dict(self, state: dict[str, int]) -> None:
-                raise KeyboardInterrupt
-
         other = Run(0)
         other.go(0, 13)
         other.stateful["last"] = run.stateful["last"] = Interrupting()
@@ -579,36 +572,50 @@ class TestFailing:
             run.load(path)
         assert same(run.everything(), before)
 
-    @pytest.mark.parametrize("settings", [{"epoch": -1}, {"step": 1.5}, {"step": "3"}])
-    def test_no_epoch(self, tmp_path: Path, run: Run, settings: Any) -> None:
-        ((name, count),) = settings.items()
-        with pytest.raises(ValueError, match=f"{name} is an int of at least 0, not {count!r}"):
-            run.save(tmp_path / "run.ckpt", **settings)
-
-    def test_what_cannot_be_saved(self, tmp_path: Path, run: Run) -> None:
-        with pytest.raises(TypeError, match="'values/a' is of the type object"):
-            run.save(tmp_path / "run.ckpt", values={"a": object()})
-        generator = torch.Generator().manual_seed(7)
-        with pytest.raises(ValueError, match=r"Generator as stateful/g, .* get_state\(\), into"):
-            fastnet.save_checkpoint(tmp_path / "g", run.network, stateful={"g": generator})
-        with pytest.raises(ValueError, match="the class StepLR as stateful/c"):
-            fastnet.save_checkpoint(
-                tmp_path / "a", run.network, stateful={"c": torch.optim.lr_scheduler.StepLR}
-            )
-        with pytest.raises(ValueError, match=r"int as stateful/a, .* Put plain values"):
-            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, stateful={"a": 3})
+    @pytest.mark.parametrize(
+        ("name", "given", "text"),
+        [
+            ("epoch", -1, "epoch is an int of at least 0, not -1"),
+            ("step", 1.5, "step is an int of at least 0, not 1.5"),
+            ("step", "3", "step is an int of at least 0, not '3'"),
+            ("values", 3, "save_checkpoint's values is a dict"),
+            ("values", ["a"], "save_checkpoint's values is a dict"),
+            ("values", {"a": object()}, "'values/a' is of the type object"),
+            ("stateful", "ab", "save_checkpoint's stateful is a dict"),
+            ("stateful", Counter(), "save_checkpoint's stateful is a dict"),
+            (
+                "stateful",
+                {"g": torch.Generator()},
+                r"Generator as stateful/g, .* get_state\(\), in",
+            ),
+            ("stateful", {"c": Counter}, "the class Counter as stateful/c"),
+            ("stateful", {"a": 3}, "int as stateful/a, .* Put plain values"),
+        ],
+    )
+    def test_what_cannot_be_saved(
+        self, tmp_path: Path, run: Run, name: str, given: Any, text: str
+    ) -> None:
+        kind = TypeError if "of the type" in text else ValueError
+        with pytest.raises(kind, match=text):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, **{name: given})
         assert os.listdir(tmp_path) == []
 
 
 class TestWriting:
     """The file is the old one or the new one, wherever writing ends."""
 
-    def in_a_child(self, act: Callable[[], None]) -> int:
+    def in_a_child(self, save: Callable[[], object], most: int, beyond: Any) -> int:
+        """Save in a child that may write `most` bytes; return its status."""
         child = os.fork()
         if child:
             return os.waitpid(child, 0)[1]
         try:
-            act()
+            signal.signal(signal.SIGXFSZ, beyond)  # By default it kills the child.
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            save()
+        except OSError as error:
+            os._exit(error.errno)
         finally:
             os._exit(3)
 
@@ -619,16 +626,8 @@ class TestWriting:
         save_model(run.model, tmp_path)
         old = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
 
-        def write(save: Any) -> None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
-            try:
-                save()
-            except OSError as error:
-                os._exit(error.errno)
-
         for save in (lambda: run.save(path), lambda: save_model(run.model, tmp_path)):
-            status = self.in_a_child(lambda save=save: write(save))
+            status = self.in_a_child(save, 900, signal.SIG_IGN)
             assert os.waitstatus_to_exitcode(status) == errno.EFBIG
         assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == old
 
@@ -638,16 +637,9 @@ class TestWriting:
         old = Path(path).read_bytes()
         run.go(0, 2)
 
-        def write(most: int) -> None:
-            # The kernel kills a process that writes beyond the limit.
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            run.save(path, step=2)
-
         places = [*range(10), *range(10, len(old), len(old) // 30)]
         for most in places:
-            status = self.in_a_child(lambda most=most: write(most))
+            status = self.in_a_child(lambda: run.save(path, step=2), most, signal.SIG_DFL)
             assert os.WTERMSIG(status) == signal.SIGXFSZ
             assert Path(path).read_bytes() == old
         assert Run(1).load(path).step == 1
@@ -668,37 +660,21 @@ class TestWriting:
 def test_states_of_what_stands_around(tmp_path: Path) -> None:
     """Postprocessing ops and schedulers count too."""
 
-    class Seen(NumpyOp):
-        def __init__(self) -> None:
-            super().__init__(inputs="y", outputs="y")
-            self.count = 0
-
+    class Seen(Counter, NumpyOp):
         def forward(self, data: Any, state: Any) -> Any:
             self.count += 1
             return data
 
-        def state_dict(self) -> Any:
-            return {"count": self.count}
-
-        def load_state_dict(self, state: Any) -> None:
-            self.count = state["count"]
-
-    class Turns(EpochScheduler[Any]):
-        turn = 0
-
-        def state_dict(self) -> Any:
-            return {"turn": self.turn}
-
-        def load_state_dict(self, state: Any) -> None:
-            self.turn = state["turn"]
+    class Turns(Counter, EpochScheduler[Any]):
+        pass
 
     def make() -> Any:
         model = fastnet.build(lambda: nn.Linear(2, 1), Turns({1: "sgd"}), model_name="line")
-        seen = Seen()
+        seen = Seen("y", "y")
         return fastnet.Network([ModelOp(model, "x", "y")], pops=[seen]), model, seen
 
     network, model, seen = make()
-    model.optimizer.turn = 5
+    model.optimizer.count = 5
     with network(mode="infer", epoch=1):
         network.run_step({"x": torch.ones(3, 2)})
     count = seen.count
@@ -706,7 +682,7 @@ def test_states_of_what_stands_around(tmp_path: Path) -> None:
     other, other_model, other_seen = make()
     fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), other)
     assert other_seen.count == count
-    assert other_model.optimizer.turn == 5
+    assert other_model.optimizer.count == 5
 
 
 def test_lazily_conjugated_values(tmp_path: Path) -> None:

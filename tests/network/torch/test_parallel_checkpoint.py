@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -21,6 +22,7 @@ from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
+from tests.network.torch.test_checkpoint import adam, momentum, rise, same, seed_all
 from tests.ranks import ranks
 
 pytestmark = pytest.mark.slow
@@ -38,14 +40,6 @@ def with_buffers() -> Any:
     return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
 
 
-def adam(parameters: Any) -> Any:
-    return torch.optim.Adam(parameters, 0.05, amsgrad=True)
-
-
-def momentum(parameters: Any) -> Any:
-    return torch.optim.SGD(parameters, 0.02, momentum=0.9)
-
-
 class Noise(TensorOp):
     """Adds random numbers of three libraries, and counts."""
 
@@ -55,7 +49,7 @@ class Noise(TensorOp):
 
     def forward(self, data: Any, state: Any) -> Any:
         self.steps += 1
-        return data + random.random() + np.random.random_sample() + float(torch.rand(()))
+        return data + rise()
 
     def state_dict(self) -> Any:
         return {"steps": self.steps, "rank": distributed.rank()}
@@ -66,12 +60,6 @@ class Noise(TensorOp):
 
 def rank_count() -> tuple[int, int]:
     return distributed.rank(), distributed.world_size()
-
-
-def seed_all(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def batch(step: int, rank: int = 0, count: int = 1) -> dict[str, Any]:
@@ -96,14 +84,8 @@ class Run:
         self.noise = Noise() if noisy else None
         merge = 1 if parallel is None and self.place[1] > 1 else MERGED
         self.update = UpdateOp(self.model, "loss", merge_grad=merge)
-        self.network = fastnet.Network(
-            [
-                self.noise,
-                ModelOp(self.model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                self.update,
-            ]
-        )
+        ops = [ModelOp(self.model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), self.update]
+        self.network = fastnet.Network([self.noise, *ops])
         # each rank draws its own
         seed_all(100 * seed + self.place[0])
 
@@ -136,16 +118,6 @@ def memories(model: Any, optimizer: Any) -> list[dict[str, Any]]:
 
 def full(value: Any) -> Any:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
 
 
 def assert_close(one: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -200,7 +172,8 @@ class TestGoingOn:
         path = str(tmp_path / "run.ckpt")
         saved = ranks(2)(save_and_draw, path)
         assert saved[0] != saved[1]
-        assert ranks(3)(load_and_draw, path) == [*saved, by_seed(77)]
+        seed_all(77)
+        assert ranks(3)(load_and_draw, path) == [*saved, drawn()]
         assert load_and_draw(path) == saved[0]
 
 
@@ -224,55 +197,46 @@ class TestFailures:
             assert second["as_before"]
 
 
-# --------------------------------------------------------------------------- models
-
-
 class TestModels:
     @pytest.mark.parametrize("parallel", ENGINES)
     def test_saved_once_and_loaded_by_any_number(self, tmp_path: Path, parallel: Any) -> None:
-        done = ranks(2)(train_and_save, str(tmp_path), parallel)
+        trained, memory = ranks(2)(train_and_save, str(tmp_path), parallel)[0]
         assert sorted(os.listdir(tmp_path)) == ["net.pt", "net_opt.pt"]
         # files are torch's own, of whole tensors by their plain names
         weights = torch.load(tmp_path / "net.pt")
-        assert same(dict(weights), done[0]["weights"])
+        assert same(dict(weights), trained)
         assert weights._metadata[""] == {"version": 1}
         plain = with_buffers()
         plain.load_state_dict(weights)
         optimizer = adam(plain.parameters())
         optimizer.load_state_dict(torch.load(tmp_path / "net_opt.pt"))
-        assert same(memories(plain, optimizer), done[0]["optimizer"])
+        assert same(memories(plain, optimizer), memory)
         # The next step equals that of a hand-written loop.
         loss = ((plain(batch(7)["x"]) - batch(7)["t"]) ** 2).mean()
         loss.backward()
         optimizer.step()
         built = load_and_step(str(tmp_path), None)
         assert same(built["weights"], dict(weights))
-        assert same(built["optimizer"], done[0]["optimizer"])
+        assert same(built["optimizer"], memory)
         assert same(built["after"], dict(plain.state_dict()))
         for engine in ("ddp", "fsdp"):
             for one in ranks(3)(load_and_step, str(tmp_path), engine):
                 assert same(one["weights"], dict(weights))
-                assert same(one["optimizer"], done[0]["optimizer"])
+                assert same(one["optimizer"], memory)
 
     def test_one_process_may_save_what_is_not_sharded(self, tmp_path: Path) -> None:
         """Many a program lets the first process save, which must not wait for the others."""
         assert ranks(2)(save_alone, str(tmp_path)) == [["net.pt"], None]
 
 
-class TestTwoModels:
-    """One optimizer, and one clipping norm, over an encoder and a decoder."""
-
-    @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-    def test_train_save_and_load(self, tmp_path: Path, parallel: str) -> None:
-        path = str(tmp_path / "run.ckpt")
-        expected = hand_written_pair(6)
-        for one in ranks(2)(train_pair, path, parallel):
-            assert same(one["resumed"], one["weights"])
-            assert_close(one["weights"], expected)
-        assert_close(load_pair(path, None), expected)
-
-
-# --------------------------------------------------------------------------- what ranks run
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_one_optimizer_and_clipping_norm_over_two_models(tmp_path: Path, parallel: str) -> None:
+    path = str(tmp_path / "run.ckpt")
+    expected = hand_written_pair(6)
+    for one in ranks(2)(train_pair, path, parallel):
+        assert same(one["resumed"], one["weights"])
+        assert_close(one["weights"], expected)
+    assert_close(load_pair(path, None), expected)
 
 
 def stopped_and_gone_on(path: str, parallel: Any, before: int) -> dict[str, Any]:
@@ -324,11 +288,6 @@ def drawn() -> tuple[float, float, float]:
     return random.random(), np.random.random_sample(), float(torch.rand(()))
 
 
-def by_seed(seed: int) -> tuple[float, float, float]:
-    seed_all(seed)
-    return drawn()
-
-
 def save_and_draw(path: str) -> Any:
     run = Run("ddp", 0)
     fastnet.save_checkpoint(path, run.network)
@@ -356,19 +315,11 @@ def load_where_it_lacks(folder: str) -> dict[str, Any]:
     run.go(0, 4)
     own = os.path.join(folder, str(run.place[0]))
     os.mkdir(own)
-    before = os.getcwd()
-    os.chdir(own)
-    try:
-        return load_from_here(run)
-    finally:
-        os.chdir(before)
-
-
-def load_from_here(run: Run) -> dict[str, Any]:
-    fastnet.save_checkpoint("run.ckpt", run.network)
-    run.go(4, 7)
-    before = run.weights(), run.optimizers()
-    error = error_of(fastnet.load_checkpoint, "run.ckpt", run.network)
+    with contextlib.chdir(own):
+        fastnet.save_checkpoint("run.ckpt", run.network)
+        run.go(4, 7)
+        before = run.weights(), run.optimizers()
+        error = error_of(fastnet.load_checkpoint, "run.ckpt", run.network)
     as_before = same((run.weights(), run.optimizers()), before)
     return {"error": error, "as_before": as_before, "usable": len(run.go(7, STEPS)) == STEPS - 7}
 
@@ -398,17 +349,14 @@ def trained(model: Any) -> Any:
     )
 
 
-def train_and_save(folder: str, parallel: Any) -> dict[str, Any]:
+def train_and_save(folder: str, parallel: Any) -> Any:
     model, network = built(parallel)
     with network(mode="train", epoch=1):
         for step in range(2):
             network.run_step(batch(step, *rank_count()))
     path = save_model(model, folder, save_optimizer=True)
     assert path == f"{folder}/net.pt"
-    return {
-        "weights": whole_weights(model),
-        "optimizer": memories(model, model.current_optimizer),
-    }
+    return whole_weights(model), memories(model, model.current_optimizer)
 
 
 def load_and_step(folder: str, parallel: Any) -> dict[str, Any]:
@@ -446,14 +394,9 @@ class Pair:
             model_name="decoder",
             parallel=parallel,
         )
-        self.network = fastnet.Network(
-            [
-                ModelOp(self.encoder, "x", "z"),
-                ModelOp(self.decoder, "z", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(self.decoder, "loss", clip_norm=0.1),
-            ]
-        )
+        models = ModelOp(self.encoder, "x", "z"), ModelOp(self.decoder, "z", "y")
+        update = UpdateOp(self.decoder, "loss", clip_norm=0.1)
+        self.network = fastnet.Network([*models, MeanSquaredError(("y", "t"), "loss"), update])
 
     def go(self, first: int, last: int) -> None:
         with self.network(mode="train", epoch=1):
@@ -488,10 +431,7 @@ def train_pair(path: str, parallel: str) -> dict[str, Any]:
     first.go(0, 3)
     fastnet.save_checkpoint(path, first.network)
     first.go(3, 6)
-    second = Pair(parallel, 1)
-    fastnet.load_checkpoint(path, second.network)
-    second.go(3, 6)
-    return {"weights": first.weights(), "resumed": second.weights()}
+    return {"weights": first.weights(), "resumed": load_pair(path, parallel)}
 
 
 def load_pair(path: str, parallel: Any) -> dict[str, Any]:
