@@ -24,7 +24,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastnet._guards import Entries
 from fastnet.guards import Snapshot
 from tests.leaks import left_behind
 from tests.reference import guards as reference
@@ -786,55 +785,3 @@ def test_random_graphs_and_changes(data: st.DataObject) -> None:
         assert (path is None) == compiled.is_unchanged()
         if path is not None:
             assert path.startswith("root ")
-
-
-class TestEntries:
-    @pytest.mark.parametrize(
-        ("change", "is_same"),
-        [
-            (lambda flags, table: None, True),
-            (lambda flags, table: flags.update(other=2), True),
-            (lambda flags, table: flags.update(on=1), False),  # equal, but another object
-            (lambda flags, table: flags.pop("on"), False),
-            (lambda flags, table: table.update(a=[]), False),
-            (lambda flags, table: table.update(c=None), False),
-            (lambda flags, table: table.pop("b"), False),
-            (lambda flags, table: table.update(x=table.pop("b")), False),
-            (lambda flags, table: table.update(b=table.pop("b")), True),
-            (lambda flags, table: table.clear(), False),
-        ],
-    )
-    @pytest.mark.parametrize("kind", [dict, OrderedDict, Table])
-    def test_changes(
-        self, kind: Callable[..., Any], change: Callable[[Any, Any], Any], is_same: bool
-    ) -> None:
-        flags, table, empty = kind({"on": True, "other": 1}), kind({"a": [], "b": None}), kind()
-        entries = Entries([(flags, "on")], [table, empty])
-        assert entries.are_unchanged()
-        change(flags, table)
-        assert entries.are_unchanged() is is_same
-
-    def test_an_addition_to_an_empty_table(self) -> None:
-        table: dict[str, Any] = {}
-        entries = Entries([], [table])
-        table["a"] = None
-        assert not entries.are_unchanged()
-
-    def test_bad_arguments(self) -> None:
-        with pytest.raises(KeyError, match="off"):
-            Entries([({}, "off")], [])
-        wrong: Any = []
-        with pytest.raises(TypeError):
-            Entries([], [wrong])
-        with pytest.raises(TypeError):
-            Entries([(wrong, "off")], [])
-
-    def test_keeps_the_values_alive(self) -> None:
-        flags: dict[str, Any] = {"on": Plain()}
-        value = weakref.ref(flags["on"])
-        entries = Entries([(flags, "on")], [{"a": flags["on"]}])
-        del flags["on"]
-        assert value() is not None
-        assert not entries.are_unchanged()
-        del entries
-        assert value() is None

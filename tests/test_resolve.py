@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
+from collections import OrderedDict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fastnet._resolve import same_entries
 from tests.kernel.ops import Delete, Op, Slicer, resolve, specs_of
 from tests.reference import Kernel
 
@@ -272,6 +275,54 @@ class TestSameItems:
         assert not kernel.same_items([x], (y,))  # equal, but another object
         assert not kernel.same_items([x], (x, y))
         assert not kernel.same_items([x, y], (x,))
+
+
+class Table(dict[Any, Any]):
+    """A dict of a class of its own."""
+
+
+class TestSameEntries:
+    @pytest.mark.parametrize(
+        ("change", "is_same"),
+        [
+            (lambda flags, table: None, True),
+            (lambda flags, table: flags.update(other=2), True),
+            (lambda flags, table: flags.update(on=1), False),  # equal, but another object
+            (lambda flags, table: flags.pop("on"), False),
+            (lambda flags, table: table.update(a=[]), False),
+            (lambda flags, table: table.update(c=None), False),
+            (lambda flags, table: table.pop("b"), False),
+            (lambda flags, table: table.update(x=table.pop("b")), False),
+            (lambda flags, table: table.update(b=table.pop("b")), True),
+            (lambda flags, table: table.clear(), False),
+        ],
+    )
+    @pytest.mark.parametrize("kind", [dict, OrderedDict, Table])
+    def test_changes(
+        self,
+        kernel: Kernel,
+        kind: Callable[..., Any],
+        change: Callable[[Any, Any], Any],
+        is_same: bool,
+    ) -> None:
+        flags, table, empty = kind({"on": True, "other": 1}), kind({"a": [], "b": None}), kind()
+        entries = [(flags, "on", True), (table, "a", table["a"]), (table, "b", None)]
+        assert kernel.same_entries(entries, [table, empty], 2)
+        change(flags, table)
+        assert kernel.same_entries(entries, [table, empty], 2) is is_same
+
+    def test_an_addition_to_an_empty_table(self, kernel: Kernel) -> None:
+        table: dict[str, Any] = {}
+        assert kernel.same_entries([], [table], 0)
+        table["a"] = None
+        assert not kernel.same_entries([], [table], 0)
+
+
+@pytest.mark.parametrize("wrong", [[], None])
+def test_entries_and_tables_are_dicts(wrong: Any) -> None:
+    for entries, tables in (([(wrong, "on", True)], []), ([], [wrong])):
+        with pytest.raises((TypeError, AttributeError, SystemError)):
+            same_entries(entries, tables, 0)
 
 
 # Ops, postprocessing ops, slicers and desired keys; then the inputs, device inputs and outputs.

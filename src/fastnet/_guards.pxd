@@ -35,7 +35,6 @@ cdef extern from "Python.h":
     PyObject* PyObject_GenericGetDict(PyObject*, void*) except NULL
     object get_attributes "PyObject_GenericGetDict" (object, void*)
     PyObject** items_of "PySequence_Fast_ITEMS" (PyObject*)
-    PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
 
 cdef extern from *:
     """

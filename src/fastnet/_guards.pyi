@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, final
+from typing import Any
 
 ABSENT: object
 
@@ -38,14 +38,5 @@ class BaseSnapshot:
     def _next_change(self, start: int) -> int: ...
     def _difference_in(self, index: int) -> tuple[Sequence[Any], int] | None: ...
     def _node(self, index: int) -> tuple[Kind, Any, int, int, Any]: ...
-
-@final
-class Entries:
-    """Detects whether dicts still hold the same objects."""
-
-    def __init__(
-        self, entries: list[tuple[dict[str, Any], str]], tables: list[dict[Any, Any]]
-    ) -> None: ...
-    def are_unchanged(self) -> bool: ...
 
 def is_mutable(cls: type) -> bool: ...

@@ -243,39 +243,6 @@ cdef class BaseSnapshot:
         return node.kind, <object> node.owner, node.parent, node.position, values
 
 
-@cython.final
-cdef class Entries:
-    """Detects whether dicts still hold the same objects.
-
-    Args:
-        entries: A dict and a key of it, for each value to compare.
-        tables: Dicts of which every value is compared, and to which nothing may be added.
-    """
-
-    cdef list _triples  # of dict, key and value, one after the other
-    cdef list _tables
-    cdef Py_ssize_t _size  # of all tables together
-
-    def __cinit__(self, list entries not None, list tables not None):
-        self._triples, self._tables = [], tables[:]
-        for table, key in entries + [(table, key) for table in self._tables for key in table]:
-            self._triples += (table, key, dict.__getitem__(table, key))
-        self._size = sum(map(dict.__len__, self._tables))
-
-    def are_unchanged(self):
-        """Return whether they do."""
-        cdef PyObject** at = items_of(<PyObject*> self._triples)
-        cdef PyObject** end = at + len(self._triples)
-        cdef Py_ssize_t size = 0
-        while at != end:
-            if PyDict_GetItemWithError(at[0], at[1]) != at[2]:
-                return False
-            at += 3
-        for table in self._tables:
-            size += PyDict_GET_SIZE(<PyObject*> table)
-        return size == self._size
-
-
 cdef object address(value):
     return <size_t> <PyObject*> value
 

@@ -62,6 +62,9 @@ def gather(
     specs: list[OpSpec],
 ) -> tuple[list[Any], list[Callable[..., Any]], list[Any], list[int]]: ...
 def same_items(items: list[Any], snapshot: tuple[Any, ...]) -> bool: ...
+def same_entries(
+    entries: list[tuple[dict[Any, Any], Any, Any]], tables: list[dict[Any, Any]], size: int
+) -> bool: ...
 def resolve(
     table: KeyTable,
     ops: list[OpSpec],

@@ -373,6 +373,22 @@ def same_items(list items not None, tuple snapshot not None):
     return True
 
 
+def same_entries(list entries not None, list tables not None, Py_ssize_t size):
+    """Return whether dicts hold the very values that they held.
+
+    Args:
+        entries: A dict, a key and its value then, for each value to compare.
+        tables: Dicts to which nothing may be added.
+        size: How many items these had together.
+    """
+    for table, key, value in entries:
+        if (<dict> table).get(key, entries) is not value:
+            return False
+    for table in tables:
+        size -= len(<dict> table)
+    return size == 0
+
+
 def resolve(
     KeyTable table not None,
     list ops not None,

@@ -16,8 +16,9 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
 PACKAGE = Path(fastnet.__file__).parent
 # Compiled modules show no frames, so those on the path are listed here: `Plan` and `BoundPlan`,
-# `Snapshot` and `Entries`, which compares the training flags of a model's modules, and `NestMap`.
-KERNEL = {"_execute", "_guards", "_nest"}
+# `Snapshot`, `same_items` and `same_entries`, which compare op lists and training flags, and
+# `NestMap`.
+KERNEL = {"_execute", "_guards", "_nest", "_resolve"}
 MOST_FILES = 14
 MOST_COMPILED_FILES = 30
 MOST_STATIC_FILES = 20

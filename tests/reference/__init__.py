@@ -20,6 +20,7 @@ MODULES = {
         "Spec",
         "gather",
         "resolve",
+        "same_entries",
         "same_items",
         "select",
     ),
@@ -50,6 +51,7 @@ class Kernel:
     Spec: Any
     gather: Any
     resolve: Any
+    same_entries: Any
     same_items: Any
     select: Any
     Plan: Any

@@ -150,6 +150,11 @@ def same_items(items: list[Any], snapshot: tuple[Any, ...]) -> bool:
     return [id(item) for item in items] == [id(item) for item in snapshot]
 
 
+def same_entries(entries: list[Any], tables: list[dict[Any, Any]], size: int) -> bool:
+    found = [(table.get(key, entries), value) for table, key, value in entries]
+    return all(one is value for one, value in found) and size == sum(map(len, tables))
+
+
 def resolve(
     table: KeyTable,
     ops: list[OpSpec],

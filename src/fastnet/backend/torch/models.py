@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fastnet._guards import Entries
 from fastnet._nest import leaves_of, map_leaves
+from fastnet._resolve import same_entries
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
 from fastnet.backend.named_values import ByName, check_arguments
@@ -49,12 +49,12 @@ class TrainingSwitch:
         self._kept_names = {one for one in eval_layers if isinstance(one, str)}
         self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
         self._mode: bool | None = None
-        # Returns whether flags and modules are those that `train` left.
-        self._are_unchanged: Callable[[], bool] = Entries([], []).are_unchanged
+        # The flags and modules that `train` left, as `same_entries` compares them.
+        self._left: tuple[list[Any], list[Any], int] = [], [], 0
 
     def __getstate__(self) -> dict[str, Any]:
         # A copied model has flags of its own.
-        return {**vars(self), "_mode": None, "_are_unchanged": None}
+        return {**vars(self), "_mode": None, "_left": ([], [], 0)}
 
     def refresh(self) -> None:
         """Call `model.train()` in the next step."""
@@ -62,7 +62,7 @@ class TrainingSwitch:
 
     def set(self, training: bool) -> None:
         """Set training mode, or evaluation mode."""
-        if training is self._mode and self._are_unchanged():
+        if training is self._mode and same_entries(*self._left):
             return
         self._mode = None
         self._model.train(training)
@@ -73,7 +73,9 @@ class TrainingSwitch:
         if all(name in vars(module) for module in modules for name in attributes):
             entries = [(vars(module), name) for module in modules for name in attributes]
             tables = [vars(module)[SUBMODULES] for module in modules]
-            self._are_unchanged = Entries(entries, tables).are_unchanged
+            entries += [(table, key) for table in tables for key in table]
+            values = [(table, key, table[key]) for table, key in entries]
+            self._left = values, tables, sum(map(len, tables))
             self._mode = training
         # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
