@@ -16,17 +16,9 @@ from fastnet.cli.arguments import UsageError
 from fastnet.cli.loading import load_batches, load_network
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "networks:network",
-        "networks:make_network",
-        "networks.py:make_network",
-        "package.inner:make_network",
-    ],
-)
-def test_a_network(place: str, folder: Path) -> None:
-    network = load_network(place)
+@pytest.mark.parametrize("function", ["networks:", "networks.py:", "package.inner:"])
+def test_a_network(function: str, folder: Path) -> None:
+    network = load_network(f"{function}make_network")
     with network(mode="infer", epoch=1):
         assert network.ctx_outputs == {"y", "nobody_reads_this"}
 

@@ -114,24 +114,14 @@ class TestActive:
         }
         (label,) = explanation.inactive["postprocessing"]
         assert label.reason == "runs in mode 'eval' or 'test' or 'infer' only"
-        (not_a,) = (
-            item
-            for item in rich_network().explain("train", 1, "a").inactive["ops"]
-            if item.outputs == ("not_a",)
-        )
-        assert not_a.reason == "does not run for ds_id 'a'"
-        (other,) = (
-            item
-            for item in rich_network().explain("eval", 1).inactive["ops"]
-            if item.outputs == ("thrice",)
-        )
-        assert other.reason == "RepeatScheduler gives LambdaOp in epoch 1"
+        for opening, output, reason in (
+            (("train", 1, "a"), "not_a", "does not run for ds_id 'a'"),
+            (("eval", 1), "thrice", "RepeatScheduler gives LambdaOp in epoch 1"),
+        ):
+            inactive = rich_network().explain(*opening).inactive["ops"]
+            assert [item.reason for item in inactive if item.outputs == (output,)] == [reason]
 
-    @given(
-        drawn=shapes(),
-        after=shapes(most=3),
-        desired=desired_keys,
-    )
+    @given(drawn=shapes(), after=shapes(most=3), desired=desired_keys)
     @settings(max_examples=30)
     def test_results_come_from_where_it_says(
         self, drawn: Any, after: Any, desired: list[str]
@@ -254,15 +244,7 @@ class TestFailures:
             ({}, {"desired_output_keys": ["y", 3]}),
             ({}, {"epoch": "one"}),
             ({"slicers": [AxisSlicer(axis=0, slice="x", unslice=None)]}, {}),
-            (
-                {
-                    "slicers": [
-                        AxisSlicer(axis=0, slice="x", unslice=None),
-                        AxisSlicer(axis=0, slice="x", unslice="y"),
-                    ]
-                },
-                {},
-            ),
+            ({"slicers": [AxisSlicer(axis=0, slice="x", unslice=end) for end in (None, "y")]}, {}),
             ({"slicers": [MeanUnslicer("y")]}, {}),
             ({"more": [_Fails()]}, {}),
         ],

@@ -64,10 +64,8 @@ def test_values_are_those_of_entered_networks() -> None:
 def test_values_of_each_scheduler() -> None:
     shown, slicer, optimizer = network_of().explain("train", 3).schedules
     assert (optimizer.where, optimizer.name) == ("optimizer of 'line'", "EpochScheduler")
-    assert optimizer.values == (
-        (1, "SGD (learning rate 0.01)"),
-        (4, "Adam (learning rate 0.001)"),
-    )
+    rates = (1, "SGD (learning rate 0.01)"), (4, "Adam (learning rate 0.001)")
+    assert optimizer.values == rates
     assert (shown.where, shown.cycle) == ("postprocessing[0]", 2)
     assert shown.values[1] == (2, "LambdaOp (y -> shown)")
     assert slicer.values == ((1, "nothing"), (5, "AxisSlicer (x -> x, y, a, b)"))

@@ -42,23 +42,17 @@ def profile() -> Profile:
 
 
 class TestPlainForms:
-    def test_a_dict_and_back(self, profile: Profile) -> None:
+    def test_a_dict_and_json_and_back(self, profile: Profile, tmp_path: Path) -> None:
         data = profile.to_dict()
         assert data["schema"] == "fastnet.profile/3"
-        again = Profile.from_dict(json.loads(json.dumps(data, allow_nan=False)))
-        assert again.to_dict() == data
-        assert (again.sections, again.rows, str(again)) == (
-            profile.sections,
-            profile.rows,
-            str(profile),
-        )
-
-    def test_json_and_back(self, profile: Profile, tmp_path: Path) -> None:
         path = tmp_path / "profile.json"
         text = profile.to_json(path)
-        assert json.loads(path.read_text()) == json.loads(text) == profile.to_dict()
-        for source in (text, path, str(path)):
-            assert Profile.from_json(source).to_dict() == profile.to_dict()
+        assert json.loads(path.read_text()) == json.loads(text) == data
+        again = Profile.from_dict(json.loads(json.dumps(data, allow_nan=False)))
+        for one in (again, *map(Profile.from_json, (text, path, str(path)))):
+            assert one.to_dict() == data
+            assert (one.sections, one.rows) == (profile.sections, profile.rows)
+            assert str(one) == str(profile)
 
     @pytest.mark.parametrize("schema", [None, "fastnet.profile/99"])
     def test_another_schema(self, profile: Profile, schema: str | None) -> None:
@@ -78,22 +72,14 @@ class TestPlainForms:
 class TestTables:
     def test_plain_text(self, profile: Profile) -> None:
         blocks = str(profile).split("\n\n")
-        assert [block.splitlines()[0] for block in blocks] == [
-            "infer: 10 steps",
-            "eval: 4 steps",
-            "entering the network",
-        ]
+        titles = [block.splitlines()[0] for block in blocks]
+        assert titles == ["infer: 10 steps", "eval: 4 steps", "entering the network"]
         lines = blocks[1].splitlines()[2:]
         for row, line in zip([*profile.section("eval").parts], lines, strict=False):
             assert line.startswith(row.title)
             assert f"{profile.section('eval').share(row):.1%}" in line
-        assert [line.split("  ")[0] for line in lines[-5:]] == [
-            "step",
-            "measuring",
-            "minibatch 0",
-            "minibatch 1",
-            "minibatch 2",
-        ]
+        pieces = [f"minibatch {place}" for place in range(3)]
+        assert [line.split("  ")[0] for line in lines[-5:]] == ["step", "measuring", *pieces]
 
 
 class TestTraceFile:
@@ -124,12 +110,7 @@ class TestTraceFile:
             edges = [first, *(end for _, end in inside)]
             assert edges == [*(start for start, _ in inside), last]
         minibatches = [event for event in events if event["cat"] == "minibatch"]
-        assert [event["name"] for event in minibatches[:4]] == [
-            "minibatch 0",
-            "minibatch 1",
-            "minibatch 2",
-            "minibatch 0",
-        ]
+        assert [event["name"][-1] for event in minibatches[:4]] == ["0", "1", "2", "0"]
 
     def test_one_that_was_read_has_none(self, profile: Profile, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="was read from JSON, which has no single"):
@@ -154,24 +135,12 @@ class TestPictures:
         with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):
             Profile().plot()
 
-
-MISSING = {
-    "matplotlib": (
-        lambda profile: profile.plot(),
-        "Drawing a profile needs matplotlib. Run: pip install 'fastnet-runtime[profile]'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_what_is_not_there(profile: Profile, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, text = MISSING[name]
-    for module in [one for one in sys.modules if one.partition(".")[0] == name]:
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError) as caught:
-        make(profile)
-    assert str(caught.value) == text
-    assert str(profile)
+    def test_without_matplotlib(self, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
+            monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ImportError, match=r"needs matplotlib\. Run: pip install 'fastnet-runt"):
+            profile.plot()
+        assert str(profile)
 
 
 def made(times: dict[str, list[float]], kind: str = "op") -> Any:
@@ -202,11 +171,8 @@ class TestComparison:
         assert 0 <= grown.noise < 1e-5
         assert comparison.rows[1].difference == pytest.approx(0, abs=1e-12)
         (step,) = comparison.steps
-        assert (step.verdict, step.before, step.after) == (
-            "grew",
-            pytest.approx(3e-3, rel=0.01),
-            pytest.approx(5e-3, rel=0.01),
-        )
+        assert step.verdict == "grew"
+        assert (step.before, step.after) == pytest.approx((3e-3, 5e-3), rel=0.01)
         assert [row.verdict for row in after.compare(before).rows] == ["", "shrank"]
         assert [row.name for row in comparison.changed] == ["a"]
 
@@ -223,19 +189,13 @@ class TestComparison:
         before = made({"large": whole, "small": [1e-6] * 100, "more": [4e-5] * 100})
         after = made({"large": whole, "small": [5e-6] * 100, "more": [6e-5] * 100})
         found = {row.name: row for row in before.compare(after).rows}
-        assert {name: row.verdict for name, row in found.items()} == {
-            "large": "",
-            "small": "",
-            "more": "grew",
-        }
+        verdicts = {name: row.verdict for name, row in found.items()}
+        assert verdicts == {"large": "", "small": "", "more": "grew"}
         assert found["small"].least == pytest.approx(0.01 * 1.041e-3)
 
     def test_least_out_of_range(self, profile: Profile) -> None:
-        with pytest.raises(
-            ValueError, match="least is a fraction of the step, from 0 to 1"
-        ) as caught:
+        with pytest.raises(ValueError, match=r"fraction of the step, from 0 to 1 .* it is 5\.$"):
             profile.compare(profile, 5)
-        assert str(caught.value).endswith("(0.05 is 5 %), but it is 5.")
 
     def test_new_moved_and_gone(self) -> None:
         times = [1e-3] * 24

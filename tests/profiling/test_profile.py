@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -73,15 +74,8 @@ class TestRows:
         assert names(section, "op") == ["LambdaOp[identity](x) -> y", "LambdaOp(y, x) -> a, b"]
         assert sorted(names(section, "output")) == ["a", "b", "y"]
         assert kinds(section) == [
-            "setting",
-            "input",
-            "dispatch",
-            "op",
-            "merge",
-            "output",
-            "release",
-            "rest",
-            "measuring",
+            *("setting", "input", "dispatch", "op", "merge", "output"),
+            *("release", "rest", "measuring"),
         ]
         assert all(row.count == 10 for row in section.rows)
         assert [row.index for row in section.rows if row.kind == "op"] == [0, 1]
@@ -195,7 +189,7 @@ class TestRows:
         assert not any(one._forward_hooks or one._forward_pre_hooks for one in model)
 
 
-class TestNothingElseChanges:
+class TestBlocks:
     def test_training_is_the_same(self) -> None:
         data = batches(12)
 
@@ -205,20 +199,15 @@ class TestNothingElseChanges:
             network = TorchNetwork(supervised(model, merge_grad=2))
             seen = []
             for epoch in (1, 2):
-                if profiled:
-                    with fastnet.profile(network) as profile:
-                        seen += losses(run_all(network, data, epoch=epoch))
-                    assert only(profile).steps == 12
-                else:
+                with fastnet.profile(network) if profiled else nullcontext() as profile:
                     seen += losses(run_all(network, data, epoch=epoch))
+                assert profile is None or only(profile).steps == 12
             return seen, model
 
         (plain, model), (measured, twin) = train(False), train(True)
         assert plain == measured
-        same_weights(model, twin)
+        assert same_weights(model, twin)
 
-
-class TestSkippingInABlock:
     def test_the_first_steps_are_not_measured(self) -> None:
         network = chain(identity)
         with fastnet.profile(network, skip=3) as profile:
@@ -227,25 +216,6 @@ class TestSkippingInABlock:
                     for _ in range(5):
                         network.run_step(X)
         assert [(one.name, one.steps) for one in profile.sections] == [("infer", 2), ("eval", 5)]
-
-    @pytest.mark.parametrize(
-        "asked",
-        [
-            {"mode": "eval"},
-            {"epoch": 2},
-            {"ds_id": "a"},
-            {"steps": 7},
-            {"eager": True},
-            {"desired_output_keys": ["y"]},
-            {"update": True},
-            {"modules": True},
-        ],
-        ids=lambda asked: next(iter(asked)),
-    )
-    def test_what_a_block_cannot_have(self, asked: dict[str, Any]) -> None:
-        network = chain(identity)
-        with pytest.raises(ValueError, match="only `skip` applies"):
-            fastnet.profile(network, **asked)
 
 
 class TestErrors:
@@ -298,32 +268,33 @@ class TestErrors:
         )
         assert only(profile).steps == 1
 
-    def test_what_cannot_be_profiled(self) -> None:
+    @pytest.mark.parametrize(
+        ("data", "asked", "text"),
+        [
+            ("x", {}, "a dict or an iterable of dicts, but these are of type str"),
+            (iter([X] * 3), {"steps": 10}, "There are no more batches after 3, and they cannot"),
+            ([X] * 3, {}, "measured: there are 3 batches, and the first 5 steps are skipped. Give"),
+            (X, {"steps": 0}, "steps must be an int of at least"),
+            (X, {"skip": -1}, "skip must be an int of at least"),
+            (X, {"steps": "3"}, "steps must be an int of at least"),
+            (None, {"mode": "eval"}, "only `skip` applies"),
+            (None, {"epoch": 2}, "only `skip` applies"),
+            (None, {"ds_id": "a"}, "only `skip` applies"),
+            (None, {"steps": 7}, "only `skip` applies"),
+            (None, {"eager": True}, "only `skip` applies"),
+            (None, {"desired_output_keys": ["y"]}, "only `skip` applies"),
+            (None, {"update": True}, "only `skip` applies"),
+            (None, {"modules": True}, "only `skip` applies"),
+        ],
+    )
+    def test_what_cannot_be_profiled(self, data: Any, asked: dict[str, Any], text: str) -> None:
+        network = chain(identity)
+        mode = {} if data is None else {"mode": "infer"}
+        with pytest.raises(TypeError if data == "x" else ValueError, match=text):
+            fastnet.profile(network, data, **{**mode, **asked})
+        assert network._meter is None
         with pytest.raises(TypeError, match=r"profile measures a network, but got 3 of type int"):
             fastnet.profile(3)  # type: ignore[call-overload]
-        with pytest.raises(
-            TypeError, match="a dict or an iterable of dicts, but these are of type str"
-        ):
-            fastnet.profile(chain(identity), "x")
-
-    def test_batches_that_run_out(self) -> None:
-        network = chain(identity)
-        with pytest.raises(ValueError, match="There are no more batches after 3, and they cannot"):
-            fastnet.profile(network, iter([X] * 3), mode="infer", steps=10)
-        assert network._meter is None
-
-    def test_batches_of_which_none_is_measured(self) -> None:
-        with pytest.raises(ValueError, match="No step was measured") as caught:
-            fastnet.profile(chain(identity), [X] * 3, mode="infer")
-        assert str(caught.value) == (
-            "No step was measured: there are 3 batches, and the first 5 steps are skipped. Give "
-            "more batches, say how many steps to measure, or skip fewer."
-        )
-
-    @pytest.mark.parametrize(("name", "value"), [("steps", 0), ("skip", -1), ("steps", "3")])
-    def test_numbers_out_of_range(self, name: str, value: Any) -> None:
-        with pytest.raises(ValueError, match=f"{name} must be an int of at least"):
-            fastnet.profile(chain(identity), X, mode="infer", **{name: value})
 
 
 class TestBatches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,15 @@ import pytest
 import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.profiling import Profile, Section
-from tests.network.keras_models import (
-    batches,
-    keras,
-    mlp,
-    supervised,
-    tf,
-    weights,
-)
+from tests.network.keras_models import batches, keras, mlp, supervised, tf, weights
 from tests.network.tf_programs import Doing
+from tests.profiling.test_profile import names, only
 
 pytestmark = pytest.mark.tf
 
 
 def ones() -> dict[str, Any]:
     return {"x": tf.ones((4, 2))}
-
-
-def only(profile: Profile) -> Section:
-    (section,) = profile.sections
-    return section
-
-
-def names(section: Section, kind: str) -> list[str]:
-    return [row.name for row in section.rows if row.kind == kind]
 
 
 def chain() -> TFNetwork:
@@ -95,13 +80,10 @@ class TestGraphs:
             keras.utils.set_random_seed(1)
             model = fastnet.build(mlp, lambda: keras.optimizers.Adam(0.01), model_name="model")
             network = TFNetwork(supervised(model))
-            if profiled:
-                with fastnet.profile(network) as profile, network("train", 1):
-                    seen = [network.run_step(batch) for batch in data]
-                assert only(profile).steps == 6
-            else:
-                with network("train", 1):
-                    seen = [network.run_step(batch) for batch in data]
+            block = fastnet.profile(network) if profiled else nullcontext()
+            with block as profile, network("train", 1):
+                seen = [network.run_step(batch) for batch in data]
+            assert profile is None or only(profile).steps == 6
             return [*(np.asarray(one["loss"]) for one in seen), *weights(model)]
 
         for one, other in zip(train(False), train(True), strict=True):
@@ -148,12 +130,9 @@ class TestProfilerOfTensorFlow:
         network = chain()
         tf.profiler.experimental.start(str(tmp_path))
         try:
-            if profiled:
-                with fastnet.profile(network), network("infer", 1, eager=True):
-                    network.run_step(ones())
-            else:
-                with network("infer", 1, eager=True):
-                    network.run_step(ones())
+            block = fastnet.profile(network) if profiled else nullcontext()
+            with block, network("infer", 1, eager=True):
+                network.run_step(ones())
         finally:
             tf.profiler.experimental.stop()
         space = recorded(tmp_path)
