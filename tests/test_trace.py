@@ -495,6 +495,18 @@ class TestConstants:
         for _ in range(3):
             assert framework.step_count(step, {"x": make()}) == 1
 
+    @pytest.mark.parametrize("base", [set, frozenset])
+    @pytest.mark.parametrize("members", [(), (1,), ((1, 2),)])
+    def test_attributes_of_sets(self, framework: Framework, base: type, members: Any) -> None:
+        class Tagged(base):  # type: ignore[misc]
+            tag = 0
+
+        step, constant = framework.step(["x"]), Tagged(members)
+        for count in range(1, 4):
+            constant.tag = count
+            assert framework.step_count(step, {"x": constant}) == count
+            assert framework.step_count(step, {"x": constant}) == count
+
     def test_a_constant_that_cannot_be_compared(self, framework: Framework) -> None:
         class Hostile:
             def __eq__(self, other: object) -> bool:

@@ -14,22 +14,10 @@ for values that no exact trace matches. Several axes may share one open length.
 
 import copy
 import dataclasses
-from collections import ChainMap, Counter, OrderedDict, UserDict, UserList
 from collections.abc import MutableMapping
-from enum import Enum
-from functools import partial
-from types import (
-    BuiltinFunctionType,
-    EllipsisType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    NoneType,
-)
 
 from fastnet.errors import not_a_batch
-from fastnet.guards import Snapshot, token_of
+from fastnet.trace_constants import attribute_tokens, state_of
 
 cimport cython
 from cpython.dict cimport PyDict_Next
@@ -295,7 +283,7 @@ cdef class TensorKind(_Walk):
         elif type(value) is not type(kept.form):
             return False
         else:
-            tokens = tokens_of(attributes_of(value))
+            tokens = attribute_tokens(value)
         return (
             tokens == state[0]
             and state[1].is_unchanged()
@@ -441,56 +429,6 @@ cdef object form_around(_Walk walk, object value):
 
 cdef int is_dataclass(object value) except -1:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-# Classes of constants, and of containers, that have no attributes of their own.
-cdef frozenset ATOMS = frozenset([NoneType, bool, int, float, complex, str, bytes, EllipsisType])
-cdef frozenset BARE = ATOMS.union(
-    [dict, list, tuple, OrderedDict, Counter, ChainMap, UserDict, UserList]
-)
-
-
-def state_of(value):
-    """Return the tokens of a value's attributes and a snapshot of what they hold, or None."""
-    cdef list held
-    cdef dict attributes = {}
-    if type(value) in BARE or isinstance(value, (type, Enum, ModuleType, BuiltinFunctionType)):
-        return None
-    if isinstance(value, (set, frozenset)):
-        held = [member for member in value if type(member) not in ATOMS]
-    elif isinstance(value, (FunctionType, MethodType, partial)):
-        held = [value]
-    else:
-        attributes = attributes_of(value)
-        held = list(attributes.values())
-    if not held:
-        return None
-    return tokens_of(attributes), Snapshot([("", one) for one in held])
-
-
-def attributes_of(value):
-    """Return the attributes of a value that are not part of its form, by name."""
-    cdef dict found
-    if isinstance(value, (FunctionType, MethodType, partial)):
-        return {}
-    found = dict(getattr(value, "__dict__", ()))
-    for base in type(value).__mro__:
-        if "__slots__" not in vars(base):
-            continue
-        for name, slot in vars(base).items():
-            if type(slot) is MemberDescriptorType and hasattr(value, name):
-                found.setdefault(name, getattr(value, name))
-    for name in getattr(type(value), "__dataclass_fields__", ()):
-        found.pop(name, None)
-    if isinstance(value, MutableMapping) and not isinstance(value, dict):
-        # One of the others holds its items.
-        return {name: part for name, part in found.items() if type(part) in ATOMS}
-    return found
-
-
-def tokens_of(dict attributes not None):
-    """Return what is equal for attributes that are equal by the rules of snapshots."""
-    return {name: token_of(part) for name, part in attributes.items()}
 
 
 cdef object constant(object value):

@@ -8,8 +8,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastnet._trace import attributes_of, state_of, tokens_of
 from fastnet.errors import not_a_batch
+from fastnet.trace_constants import attribute_tokens, state_of
 from tests.reference.nest import NestMap, parts_of, remade
 
 MAX_TRACES = 16
@@ -116,7 +116,7 @@ class TensorKind:
             if kept is None:
                 insist(type(value) is type(form.form))
             tensors = self.match(kept.form if kept else value, form.form)
-            tokens = kept.state[0] if kept else tokens_of(attributes_of(value))
+            tokens = kept.state[0] if kept else attribute_tokens(value)
             insist(tokens == form.state[0] and form.state[1].is_unchanged())
             return tensors
         insist(type(value) is type(form))
