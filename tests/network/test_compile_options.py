@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -33,6 +34,20 @@ def test_what_compile_accepts(given: Any) -> None:
     assert read_compile(options) is options
     with pytest.raises(TypeError, match=f"CompileOptions, not {given!r}"):
         read_compile(given)
+
+
+@pytest.mark.parametrize("given", [True, CompileOptions(backend="eager")])
+def test_what_version_of_torch_compiles(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    network = pytest.importorskip("fastnet.network.torch").TorchNetwork
+    for version in ("2.13.0+cpu", "2.14.1", "3.0.0"):
+        monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+        network([], compile=given)
+    for version in ("2.6.0", "2.12.1+cu130"):
+        monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+        network([])
+        with pytest.raises(RuntimeError, match=f"needs PyTorch 2.13 .*{re.escape(version)} is"):
+            network([], compile=given)
 
 
 @pytest.mark.parametrize("options", [{"backend": "inductor"}, {"dynamic": True}])

@@ -144,7 +144,7 @@ def test_metadata_has_an_extra_for_each_framework_and_each_kind_of_work(
         "torch",
     }
     requires = metadata.get_all("Requires-Dist") or []
-    assert 'torch>=2.13; extra == "torch"' in requires
+    assert 'torch>=2.6; extra == "torch"' in requires
     assert 'tensorflow>=2.15; extra == "tf"' in requires
     for extra in ("torch", "tf", "tf-cpu"):
         assert f'tqdm>=4.60; extra == "{extra}"' in requires

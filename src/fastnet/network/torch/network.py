@@ -32,6 +32,8 @@ __all__ = ["TorchNetwork"]
 _RETURNS = ("cpu", "device", None)
 # The only desired key where no outputs are wanted, because an empty set stands for all of them.
 _NOTHING = "\0"
+# The oldest version of torch that compiled steps are tested with.
+_COMPILES_FROM = "2.13"
 
 
 class TorchNetwork(BaseNetwork):
@@ -59,6 +61,7 @@ class TorchNetwork(BaseNetwork):
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
             batches, there is no such device, or models were built on different devices.
         TypeError: If `device` or `compile` has the wrong type.
+        RuntimeError: If `compile` needs a later version of PyTorch.
 
     >>> import torch
     >>> from fastnet.op.tensorop import LambdaOp
@@ -85,6 +88,8 @@ class TorchNetwork(BaseNetwork):
         compile: bool | CompileOptions = False,
     ) -> None:
         self._options = read_compile(compile)
+        if self._options is not None:
+            _check_version()
         if returns not in _RETURNS:
             raise ValueError(f"returns is 'cpu', 'device' or None, not {shorten(returns)}.")
         self._given_device = None if device is None else resolve_device(device)
@@ -218,3 +223,12 @@ def _no_gradients(gradients: bool) -> Setting | None:
     if gradients:
         return None
     return torch.is_grad_enabled, set_grad_enabled, False
+
+
+def _check_version() -> None:
+    found = torch.__version__
+    if found < _COMPILES_FROM:
+        raise RuntimeError(
+            f"compile needs PyTorch {_COMPILES_FROM} or later, but {found} is installed. Update it "
+            "or leave out compile, which runs steps eagerly."
+        )
