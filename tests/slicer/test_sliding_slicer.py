@@ -288,6 +288,7 @@ class TestShapes:
     @FRAMEWORKS
     def test_a_given_shape(self, make: Maker) -> None:
         slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=(1, 4))
+        assert slicer.static_unslice_shape
         assert slicer.unslice_shape == [1, 4]
         slices = tuple(make(np.array([row], "float32")) for row in ([1, 2], [3, 4]))
         assert np.asarray(slicer._unslice_batch(slices, "y")).tolist() == [[1, 2, 3, 4]]
@@ -306,6 +307,7 @@ class TestShapes:
 
     def test_the_shape_of_the_last_batch(self) -> None:
         slicer = SlidingSlicer([-1, 2], slice="x")
+        assert not slicer.static_unslice_shape
         assert slicer.unslice_shape is None
         for shape in ([3, 4], [2, 6]):
             cut(slicer, torch.zeros(shape))

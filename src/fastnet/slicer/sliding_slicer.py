@@ -143,6 +143,11 @@ class SlidingSlicer(Slicer):
             )
 
     @property
+    def static_unslice_shape(self) -> bool:
+        """Whether an `unslice_shape` was given."""
+        return self._fixed_shape is not None
+
+    @property
     def unslice_shape(self) -> list[int] | None:
         """The shape of joined data: the one that was given, or that of the data cut last."""
         shape = self._target_shape(None)
