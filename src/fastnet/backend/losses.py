@@ -350,7 +350,33 @@ def focal_loss(
             raise ValueError(
                 f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
             )
-    functions = backend_of(y_true)
+    return compute_focal_loss(
+        backend_of(y_true),
+        y_true,
+        y_pred,
+        gamma,
+        alpha,
+        from_logits,
+        normalize,
+        shape_reduction,
+        sample_reduction,
+        label_smoothing,
+    )
+
+
+def compute_focal_loss(
+    functions: Any,
+    y_true: Tensor,
+    y_pred: Tensor,
+    gamma: float,
+    alpha: float,
+    from_logits: bool,
+    normalize: bool,
+    shape_reduction: str | None,
+    sample_reduction: str | None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Compute `focal_loss` by the functions of a backend package, without validation."""
     y_true = functions.cast_like(y_true, y_pred)
     smooth = y_true
     if label_smoothing:

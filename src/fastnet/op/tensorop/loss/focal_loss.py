@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fastnet.backend.losses import focal_loss
+from fastnet.backend.losses import compute_focal_loss
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import PairLoss
@@ -86,7 +86,8 @@ class FocalLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        return focal_loss(
+        return compute_focal_loss(
+            self.backend,
             y_true,
             y_pred,
             self.gamma,
