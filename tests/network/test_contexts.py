@@ -12,7 +12,7 @@ from torch import nn
 import fastnet
 from fastnet.network import BaseNetwork, TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
-from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import AxisSlicer
@@ -69,25 +69,6 @@ class TestEntering:
             assert network.run_step({"x": 1})["y"] == 2
         assert is_free(network)
 
-    def test_a_second_entry_is_refused(self) -> None:
-        network = doubling()
-        configured = network(mode="infer", epoch=1)
-        with configured:
-            with in_use():
-                configured.__enter__()
-            assert network.run_step({"x": 1})["y"] == 2
-            with in_use(), network(mode="infer", epoch=1):
-                pass
-            assert network.run_step({"x": 1})["y"] == 2
-            assert network.ctx_state["epoch"] == 1
-        assert is_free(network)
-
-    def test_by_an_op_of_its_own(self) -> None:
-        network = TorchNetwork([LambdaOp(lambda x: network(mode="infer", epoch=1), "x", "y")])
-        with in_use():
-            run(network, {"x": 1})
-        assert is_free(network)
-
     def test_another_network_inside_a_step(self) -> None:
         inner = doubling()
         outer = TorchNetwork([LambdaOp(lambda x: run(inner, {"x": x})["y"] + 1, "x", "y")])
@@ -125,10 +106,6 @@ class TestEntering:
 
 
 class TestNotOpen:
-    def test_run_step_before_anything(self) -> None:
-        with not_open():
-            doubling().run_step({"x": 1})
-
     def test_run_step_of_a_network_that_is_only_configured(self) -> None:
         network = doubling()
         network(mode="infer", epoch=1)
@@ -282,21 +259,6 @@ class TestWhatIsShown:
             assert opened.ctx_models == {self.model}
             assert opened.ctx_outputs == {"y", "loss"}
 
-    def test_the_state_is_the_one_that_ops_get(self) -> None:
-        class Look(TensorOp):
-            def forward(self, data: Any, state: Any) -> Any:
-                seen.append(state)
-                return data
-
-        seen: list[Any] = []
-        network = TorchNetwork([Look("x", "y")])
-        with network(mode="infer", epoch=1):
-            network.ctx_state["mine"] = 1
-            network.run_step({"x": 1})
-            assert seen[0] is network.ctx_state
-        run(network, {"x": 1})
-        assert "mine" not in seen[1]
-
     def test_attributes_of_a_network(self, network: TorchNetwork) -> None:
         assert isinstance(network, BaseNetwork)
         assert network.ops == self.ops
@@ -307,21 +269,6 @@ class TestWhatIsShown:
         assert isinstance(network.device, torch.device)
         assert network.mixed_precision is False
         assert network.get_loss_keys() == {"loss"}
-
-    def test_scheduled_items(self, network: TorchNetwork) -> None:
-        optimizers = [self.model.optimizer, self.other.optimizer]
-        everything = [*self.ops, *optimizers, *self.pops, *self.slicers]
-        assert network.get_scheduled_items("train") == everything
-        for mode in ("eval", "test", "infer"):
-            assert network.get_scheduled_items(mode) == [*self.ops, *self.pops, *self.slicers]
-
-    def test_loss_keys_of_every_epoch(self) -> None:
-        model = built(line)
-        network = TorchNetwork(
-            [EpochScheduler({1: UpdateOp(model, "a"), 2: None, 3: UpdateOp(model, "b")})]
-        )
-        assert network.get_loss_keys() == {"a", "b"}
-        assert model.loss_name == {"a", "b"}
 
     def test_nones_are_left_out_and_single_items_are_taken(self) -> None:
         op = LambdaOp(lambda x: x, "x", "y")

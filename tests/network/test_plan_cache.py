@@ -35,34 +35,6 @@ def plus(number: float, inputs: str = "x", outputs: str = "y", **kwargs: Any) ->
 
 
 class TestCache:
-    def test_the_same_opening_again(self) -> None:
-        network = TorchNetwork([plus(1)], NumpyLambdaOp(lambda y: y, "y", "z"))
-        first = plan_of(network)
-        assert plan_of(network) is first
-        # what does not change the ops in force, changes nothing
-        assert plan_of(network, epoch=2, warmup=True, eager=True) is first
-        assert plan_of(network, desired_output_keys=set()) is first
-        assert plan_of(network, desired_output_keys=[]) is first
-
-    def test_other_openings(self) -> None:
-        network = TorchNetwork([plus(1)])
-        openings: list[dict[str, Any]] = [
-            {},
-            {"mode": "train"},
-            {"ds_id": "a"},
-            {"desired_output_keys": {"y"}},
-            {"desired_output_keys": {"z"}},
-        ]
-        plans = [plan_of(network, **opening) for opening in openings]
-        assert len(set(map(id, plans))) == len(openings)
-        assert [plan_of(network, **opening) for opening in openings] == plans
-
-    def test_the_kind_of_the_desired_keys_does_not_matter(self) -> None:
-        network = TorchNetwork([plus(1)])
-        first = plan_of(network, desired_output_keys=["y", "x", "y"])
-        for keys in ({"x", "y"}, ("y", "x"), frozenset("xy"), {"x": 1, "y": 2}.keys()):
-            assert plan_of(network, desired_output_keys=keys) is first
-
     def test_schedulers(self) -> None:
         network = TorchNetwork(
             [plus(1), EpochScheduler({2: plus(2, "y", "y"), 5: None})],
@@ -73,12 +45,6 @@ class TestCache:
         assert plans[0] is plans[4] is plans[6]  # 1, 5 and 7
         assert plans[5] is plans[7]  # 6 and 8
         assert len({id(plan) for plan in plans}) == 4  # and 3
-
-    def test_another_optimizer_is_no_other_layout(self) -> None:
-        model = built(line, RepeatScheduler(["sgd", "adam"]))
-        network = TorchNetwork(regression(model))
-        assert plan_of(network, "train", 1) is plan_of(network, "train", 2)
-        assert type(model.current_optimizer) is torch.optim.Adam
 
     def test_a_failed_opening_is_not_kept(self) -> None:
         network = TorchNetwork(
@@ -157,15 +123,6 @@ class TestBounds:
 
 
 class TestChanges:
-    def test_the_ops_attributes_are_read_at_the_next_opening(self) -> None:
-        op = plus(1)
-        network = TorchNetwork([op])
-        assert run(network, {"x": 1}) == {"x": 1, "y": 2}
-        op.outputs = ["z"]
-        op.mode = {"train"}
-        assert run(network, {"x": 1}) == {"x": 1}
-        assert run(network, {"x": 1}, "train") == {"x": 1, "z": 2}
-
     def test_what_is_written_past_an_op_counts_when_plans_are_cleared(self) -> None:
         op = plus(1)
         network = TorchNetwork([op])
