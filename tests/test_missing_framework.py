@@ -50,7 +50,7 @@ def test_the_error_names_the_extra() -> None:
     ):
         assert line.startswith(f"{framework} fastnet.")
         assert line.endswith(
-            f" needs {framework}, which is not installed. Install it by "
+            f" needs {framework}, which is not installed. Install it with "
             f"`pip install 'fastnet-runtime[{extra}]'`."
         )
 

@@ -1,4 +1,4 @@
-"""Tells whether the Python data reachable from some objects has changed.
+"""Detects changes in the Python data reachable from some objects.
 
 Everything that a network derives from its ops, models and optimizers stays valid as long as their
 data stays the same. A `Snapshot` records that data, compares it later, and names the first
@@ -33,7 +33,7 @@ from fastnet._guards import ABSENT, BaseSnapshot, Kind, is_mutable
 
 __all__ = ["Snapshot", "token_of"]
 
-# Attributes of classes and modules as Python keeps them, whatever a metaclass defines.
+# Read attributes of classes and modules directly, whatever a metaclass defines.
 _mro = type.__dict__["__mro__"].__get__
 _class_dict = type.__dict__["__dict__"].__get__
 _class_name = type.__dict__["__name__"].__get__
@@ -49,7 +49,7 @@ _CONTAINERS = (
     (tuple, Kind.FIXED),
     (frozenset, Kind.FIXED),
 )
-# Classes written in C that keep objects in members, as a partial keeps its function.
+# C classes that store objects in members, as a partial stores its function.
 _WITH_MEMBERS = (functools.partial, property, staticmethod, classmethod, defaultdict)
 # Attributes of these are not compared: Python adds some of them when they are first read.
 _WITHOUT_ATTRIBUTES = (OrderedDict, staticmethod, classmethod)
@@ -66,11 +66,11 @@ _LEAVES = (
     weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary,
 )
-# The same, for modules that are not imported here. If nobody has imported them, none exist.
+# The same, for classes of modules not imported here: before the import, no instances exist.
 _OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
 _OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
 _OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
-# Instances of exactly these are compared by their bits.
+# Instances of exactly these classes are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
 # The first values of a node.
@@ -79,12 +79,12 @@ _HEADERS = {
     Kind.CLASS: ("__bases__",),
     Kind.FUNCTION: ("__code__", "__closure__", "__defaults__", "__kwdefaults__", "__dict__"),
 }
-# How many values stand for each item, for the kinds that have names or keys before their values.
+# The number of values per item, for the kinds that store a name or key before each value.
 _STEPS = {Kind.OBJECT: 2, Kind.CLASS: 2, Kind.DICT: 2, Kind.SLOTS: 2, Kind.SET: 1}
 _UNORDERED = (Kind.OBJECT, Kind.CLASS, Kind.SET)
-_LONGEST_KEY = 60
-# Tuples within more tuples than this are compared by identity. Each level may double the time.
-_DEEPEST = 12
+_MAX_KEY_LENGTH = 60
+# Tuples nested deeper than this are compared by identity. Each level may double the time.
+_MAX_DEPTH = 12
 
 _READ_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _READ_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -106,7 +106,7 @@ class Snapshot(BaseSnapshot):
     Values such as numbers and strings are equal only if they have the same type and the same bits:
     a NaN equals the same NaN, but 0.0 differs from -0.0, and 1 from True. Tuples, frozensets and
     bound methods are equal if their parts are. All other objects are compared by identity, and then
-    by what they hold. The order of attributes does not matter, and the order of dict keys does.
+    by what they hold. The order of dict keys matters, and the order of attributes does not.
 
     Args:
         roots: The objects, each with a name that paths begin with.
@@ -114,7 +114,7 @@ class Snapshot(BaseSnapshot):
             name.
         shallow: Whether to follow only the attributes of the roots and of their classes, and the
             dicts, lists, tuples and sets in them.
-        max_entries: How many values are compared at most. The rest is not compared.
+        max_entries: The maximum number of values to compare. The rest is ignored.
 
     Attributes:
         truncated: The path of the object at which `max_entries` was reached, or None.
@@ -191,7 +191,7 @@ class Snapshot(BaseSnapshot):
                 is_of_module = self._node(parent)[0] == Kind.GLOBAL
                 steps.append(f".{values[0]}" if is_of_module else f" global {values[0]!r}")
             elif kind == Kind.CLASS and below != Kind.CLASS:
-                # A base is found in the class that derives from it, which the path leaves out.
+                # A base class is reached from its subclass, which the path omits.
                 steps.append(f" class {_class_name(owner)}")
             elif position >= 0 and parent >= 0:
                 above, owner, _, _, values = self._node(parent)
@@ -201,7 +201,7 @@ class Snapshot(BaseSnapshot):
 
 
 def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
-    """Return how a path leads from a node to one of its values."""
+    """Return the part of a path that leads from a node to one of its values."""
     cls = type(owner)
     header = _HEADERS.get(kind, ())
     if position < 0 or kind == Kind.GLOBAL:
@@ -210,7 +210,7 @@ def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
         return f".{header[position]}"
     if kind == Kind.FUNCTION:
         return f" closure variable {values[0].co_freevars[position - len(header)]!r}"
-    # Names and keys stand before their values.
+    # Names and keys precede their values.
     key = values[position - (position - len(header)) % _STEPS.get(kind, 1)]
     if kind == Kind.SLOTS:
         return f".{key.__name__}"
@@ -225,8 +225,8 @@ def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
 
 def _format_key(key: Any) -> str:
     """Return the repr of a key, or its class where the repr could call code of the key's class."""
-    text = repr(key) if _is_any(type(key), _ATOMS) else f"<{_class_name(type(key))}>"
-    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
+    text = repr(key) if _is_one_of(type(key), _ATOMS) else f"<{_class_name(type(key))}>"
+    return text if len(text) <= _MAX_KEY_LENGTH else f"{text[:_MAX_KEY_LENGTH]}..."
 
 
 # --- the rules ------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ def _format_key(key: Any) -> str:
 class _Layout(NamedTuple):
     """The kinds of nodes and the slots that instances of a class have."""
 
-    # The walk finds layouts by the address of the class, so they keep it alive.
+    # The walk caches layouts by the address of the class, so they keep the class alive.
     cls: type
     kinds: tuple[Kind, ...]
-    # Those kinds that are followed within the attributes of the roots of a shallow snapshot.
+    # The kinds that a shallow snapshot follows in the attributes of its roots.
     containers: tuple[Kind, ...]
     # The descriptors of slots and members.
     slots: tuple[types.MemberDescriptorType, ...]
@@ -253,18 +253,18 @@ def _layout_of(cls: type) -> _Layout:
     slots = tuple(
         descriptor
         for base in _mro(cls)
-        if "__slots__" in _class_dict(base) or _is_any(base, _WITH_MEMBERS)
+        if "__slots__" in _class_dict(base) or _is_one_of(base, _WITH_MEMBERS)
         for descriptor in _class_dict(base).values()
         # A class may also have a descriptor of another class among its attributes.
         if type(descriptor) is types.MemberDescriptorType and descriptor.__objclass__ is base
     )
-    has_attributes = _dict_offset(cls) != 0 and not _is_any(cls, _WITHOUT_ATTRIBUTES)
+    has_attributes = _dict_offset(cls) != 0 and not _is_one_of(cls, _WITHOUT_ATTRIBUTES)
     kinds = [Kind.OBJECT] if has_attributes or is_mutable(cls) else []
     kinds += [*containers, *([Kind.SLOTS] if slots else [])]
     return _Layout(cls, tuple(kinds), containers, slots)
 
 
-def _is_any(cls: type, others: Iterable[Any]) -> bool:
+def _is_one_of(cls: type, others: Iterable[Any]) -> bool:
     """Return whether a class is one of several, without calling `__eq__` of its metaclass."""
     return any(cls is other for other in others)
 
@@ -272,7 +272,7 @@ def _is_any(cls: type, others: Iterable[Any]) -> bool:
 def _is_leaf(cls: type) -> bool:
     """Return whether instances of a class are compared by identity only."""
     elsewhere = [getattr(sys.modules.get(one), name, None) for one, name in _OTHER_LEAVES.items()]
-    if any(_is_any(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
+    if any(_is_one_of(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
         return True
     # Tensors, arrays and their scalars have these in every framework.
     libraries = [_class_dict(base) for base in _mro(cls) if not _is_own_class(base)]
@@ -282,7 +282,7 @@ def _is_leaf(cls: type) -> bool:
 def _is_own_class(cls: type) -> bool:
     """Return whether a class is defined in the user's own code."""
     name = _class_dict(cls).get("__module__")
-    # Classes that `exec` makes in a bare namespace are of "builtins", like those of Python itself.
+    # Classes that `exec` creates in an empty namespace are in "builtins", like Python's own.
     if not is_mutable(cls) or type(name) is not str or name == "builtins":
         return is_mutable(cls)
     module = sys.modules.get(name)
@@ -294,14 +294,14 @@ def _is_module(value: Any) -> bool:
 
 
 def _is_own_module(namespace: Mapping[str, Any]) -> bool:
-    """Return whether a module is of the user's own code."""
+    """Return whether a module belongs to the user's own code."""
     file, name = namespace.get("__file__"), namespace.get("__name__")
-    # A profiler or a debugger leaves its own file in the module of the program that it runs.
+    # A profiler or a debugger may leave its own `__file__` in the `__main__` that it runs.
     if type(name) is not str or name == "__main__":
         return True
     if type(file) is str:
         return _is_own_file(file)
-    # A part of a library that is written in C, or made when the library is imported, has no file.
+    # Submodules that are written in C, or created when their package is imported, have no file.
     package = name.partition(".")[0]
     outer = sys.modules.get(package)
     if package != name and _is_module(outer):
@@ -311,7 +311,7 @@ def _is_own_module(namespace: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_own_file(path: str) -> bool:
-    """Return whether a file is neither of Python, nor of an installed package, nor of fastnet."""
+    """Return whether a file belongs to neither Python, an installed package nor fastnet."""
     path = os.path.normcase(path)
     if path.startswith("<frozen "):
         return False
@@ -320,7 +320,7 @@ def _is_own_file(path: str) -> bool:
 
 
 def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
-    """Return the kinds of nodes of a function; of a library's, only what it wraps is followed."""
+    """Return the kinds of nodes of a function; of library code, only `__wrapped__` is followed."""
     if _is_own_file(function.__code__.co_filename):
         return (Kind.FUNCTION,)
     return (Kind.FIXED,) if "__wrapped__" in function.__dict__ else ()
@@ -347,13 +347,13 @@ def _globals_of(
     function: types.FunctionType, skip: Mapping[int, frozenset[str]]
 ) -> list[tuple[dict[str, Any], str, bool, int]]:
     """List the globals that a function reads, and the attributes of the modules among them."""
-    # Each with its namespace, whether its value is followed, and the index of the module that it is
-    # an attribute of, counted from 1, or 0.
+    # Each entry: namespace, name, whether to follow the value, and the index (from 1) of the module
+    # that has the attribute, or 0 for a global.
     read, attributes = _names_in(function.__code__)
     namespace = function.__globals__
     found = [(namespace, name, True, 0) for name in sorted(read - skip.get(id(namespace), set()))]
     entered = set[int]()
-    # The list grows while it is gone through, because attributes of modules may be modules.
+    # The list grows during the iteration, because attributes of modules may be modules.
     for index, (namespace, name, _, _) in enumerate(found, 1):
         value = dict.get(namespace, name)
         if _is_module(value) and id(value) not in entered:
@@ -380,7 +380,7 @@ def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, frozenset[str]]
 
 
 def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[Any]:
-    """Return what an object holds, for the kinds that the walk itself cannot read."""
+    """Return the values of an object, for the kinds that the walk itself cannot read."""
     cls = type(owner)
     if kind == Kind.FUNCTION:
         cells = owner.__closure__ or ()
@@ -404,7 +404,7 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
 
 
 def _list(iterate: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """List the items of a container; again if another thread changes it meanwhile."""
+    """List the items of a container; retry if another thread changes it during iteration."""
     while True:
         with contextlib.suppress(RuntimeError):
             return list(iterate(owner))
@@ -420,7 +420,7 @@ def _get_cell(cell: types.CellType) -> Any:
 def _get_slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
     try:
         return slot.__get__(owner)
-    # Another thread may have assigned `__class__`, so that the class has other slots now.
+    # Another thread may have assigned `__class__`, and the new class may have other slots.
     except (AttributeError, TypeError):
         return ABSENT
 
@@ -431,7 +431,7 @@ def _get_slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
 def _find_difference(
     kind: Kind, then: Sequence[Any], now: Sequence[Any]
 ) -> tuple[Sequence[Any], int] | None:
-    """Return None, or the values before or now and the index of one that differs."""
+    """Return the old or new values and the index of a difference, or None."""
     header = len(_HEADERS.get(kind, ()))
     found = _find_in_order(then, now)
     if found is None or kind not in _UNORDERED or found[1] < header:
@@ -451,7 +451,7 @@ def _find_in_order(then: Sequence[Any], now: Sequence[Any]) -> tuple[Sequence[An
 def _find_without_order(
     then: Sequence[Any], now: Sequence[Any], header: int, step: int
 ) -> tuple[Sequence[Any], int] | None:
-    """Find a difference between members, for a step of 1, or names and values, for a step of 2."""
+    """Find a difference between elements (a step of 1) or names and values (a step of 2)."""
     left: dict[Any, list[int]] = {}
     for index in range(header, len(now), step):
         left.setdefault(token_of(now[index]), []).append(index)
@@ -459,7 +459,7 @@ def _find_without_order(
         there = left.get(token_of(then[index]))
         if not there:
             return then, index
-        # A member is its own value.
+        # A set element is its own value.
         before, value = then[index + step - 1], now[there.pop() + step - 1]
         if before is not value and token_of(before) != token_of(value):
             return then, index + step - 1
@@ -468,28 +468,28 @@ def _find_without_order(
 
 
 def token_of(value: Any, depth: int = 0) -> Any:
-    """Return something that is equal for two values only if they are equal by the rules."""
+    """Return a token; two values have equal tokens only if a snapshot considers them equal."""
     cls = type(value)
     if cls is float:
         return cls, struct.pack("d", value)
     if cls is complex:
         return cls, struct.pack("dd", value.real, value.imag)
-    if _is_any(cls, _ATOMS):
+    if _is_one_of(cls, _ATOMS):
         return cls, value
     if cls is slice or cls is range:
         return cls, token_of((value.start, value.stop, value.step), depth)
     if cls is types.MethodType:
         return cls, id(value.__func__), id(value.__self__)
-    if depth < _DEEPEST and cls is frozenset:
+    if depth < _MAX_DEPTH and cls is frozenset:
         return cls, frozenset(Counter([token_of(member, depth + 1) for member in value]).items())
-    if depth < _DEEPEST and issubclass(cls, tuple) and not _dict_offset(cls):
+    if depth < _MAX_DEPTH and issubclass(cls, tuple) and not _dict_offset(cls):
         return id(cls), tuple([token_of(item, depth + 1) for item in tuple.__iter__(value)])
     if issubclass(cls, np.generic) and not is_mutable(cls) and cls is not np.void:
         return id(cls), str(value.dtype), value.tobytes()
     return id(value)
 
 
-# What the walk and the comparison leave to Python, because it is rare.
+# Rare cases that the Cython walk and comparison delegate to Python.
 _RULES = types.SimpleNamespace(
     find_difference=_find_difference,
     globals_of=_globals_of,

@@ -71,10 +71,10 @@ RunStep: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 @runtime_checkable
 class OpLike(Protocol):
-    """An op, which reads keys of a batch and writes keys.
+    """An op, which reads and writes keys of a batch.
 
     A network also calls `build(framework, device)`, `get_fe_models()`, `get_fe_loss_keys()` and
-    `fe_retain_graph(retain)` where an op has them.
+    `fe_retain_graph(retain)` if an op has them.
     """
 
     @property
@@ -126,15 +126,15 @@ class SchedulerLike(Protocol[T_co]):
 
 @runtime_checkable
 class SlicerLike(Protocol):
-    """A slicer, which cuts batches into minibatches, or joins minibatches, or both."""
+    """A slicer, which splits batches into minibatches, or merges minibatches, or both."""
 
     @property
     def slice_inputs(self) -> Sequence[str]:
-        """The keys to cut."""
+        """The keys to split."""
 
     @property
     def unslice_inputs(self) -> Sequence[str]:
-        """The keys to join."""
+        """The keys to merge."""
 
     @property
     def mode(self) -> Collection[str]:
@@ -145,10 +145,10 @@ class SlicerLike(Protocol):
         """The datasets to run for; all if empty."""
 
     def slice_batches(self, batches: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
-        """Cut the values of `slice_inputs` into the same number of pieces."""
+        """Split the values of `slice_inputs` into the same number of slices."""
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        """Join the pieces of one key."""
+        """Merge the slices of one key."""
 
 
 class DeferredLike(Protocol):
@@ -159,7 +159,7 @@ class DeferredLike(Protocol):
 
 
 class DatasetLike(Protocol):
-    """A dataset that `transform` accepts besides batches, such as FastEstimator's Pipeline."""
+    """A dataset that `transform` accepts instead of batches, such as FastEstimator's Pipeline."""
 
     def __call__(self, mode: str, epoch: int, ds_id: str, shuffle: bool) -> Any:
         """Return a context manager whose value is an iterable of batches."""

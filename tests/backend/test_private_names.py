@@ -21,7 +21,7 @@ TABLES = {"get", "pop", "setdefault"}
 # private names that are fastnet's own, or protocols of Python and of notebooks
 ALLOWED = {
     "_averages",
-    "_begin",
+    "_init_state",
     "_build",
     "_check_ops",
     "_collect_models",
@@ -39,7 +39,7 @@ ALLOWED = {
     "_measure_with",
     "_mutex",
     "_meter",
-    "_move_in",
+    "_update_device",
     "_not_open",
     "_on_device",
     "_open_axes",

@@ -293,7 +293,7 @@ class TestCost:
         main_class = TorchNetwork if side.name == "torch" else TFNetwork
         own = set(vars(v1.BaseNetwork)) & set(dir(main_class))
         assert {name for name in own if not name.startswith("__")} == {
-            *("_begin", "_not_open", "_do_transform", "_start", "run_step", "transform")
+            *("_init_state", "_not_open", "_do_transform", "_start", "run_step", "transform")
         }
         assert not {name for name in vars(side.network_class) if not name.startswith("__")}
 

@@ -476,7 +476,7 @@ class TestUpdates:
             )
         )
         parts = (
-            "UpdateOp of 'm' reads gradients from 'g'",
+            "UpdateOp of 'm' expects gradients in 'g'",
             f"2 trainable {fw.trains}",
             f"got {got}.",
         )
@@ -497,7 +497,7 @@ class TestUpdates:
             )
         )
         note = "Raised by UpdateOp (op 3, inputs ['loss'])."
-        text = f"UpdateOp of 'm' reads a tensor as its loss 'loss', but got {name}."
+        text = f"UpdateOp of 'm' expects a tensor as its loss 'loss', but got {name}."
         with refusing(ValueError, text, *notes_of(fw, note)):
             fw.step(network, {**BATCH, "bad": loss}, "train")
         check_free(network)

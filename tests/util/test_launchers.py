@@ -49,5 +49,5 @@ def test_tensorflow(monkeypatch: pytest.MonkeyPatch, value: str | None, count: i
 @pytest.mark.parametrize("value", ["{", "[]", '{"cluster": 3}', '{"cluster": {"worker": 3}}'])
 def test_a_malformed_cluster(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
-    with pytest.raises(ValueError, match=r"TF_CONFIG.*cannot be read.*JSON such as"):
+    with pytest.raises(ValueError, match=r"TF_CONFIG.*cannot be parsed.*JSON like"):
         tf_workers()

@@ -1,12 +1,12 @@
-"""The sequence that updates a model, which `TorchUpdate` and `TFUpdate` run in `__call__`.
+"""The steps of a model update, which `TorchUpdate` and `TFUpdate` run in `__call__`.
 
-1. **Backward**: compute the gradients of the loss, or take the given ones. In mixed precision the
+1. **Backward**: compute the gradients of the loss, or use the given ones. In mixed precision the
    loss is scaled first.
 2. **Merge**: with `merge_grad`, add them to the gradients of earlier steps, and continue with the
    average once there are enough.
 3. **Clip**: measure and clip the unscaled gradients of everything that the optimizer updates.
-4. **Step or defer**: take the optimizer's step now or after the network's last op, and call what
-   follows the update.
+4. **Step or defer**: take the optimizer's step now or after the network's last op, and call the
+   followers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REPORTS = ("grad_norm", "stepped")
 """The names of the values that an update can write."""
 
 Followers = Sequence[Callable[..., None]]
-"""Called after each step that the optimizer takes; in TensorFlow with whether it did, a tensor."""
+"""Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 
 
 class Restore:
-    """A deferred function that does nothing, but restores an attribute if the step fails first."""
+    """A deferred function that only restores an attribute, and only if the step fails."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self._before = owner, name, getattr(owner, name)
@@ -48,7 +48,7 @@ class ModelUpdate(ABC):
     """Updates the model of an UpdateOp."""
 
     trained: ClassVar[str]
-    """The framework's name of what is trained, for error messages."""
+    """The framework's term for trainable parameters, for error messages."""
 
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
@@ -59,14 +59,14 @@ class ModelUpdate(ABC):
         self._reports = tuple(reports)
         self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
         self.merges: int = op.merge_grad
-        # Whether gradients go through the sums of earlier steps.
+        # Whether gradients are added to the sums of earlier steps.
         self.is_merging = op.merge_grad > 1
 
     @abstractmethod
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
-        """Run the sequence; return the values of the reports, if there are any."""
+        """Run the update; return the values of the reports, or None without reports."""
 
     @abstractmethod
     def flush(self, followers: Followers) -> None:
@@ -82,7 +82,7 @@ class ModelUpdate(ABC):
 
     @abstractmethod
     def trained_now(self) -> list[Any]:
-        """List the trainable parameters that `merged` is about, in order."""
+        """List the trainable parameters that `merged` covers, in order."""
 
     def problem_of(self, state: Any) -> str | None:
         """Return why a state cannot be loaded, to follow "The state to load", or None."""
@@ -130,7 +130,7 @@ class ModelUpdate(ABC):
             self.set_merged(times, gradients)
 
     def clear_gradients(self) -> None:  # noqa: B027 - there may be nothing to clear
-        """Clear what a failed step has left."""
+        """Clear the gradients that a failed step has left."""
 
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""
@@ -140,7 +140,7 @@ class ModelUpdate(ABC):
     def not_a_loss(self, given: Any) -> ValueError:
         """Return the error for a loss that is not a tensor."""
         return ValueError(
-            f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
+            f"UpdateOp of '{name_of(self._model)}' expects a tensor as its loss "
             f"'{self._op.loss_name}', but got {type(given).__name__}."
         )
 
@@ -150,7 +150,7 @@ class ModelUpdate(ABC):
         if not is_list or len(gradients) != len(trained):
             got = f"{len(gradients)} of them" if is_list else type(gradients).__name__
             raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
+                f"UpdateOp of '{name_of(self._model)}' expects gradients in "
                 f"'{self._op.gradients}', a list with one for each of the model's {len(trained)} "
                 f"trainable {self.trained}, but got {got}."
             )

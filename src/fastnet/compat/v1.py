@@ -55,8 +55,8 @@ class BaseNetwork(base.BaseNetwork):
         self.epoch_models: set[Model] = set()
         self._returned: tuple[str, ...] = ()
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _init_state(self) -> None:
+        super()._init_state()
         self.epoch_state: State = {}
         self._loaded: NetworkContext | None = None
         self._handled: BaseException | None = None

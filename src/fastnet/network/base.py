@@ -98,9 +98,9 @@ class BaseNetwork(Value):
         self.mixed_precision: Precision = False
         self._collect_models()
         self._plans = PlanCache(self, is_resolved=True)
-        self._begin()
+        self._init_state()
 
-    def _begin(self) -> None:
+    def _init_state(self) -> None:
         """Set the attributes that copies do not share."""
         # Held while `_context` or its `run` changes. `_context` is None unless the network is open.
         self._mutex = threading.Lock()

@@ -22,10 +22,10 @@ __all__ = ["Value"]
 class Value:
     """Base class of networks: copies their ops and models, and creates locks and plans anew."""
 
-    def _move_in(self) -> None:
+    def _update_device(self) -> None:
         """Move to a device of this machine, after unpickling on another machine."""
 
-    def _require_apart(self, op: Any) -> None:
+    def _check_picklable(self, op: Any) -> None:
         """Raise if pickling an op would separate it from the models of the network."""
 
     def _copy_models(self, memo: dict[int, Any]) -> None:
@@ -48,7 +48,7 @@ class Value:
     def __reduce_ex__(self, protocol: Any) -> Any:
         _check_copyable(self)
         for op in filter(is_op, _all_items(self)):
-            self._require_apart(op)
+            self._check_picklable(op)
         return copyreg.__newobj__, (type(self),), _state(self), None, None, _restore  # type: ignore[attr-defined]
 
 
@@ -71,21 +71,21 @@ def _check_copyable(network: Any) -> None:
 def _state(network: Any) -> dict[str, Any]:
     """Return the attributes that copies of a network have, too."""
     fresh = object.__new__(type(network))
-    fresh._begin()
+    fresh._init_state()
     own = {*vars(fresh), "_plans"}
     return {name: value for name, value in vars(network).items() if name not in own}
 
 
 def _restore(network: Any, state: dict[str, Any]) -> None:
     vars(network).update(state)
-    network._begin()
+    network._init_state()
     # An op that refers to its network may be restored after it; then the first entry does the rest.
     if all(
         is_op(item) or is_slicer(item) or getattr(item, "__dict__", True)
         for item in _all_items(network)
     ):
         note_new_models(network.models)
-        network._move_in()
+        network._update_device()
         network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
 
 

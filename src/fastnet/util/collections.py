@@ -60,10 +60,10 @@ def filter_nones(ins: list[T | None]) -> list[T]: ...
 def filter_nones(ins: Collection[Any]) -> Collection[Any]:
     """Remove None from a collection.
 
-    Values that are merely false, such as 0, are kept.
+    Other falsy values, such as 0, are kept.
 
     Args:
-        ins: The collection. Of a mapping, the entries whose value is None are removed.
+        ins: The collection. From a mapping, the entries whose value is None are removed.
 
     Returns:
         A new dict, set or tuple for a mapping, set or tuple, and a new list for anything else.

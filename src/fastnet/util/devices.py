@@ -64,7 +64,7 @@ def get_num_gpus() -> int:
 
 @cache
 def get_num_devices() -> int:
-    """Count the devices that a batch can be spread over.
+    """Count the devices that a batch can be split across.
 
     Returns:
         The number of CUDA devices, or 1 if there are none.
@@ -143,21 +143,21 @@ def _parse_device(given: Any, described: str) -> torch.device:
         device = torch.device(*args)
     except RuntimeError as error:
         raise ValueError(
-            f"{described} is no device of torch: {error}. Names are such as 'cpu', 'cuda:1' and "
-            "'mps'."
+            f"{described} is not a torch device: {error}. Valid names are, for example, 'cpu', "
+            "'cuda:1' and 'mps'."
         ) from error
     if _count(device.type) <= (device.index or 0):
         counts = {name: _count(name) for name in _TYPES}
         available = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise ValueError(
             f"{described}, but this machine has no such device: it has {available}. Pass one of "
-            "these, or None to have one chosen."
+            "these, or None to choose automatically."
         )
     return _with_index(device)
 
 
 def _with_index(device: torch.device) -> torch.device:
-    """Return the device as the tensors on it report it: with an index, or as "cpu" alone."""
+    """Return the device as its tensors report it: with an index, except for the CPU."""
     import torch
 
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""The number of processes that a launcher has started, from its environment variables."""
+"""Reads the number of processes from the environment variables of a launcher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tf_workers() -> int:
         count = sum(len(jobs.get(name, ())) for name in TF_TASKS)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"TF_CONFIG is in the environment, but cannot be read ({error!r}). It is JSON such as "
+            f"TF_CONFIG is in the environment, but cannot be parsed ({error!r}). Use JSON like "
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}.'
         ) from error

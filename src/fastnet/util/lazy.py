@@ -60,7 +60,7 @@ def _is_installed(library: str) -> bool:
 
 
 def import_module(name: str) -> Any:
-    """Import a module, and name the extra to install where a framework is missing.
+    """Import a module; if a framework is missing, the error names the extra to install.
 
     AutoGraph converts the functions that an op calls. It warns about `importlib`, but not about the
     builtin `__import__`.
@@ -72,7 +72,7 @@ def import_module(name: str) -> Any:
         if extra is None:
             raise
         raise ModuleNotFoundError(
-            f"{name} needs {error.name}, which is not installed. Install it by "
+            f"{name} needs {error.name}, which is not installed. Install it with "
             f"`pip install 'fastnet-runtime[{extra}]'`.",
             name=error.name,
         ) from error

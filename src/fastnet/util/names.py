@@ -36,17 +36,17 @@ def check_io_names(names: T) -> T:
             check_io_names(name)
             continue
         if not isinstance(name, str):
-            raise TypeError(f"An input or output key must be a string, but got {_typed(name)}.")
+            raise TypeError(f"An input or output key must be a string, but got {_with_type(name)}.")
         if not name:
             raise AssertionError("An input or output key is an empty string. Give it a name.")
         if ":" in name or ";" in name:
             raise AssertionError(
-                f"The input or output key {name!r} contains ':' or ';', which keys may not. "
-                "Rename it."
+                f"The input or output key {name!r} contains ':' or ';', which are not allowed "
+                "in keys. Rename it."
             )
         if name.count("|") > 1:
             raise AssertionError(
-                f"The input or output key {name!r} contains '|' more than once. It may stand once, "
+                f"The input or output key {name!r} contains '|' more than once. Use it once, "
                 "before a dataset id."
             )
     return names
@@ -71,15 +71,15 @@ def parse_modes(modes: Set[str]) -> set[str]:
     unknown = [mode for mode in modes if mode not in MODES and mode not in _NEGATED]
     if unknown:
         raise AssertionError(
-            f"Unknown mode: {_join(unknown)}. A mode is one of {', '.join(MODES)}, or one of "
-            "them with a leading '!' to run in all the others."
+            f"Unknown mode: {_join(unknown)}. Modes are {', '.join(MODES)}, or the "
+            "same with a leading '!' to run in all other modes."
         )
     excluded = {_NEGATED[mode] for mode in modes if mode in _NEGATED}
     included = {mode for mode in modes if mode in MODES}
     if excluded and included:
         raise AssertionError(
             f"Modes with and without '!' cannot be mixed, but got {_join(modes)}. Name either "
-            "the modes to run in, or those to leave out."
+            "the modes to run in, or those to exclude."
         )
     return set(MODES) - excluded if excluded else included
 
@@ -103,24 +103,24 @@ def check_ds_id(ds_ids: Set[str]) -> Set[str]:
     """
     for ds_id in ds_ids:
         if not isinstance(ds_id, str):
-            raise AssertionError(f"A dataset id must be a string, but got {_typed(ds_id)}.")
+            raise AssertionError(f"A dataset id must be a string, but got {_with_type(ds_id)}.")
         if not ds_id:
             raise AssertionError("A dataset id is an empty string. Give it a name, or pass None.")
         forbidden = sorted({":", ";", "|"}.intersection(ds_id))
         if forbidden:
             raise AssertionError(
-                f"The dataset id {ds_id!r} contains {_join(forbidden)}, which ids may not. "
-                "Rename it."
+                f"The dataset id {ds_id!r} contains {_join(forbidden)}, which is not allowed in "
+                "ids. Rename it."
             )
     if len({ds_id.startswith("!") for ds_id in ds_ids}) > 1:
         raise AssertionError(
             f"Dataset ids with and without '!' cannot be mixed, but got {_join(ds_ids)}. Name "
-            "either the ids to run for, or those to leave out."
+            "either the ids to run for, or those to exclude."
         )
     return ds_ids
 
 
-def _typed(value: object) -> str:
+def _with_type(value: object) -> str:
     return f"{shorten(value)} of type {type(value).__name__}"
 
 

@@ -84,7 +84,7 @@ def get_batch_size(data: Mapping[str, Any]) -> int:
     """
     if not isinstance(data, Mapping):
         raise AssertionError(
-            f"The batch size is read off a dict of keys to tensors, but got {type(data).__name__}."
+            f"A batch must be a dict of keys to tensors, but got {type(data).__name__}."
         )
     sizes = {
         key: int(value.shape[0])
@@ -95,7 +95,7 @@ def get_batch_size(data: Mapping[str, Any]) -> int:
     if not unique:
         raise AssertionError(
             f"The batch has no size: none of its keys {sorted(map(str, data))} holds a tensor with "
-            "an axis."
+            "at least one axis."
         )
     if len(unique) > 1:
         raise AssertionError(

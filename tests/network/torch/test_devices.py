@@ -207,8 +207,8 @@ class TestModels:
         ]
         with raising(
             ValueError,
-            "The models of a network are on one device, but they were built on {'cpu': ['on cpu'], "
-            "'meta': ['on meta']}. Build them with one device, or pass the network's.",
+            "All models of a network must be on one device, but were built on {'cpu': ['on cpu'], "
+            "'meta': ['on meta']}. Build them on one device, or pass `device` to the network.",
         ):
             TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
 

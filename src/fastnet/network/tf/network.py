@@ -29,39 +29,39 @@ __all__ = ["TFNetwork"]
 class TFNetwork(BaseNetwork):
     """A network whose ops run in TensorFlow.
 
-    The ops are traced into a graph in the first step, and each later step calls the graph: Python
-    in an op's `forward` (a print, a counter, a random number of numpy) runs while it is traced, and
-    not in each step. Open the network with ``eager=True`` to run eagerly instead.
+    The first step traces the ops into a graph, and each later step calls the graph. Python side
+    effects in an op's `forward` (a print, a counter, a numpy random number) happen during tracing
+    only. Open the network with ``eager=True`` to run eagerly instead.
 
-    The first trace is for batches of just the shapes that it was made with. When a batch of another
-    size comes, a second one is made for batches of any size: while it is, ``x.shape[0]`` is None,
-    and ``x.shape[0] == 8`` false; ``tf.shape(x)[0]`` is the size. Another length of any other axis
-    is a trace of its own, unless `open_axes` says that one does for all; of many the 16 last used
-    are kept. Values in a batch that are no tensors and no arrays (strings, ints, None, objects with
-    their attributes, the order of a dict) are constants of the graph, so that another value is
-    another trace. On each entry the ops, layers, variables and optimizers that a graph was traced
-    from are compared, with all data that is reached from them. What was changed or replaced takes
-    effect from then on. A counter in an op is no change where tracing increments it; it is one
-    where the op runs eagerly, or in a `tf.py_function`. Contents of arrays and settings of
-    libraries are not compared: see `retrace`.
+    The first trace accepts only the shapes of its batch. A batch of another size triggers a second
+    trace for any size, in which ``x.shape[0]`` is None and ``x.shape[0] == 8`` is false;
+    ``tf.shape(x)[0]`` is the size. Each length of another axis gets its own trace, unless the axis
+    is in `open_axes`; the 16 most recently used traces are kept. Values in a batch that are neither
+    tensors nor arrays (strings, ints, None, objects with their attributes, the order of a dict) are
+    constants of the graph, so a new value is traced again. On each entry, the ops, layers,
+    variables and optimizers that a graph was traced from are compared, with all data reachable from
+    them, and changes take effect. A counter in an op causes no retrace if tracing increments it; it
+    does if the op runs eagerly, or in a `tf.py_function`. Contents of arrays and library settings
+    are not compared: see `retrace`.
 
     Args:
-        ops: The ops, in order; None, and schedulers of ops, may be among them.
-        postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
-        slicers: What cuts a batch into minibatches and joins their results.
-        open_axes: The axes of which one trace may serve any length, once there was a second one: an
-            axis or several for the tensors of all keys, or a dict of keys to such, where the others
-            keep axis 0. An axis below 0 counts from the last. None for axis 0, () for no axis.
-            Values of several tensors (ragged and sparse ones) always leave open how much they hold.
-        compile: Whether XLA compiles each graph, or the `CompileOptions` to do that with. What it
-            cannot compile, or computes otherwise in the first step, runs as a graph, and `traces`
-            says why.
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        postprocessing: Postprocessing ops, which run on batches of numpy arrays after the other
+            ops.
+        slicers: Slicers, which split a batch into minibatches and merge their results.
+        open_axes: The axes that become dynamic once a second length occurs: an axis or several for
+            the tensors of all keys, or a dict from keys to axes, where other keys keep axis 0.
+            Negative axes count from the last. None for axis 0, () for no axis. Ragged and sparse
+            tensors always have a dynamic number of values.
+        compile: Whether to compile each graph with XLA, or the `CompileOptions` for it. A graph
+            that XLA cannot compile, or whose first step gives different results, runs uncompiled,
+            and `traces` gives the reason.
 
     Raises:
-        AssertionError: If something is no op, postprocessing op or slicer.
-        TypeError: If `open_axes`, or `compile`, holds something else.
+        AssertionError: If an item is not an op, postprocessing op or slicer.
+        TypeError: If `open_axes` or `compile` has the wrong type.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
-            batches, or another backend than XLA is to compile.
+            batches, or `compile` names another backend than XLA.
 
     >>> import tensorflow as tf
     >>> from fastnet.op.tensorop import LambdaOp
@@ -73,7 +73,7 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
-    # of a network that was saved by an earlier version
+    # Networks that were pickled by an earlier version lack this attribute.
     _options: CompileOptions | None = None
 
     def __init__(
@@ -96,21 +96,21 @@ class TFNetwork(BaseNetwork):
         )
         warn_of_untrained(self.ops, trainable_in)
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _init_state(self) -> None:
+        super()._init_state()
         self._programs = Programs(self._options)
 
-    def _require_apart(self, op: Any) -> None:
+    def _check_picklable(self, op: Any) -> None:
         for value in vars(op).values():
-            held = value.values() if isinstance(value, dict) else value
-            for one in held if isinstance(value, (dict, list, tuple)) else [value]:
+            items = value.values() if isinstance(value, dict) else value
+            for item in items if isinstance(value, (dict, list, tuple)) else [value]:
                 for model in self.models:
                     parts = [*all_layers(model)[1:], *model.variables]
-                    if any(one is part for part in parts):
+                    if any(item is part for part in parts):
                         raise ValueError(
-                            f"{type(op).__name__} holds '{one.name}', a part of the model "
-                            f"'{name_of(model)}', which Keras would save by itself, so that the "
-                            "two would no longer be one; hold the model and look it up there"
+                            f"{type(op).__name__} holds '{item.name}', a part of the model "
+                            f"'{name_of(model)}', which Keras would pickle separately. Hold the "
+                            "model instead, and look the part up in it."
                         )
 
     def _copy_models(self, memo: dict[int, Any]) -> None:
@@ -119,7 +119,7 @@ class TFNetwork(BaseNetwork):
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
-        """When ops were traced and compiled and why, or why not; the last of many."""
+        """Records of traces and fallbacks, with their reasons; only the latest are kept."""
         return tuple(self._programs.records.kept)
 
     def _handling(self) -> Handling:
@@ -133,7 +133,7 @@ class TFNetwork(BaseNetwork):
 
 
 def _require_xla(options: CompileOptions | None) -> None:
-    """Check that a TensorFlow network's options fit XLA."""
+    """Check that the options of a TensorFlow network are valid for XLA."""
     if options is None:
         return
     accepted = {"backend": (None, "xla"), "dynamic": (None, False)}

@@ -30,8 +30,8 @@ from fastnet.util.devices import resolve_device, stream_synchronizer
 __all__ = ["TorchNetwork"]
 
 _RETURNS = ("cpu", "device", None)
-# The only desired key where no outputs are wanted, because an empty set stands for all of them.
-_NOTHING = "\0"
+# The only desired key if no outputs are wanted, because an empty set means all of them.
+_NO_KEYS = "\0"
 # The oldest version of torch that compiled steps are tested with.
 _COMPILES_FROM = "2.13"
 
@@ -43,23 +43,23 @@ class TorchNetwork(BaseNetwork):
         ops: The ops, in order; None and schedulers of ops are allowed.
         postprocessing: Postprocessing ops, which run on batches of numpy arrays after the other
             ops.
-        slicers: Slicers, which cut a batch into minibatches and join their results.
+        slicers: Slicers, which split a batch into minibatches and merge their results.
         device: The device that ops run on: a `torch.device`, its name, or an index among the
-            devices of the best kind. None for the device that the models were built on, or else
+            devices of the best type. None for the device that the models were built on, or else
             `fastnet.util.get_device()`.
         keep_on_device: Whether models and optimizer state stay on the device while the network is
             not open. With False they are moved to the CPU when it is left, as in FastEstimator,
             which frees memory and copies all weights twice each time.
-        returns: The device of a step's outputs: "cpu"; "device", where a step on a GPU is only
-            queued when it returns; or None to return only the keys in `desired_output_keys`.
-        compile: Whether to compile each step to one program, from the batch to the updated weights,
-            or the `CompileOptions` for it. Steps that cannot be captured run eagerly, and `traces`
-            has the reason.
+        returns: The device of a step's outputs: "cpu"; "device", where a step may return before
+            the GPU has finished; or None to return only the keys in `desired_output_keys`.
+        compile: Whether to compile each step, from the batch to the updated weights, or the
+            `CompileOptions` for it. Steps that cannot be captured run eagerly, and `traces`
+            gives the reason.
 
     Raises:
         AssertionError: If an item is not an op, postprocessing op or slicer.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
-            batches, there is no such device, or models were built on different devices.
+            batches, the device is not available, or models were built on different devices.
         TypeError: If `device` or `compile` has the wrong type.
         RuntimeError: If `compile` needs a later version of PyTorch.
 
@@ -74,7 +74,7 @@ class TorchNetwork(BaseNetwork):
     device: torch.device
     _returns: str | None = "cpu"
     _keeps_on_device = True
-    # of a network that was saved by an earlier version
+    # Networks that were pickled by an earlier version lack this attribute.
     _options: CompileOptions | None = None
 
     def __init__(
@@ -96,7 +96,7 @@ class TorchNetwork(BaseNetwork):
         self._keeps_on_device = self._keeps_on_device and keep_on_device
         self._returns = returns
         if returns is None:
-            self._wanted = frozenset([_NOTHING])
+            self._wanted = frozenset([_NO_KEYS])
         super().__init__(
             target_type="torch",
             device=self._find_device(collect_models(list(filter(is_given, to_list(ops))))),
@@ -106,19 +106,19 @@ class TorchNetwork(BaseNetwork):
         )
         warn_of_untrained(self.ops, trainable_in)
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _init_state(self) -> None:
+        super()._init_state()
         self._records: Records | None = None
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
-        """When steps were captured and why, or why not; the last of many."""
+        """Records of captures and fallbacks, with their reasons; only the latest are kept."""
         return () if self._records is None else tuple(self._records.kept)
 
-    def _move_in(self) -> None:
+    def _update_device(self) -> None:
         try:
             device = self._find_device(self.models)
-        except ValueError:  # another machine than the one that the network comes from
+        except ValueError:  # The network was pickled on a machine with other devices.
             device = self._choose_device()
         if device != self.device:
             self._use_device(device)
@@ -129,17 +129,17 @@ class TorchNetwork(BaseNetwork):
             return nullcontext()
         if self._context is not None:
             raise self._in_use()
-        spread = [name_of(model) for model in self.models if engine_of(model) is not None]
-        if spread:
+        wrapped = [name_of(model) for model in self.models if engine_of(model) is not None]
+        if wrapped:
             raise ValueError(
-                f"transform is to run on {other}, but the models {spread} are spread over "
-                f"devices, and were built on {self.device}. Leave its device out."
+                f"transform got device={str(other)!r}, but the models {wrapped} are distributed "
+                f"and were built on {self.device}. Leave out the device."
             )
         return self._moved_to(other)
 
     @contextmanager
     def _moved_to(self, device: torch.device) -> Iterator[None]:
-        """Run on another device for a while, with the models there meanwhile."""
+        """Run on another device, with the models moved there temporarily."""
         own, plans = self.device, self._plans
         firsts = [(model, next(model.parameters(), None)) for model in self.models]
         devices = [(model, first.device) for model, first in firsts if first is not None]
@@ -163,32 +163,32 @@ class TorchNetwork(BaseNetwork):
         return get_device()
 
     def _find_device(self, models: Sequence[Model]) -> torch.device:
-        placed: dict[Any, list[Model]] = {}
+        built_on: dict[Any, list[Model]] = {}
         for model in models:
             device = get_metadata(model, "fe_device")
             if device is not None:
-                placed.setdefault(device, []).append(model)
+                built_on.setdefault(device, []).append(model)
         if self._given_device is None:
-            if len(placed) > 1:
-                where = {str(device): list(map(name_of, own)) for device, own in placed.items()}
+            if len(built_on) > 1:
+                where = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
                 raise ValueError(
-                    f"The models of a network are on one device, but they were built on {where}. "
-                    "Build them with one device, or pass the network's."
+                    f"All models of a network must be on one device, but were built on {where}. "
+                    "Build them on one device, or pass `device` to the network."
                 )
-            return next(iter(placed), None) or self._choose_device()
-        for device, own in placed.items():
-            spread = [name_of(model) for model in own if engine_of(model) is not None]
-            if spread and device != self._given_device:
+            return next(iter(built_on), None) or self._choose_device()
+        for device, own in built_on.items():
+            wrapped = [name_of(model) for model in own if engine_of(model) is not None]
+            if wrapped and device != self._given_device:
                 raise ValueError(
-                    f"The network's device is {self._given_device}, but the models {spread} are "
-                    f"spread over processes, and were built on {device}. Leave the network's "
-                    "device out, or build them there."
+                    f"The network's device is {self._given_device}, but the models {wrapped} are "
+                    f"distributed and were built on {device}. Leave out the network's device, or "
+                    "build them there."
                 )
         return self._given_device
 
     def _first_deferred(self, ops: list[Any]) -> int:
-        # Updates that stand last in a row wait for each other's gradients: a model that one of
-        # them has already changed would spoil the graph of the next.
+        # Consecutive updates at the end compute all gradients before any optimizer steps, because
+        # an in-place change of a model would invalidate the autograd graph of the next loss.
         first = len(ops)
         while first and hasattr(ops[first - 1], "defer"):
             first -= 1
@@ -200,15 +200,15 @@ class TorchNetwork(BaseNetwork):
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":
             return handling._replace(release=detach)
-        # copies of a GPU are only queued here, and waited for once, at the step's end
+        # Copies from a GPU are asynchronous, and synchronized once at the end of the step.
         wait = stream_synchronizer(device)
-        queue = wait is not None
+        non_blocking = wait is not None
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device, non_blocking=queue)
+            return tensor.to(device, non_blocking=non_blocking)
 
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.detach().to("cpu", non_blocking=queue)
+            return tensor.detach().to("cpu", non_blocking=non_blocking)
 
         handling = handling._replace(move=NestMap(torch.Tensor, move))
         if self._returns == "device":

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchRunner", "make_runner", "move_optimizer"]
 
 
-# Ops written for FastEstimator enter the tape of a step, of which PyTorch has none.
+# Ops written for FastEstimator enter the state's tape, which PyTorch does not need.
 _NO_TAPE = NonContext()
 
 
@@ -50,11 +50,11 @@ class TorchRunner(Runner):
     """
 
     # Whether there are other processes, and whether all take part in each step; set by `open`.
-    _is_spread = _communicates = False
+    _is_distributed = _communicates = False
 
     def __init__(self, network: Any, context: NetworkContext) -> None:
         super().__init__(context)
-        self._keeps: bool = network._keeps_on_device
+        self._keeps_on_device: bool = network._keeps_on_device
         self._wait: Callable[[], None] | None = network._plans.handling.wait
         self._device: torch.device = network.device
         self._models: list[Model] = network.models
@@ -73,8 +73,8 @@ class TorchRunner(Runner):
         models = self.context.plan.models
         # Without models nothing is communicated.
         has_group = dist.is_available() and dist.is_initialized()
-        self._is_spread = has_group and bool(models) and process_count() > 1
-        if self._is_spread:
+        self._is_distributed = has_group and bool(models) and process_count() > 1
+        if self._is_distributed:
             if self.context.state["mode"] == "train":
                 require_engines(self.context.plan)
             self._communicates = compare_plans(self.context)
@@ -86,10 +86,10 @@ class TorchRunner(Runner):
         """Move the models back to the CPU, unless they stay on the device."""
         if self._compiled is not None:
             self._compiled.records.summarize()
-        if self._is_spread:
+        if self._is_distributed:
             for model in self.context.plan.models:
                 reshard(model)
-        if not self._keeps and self._device.type != "cpu":
+        if not self._keeps_on_device and self._device.type != "cpu":
             for model in self.context.plan.models:
                 self._move(model, torch.device("cpu"))
 
@@ -110,7 +110,7 @@ class TorchRunner(Runner):
         if not precision:
             return None
         dtype = None if precision is True else getattr(torch, str(precision))
-        # Each step enters its own, which stores the state to restore, because steps may be nested.
+        # Each step enters a new context, which stores the state to restore: steps may be nested.
         return partial(torch.autocast, self._device.type, dtype)
 
     def step(self, meter: StepMeter | None) -> RunStep:
@@ -121,15 +121,15 @@ class TorchRunner(Runner):
         if captured.refused is None:
             from fastnet.network.torch.compiled.step import never_captured
 
-            reason = never_captured(self.context.plan, self._device, self._is_spread)
+            reason = never_captured(self.context.plan, self._device, self._is_distributed)
             if reason is not None:
                 captured.refuse(reason, self.context.state)
-        called = on_trace = None
+        on_call = on_trace = None
         if meter is not None:
-            called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
+            on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             on_trace = meter.trace_stamper(meter.row("rest", "the rest"))
         return captured.step(
-            partial(self.step_by, meter), self.bound, self._autocast(), called, on_trace
+            partial(self.step_by, meter), self.bound, self._autocast(), on_call, on_trace
         )
 
     def is_profiled(self) -> bool:
@@ -144,39 +144,39 @@ class TorchRunner(Runner):
         return titles(self.context.plan.ops)
 
     def synchronizer(self) -> Callable[[], None] | None:
-        """Return the function that waits for the stream of the caller; None without copies."""
-        # Keys that only postprocessing reads are copied, too.
+        """Return the function that synchronizes the current stream; None if nothing is copied."""
+        # Keys that only postprocessing reads are also copied.
         return self._wait if self.context.plan.kernel.resolution.returned else None
 
     def _state(self) -> State:
         plan, state = self.context.plan, self.context.state
         if not plan.takes_gradients:
             return state
-        # Models of other epochs are included, because a gradient left on one would count later.
+        # Include models of other epochs, whose leftover gradients would leak into later steps.
         models = {id(model): model for model in (*self._models, *plan.models)}
-        trained = [one for one in models.values() if get_metadata(one, "optimizer") is not None]
-        if self._is_spread and not state["warmup"]:
+        trained = [m for m in models.values() if get_metadata(m, "optimizer") is not None]
+        if self._is_distributed and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move(self, model: Model, device: torch.device) -> None:
         if engine_of(model) in ("ddp", "fsdp"):
-            return  # The engine has placed it.
+            return  # The wrapper has placed it.
         model.to(device)
         if self.context.state["mode"] == "train":
             move_optimizer(get_metadata(model, "current_optimizer"), device)
 
 
 def make_runner(network: Any, context: NetworkContext) -> TorchRunner:
-    """Create what runs the steps of a context; a method of `TorchNetwork`."""
+    """Create the runner of a context; assigned as a method of `TorchNetwork`."""
     return TorchRunner(network, context)
 
 
 def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None:
-    """Return what calls the compiled steps of a context, or None if its steps run eagerly."""
+    """Return the `CompiledStep` of a context, or None if its steps run eagerly."""
     if context.state["eager"] or not context.plan.ops:
         return None
-    # The parts of torch that it needs are imported only here.
+    # Import lazily, because eager networks do not need these parts of torch.
     from fastnet.network.torch.compiled.step import CompiledStep
 
     if network._records is None:
@@ -202,24 +202,23 @@ def _is_on_cpu(model: torch.nn.Module) -> bool:
 def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
     """Move an optimizer's state to a device.
 
-    A count of steps stays on the CPU, where the optimizer reads it, unless the optimizer says that
-    it wants it with the parameters.
+    Step counts stay on the CPU, as in torch, unless the optimizer is capturable or fused.
 
     Args:
         optimizer: The optimizer, or None for none.
-        device: Where to.
+        device: The target device.
 
     Raises:
-        RuntimeError: If the device has no room, or is not there.
+        RuntimeError: If the device is out of memory or not available.
     """
     if optimizer is None:
         return
     move = NestMap(torch.Tensor, lambda tensor: tensor.to(device))
     for group in optimizer.param_groups:
-        moves_count = group.get("capturable") or group.get("fused")
+        moves_step = group.get("capturable") or group.get("fused")
         for parameter in group["params"]:
             if parameter in optimizer.state:
                 state = optimizer.state[parameter]
                 for key, value in state.items():
-                    if key != "step" or moves_count:
+                    if key != "step" or moves_step:
                         state[key] = move(value)

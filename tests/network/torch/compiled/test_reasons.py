@@ -646,7 +646,7 @@ def test_a_mode_that_is_there_from_the_first_step_on_is_told_of(
     network = TorchNetwork([LambdaOp(lambda x: x + torch.ones(2), "x", "y")], compile=QUICK)
     request.addfinalizer(lambda: torch.set_default_device(None))
     torch.set_default_device("cpu")
-    with falls_back(network, "a mode of torch, such as inference_mode or what", "infer"):
+    with falls_back(network, "a torch mode, such as inference_mode", "infer"):
         for _ in range(3):
             assert torch.equal(network.run_step({"x": torch.ones(2)})["y"], torch.full((2,), 2.0))
     torch.set_default_device(None)

@@ -1,4 +1,4 @@
-"""Gradients that are added up over several steps: what captured steps take of them, and leave."""
+"""Gradient accumulation in captured steps: the sums that a step reads and leaves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fastnet.network.updates import updates_in
 __all__ = ["Accumulation", "Phase"]
 
 
-class _Kind(NamedTuple):
-    """The phase of gradient merging: how many steps an update averages, and which sums exist.
+class _UpdatePhase(NamedTuple):
+    """The phase of an update: how many steps it averages, and which sums exist.
 
-    A step that does not update averages 0. More than `merge_grad` are averaged if it was lowered.
+    A step without an update averages 0. More than `merge_grad` are averaged if it was lowered.
     """
 
     averages: int
@@ -30,8 +30,10 @@ class Accumulation:
 
     def __init__(self, ops: Sequence[Any]) -> None:
         self._ops = [op for op in updates_in(ops) if op.updater().is_merging]
-        # The last accumulated gradients of each update, with their kind.
-        self._known: list[tuple[Merged | None, _Kind | None]] = [(None, None)] * len(self._ops)
+        # The last accumulated gradients of each update, with their phase.
+        self._known: list[tuple[Merged | None, _UpdatePhase | None]] = [(None, None)] * len(
+            self._ops
+        )
 
     @property
     def updates(self) -> list[TorchUpdate]:
@@ -39,11 +41,11 @@ class Accumulation:
         found: list[Any] = [op.updater() for op in self._ops]
         return found
 
-    def phases(self) -> int:
+    def count_phases(self) -> int:
         """Return the number of programs for one input signature."""
         count = 1
         for op in self._ops:
-            # With `merge_grad` lowered to 1, the first step still has sums.
+            # If `merge_grad` was lowered to 1, the first step still has sums.
             count *= min(max(op.merge_grad, 2), 3)
         return count
 
@@ -51,89 +53,91 @@ class Accumulation:
         """Return the gradients accumulated so far."""
         return [one.merged_gradients for one in self.updates]
 
-    def kinds(self) -> list[_Kind]:
-        """Return the kind of the next step."""
+    def phases(self) -> list[_UpdatePhase]:
+        """Return the phase of each update in the next step."""
         found = []
-        for place, update in enumerate(self.updates):
-            merged, kind = self._known[place]
-            if kind is None or merged is not update.merged_gradients:
+        for index, update in enumerate(self.updates):
+            merged, phase = self._known[index]
+            if phase is None or merged is not update.merged_gradients:
                 merged = update.merged_gradients
-                kind = _Kind(
+                phase = _UpdatePhase(
                     _averaged(merged.times, update),
                     tuple(
                         (id(parameter), one.dtype, one.shape, one.stride())
                         for parameter, one in _in_order(merged)
                     ),
                 )
-                self._known[place] = merged, kind
-            found.append(kind)
+                self._known[index] = merged, phase
+            found.append(phase)
         return found
 
-    def again(self) -> AbstractContextManager[None]:
-        """Return what goes back, while it is entered, to what has been added up until now."""
-        return self.as_before(self.now())
+    def preserved(self) -> AbstractContextManager[None]:
+        """Return a context manager, to be entered later, that restores the current gradients."""
+        return self.replaced_by(self.now())
 
     @contextmanager
-    def as_before(self, before: Sequence[Merged]) -> Iterator[None]:
-        """Go back to what had been added up."""
-        after = self.now()
-        self._put(before)
+    def replaced_by(self, merged: Sequence[Merged]) -> Iterator[None]:
+        """Replace the accumulated gradients temporarily."""
+        original = self.now()
+        self._set(merged)
         try:
             yield
         finally:
-            self._put(after)
+            self._set(original)
 
-    def put(self, merged: Sequence[Merged], kinds: Sequence[_Kind]) -> None:
-        """Go on from what a step has left."""
-        self._put(merged)
-        self._known = list(zip(merged, kinds, strict=True))
+    def store(self, merged: Sequence[Merged], phases: Sequence[_UpdatePhase]) -> None:
+        """Store the gradients that a step has left."""
+        self._set(merged)
+        self._known = list(zip(merged, phases, strict=True))
 
-    def _put(self, merged: Sequence[Merged]) -> None:
+    def _set(self, merged: Sequence[Merged]) -> None:
         for update, one in zip(self.updates, merged, strict=True):
             update.merged_gradients = one
 
 
 class Phase:
-    """The accumulated gradients that one kind of step reads and leaves."""
+    """The accumulated gradients that a step reads and leaves in one phase of all updates."""
 
-    def __init__(self, merging: Accumulation, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._merging = merging
-        self._kinds = merging.kinds()
-        # by the ids that sums are ordered by
+    def __init__(
+        self, accumulation: Accumulation, parameters: Sequence[torch.nn.Parameter]
+    ) -> None:
+        self._accumulation = accumulation
+        self._phases = accumulation.phases()
+        # Sums are ordered by the ids of their parameters.
         self._parameters = {id(one): one for one in parameters}
-        if any(one[0] not in self._parameters for kind in self._kinds for one in kind.sums):
-            raise Uncapturable("gradients were added up of parameters that are gone")
-        # of each update what a step leaves sums of, None where it leaves what there is
+        if any(one[0] not in self._parameters for phase in self._phases for one in phase.sums):
+            raise Uncapturable("gradients were accumulated for parameters that no longer exist")
+        # For each update, the ids of the parameters with new sums; None if it keeps its sums.
         self._left: list[list[int] | None] = []
         self._copied: list[int] | None = None
         self._sums_left: list[tuple[Any, ...]] = []
 
-    def is_now(self) -> bool:
-        """Return whether a step would be of this kind now."""
-        return self._merging.kinds() == self._kinds
+    def is_current(self) -> bool:
+        """Return whether the next step is in this phase."""
+        return self._accumulation.phases() == self._phases
 
     def tensors(self) -> list[torch.Tensor]:
-        """List the sums that a step takes now."""
-        return [total for one in self._merging.now() for _, total in _in_order(one)]
+        """List the sums that the next step reads."""
+        return [total for one in self._accumulation.now() for _, total in _in_order(one)]
 
     @contextmanager
-    def traced(
-        self, stands_for: Mapping[int, torch.Tensor], sums: Iterable[torch.Tensor]
+    def with_fake_sums(
+        self, fakes_by_id: Mapping[int, torch.Tensor], sums: Iterable[torch.Tensor]
     ) -> Iterator[Callable[[], list[torch.Tensor]]]:
-        """Put other tensors into the places of the sums, while ops are traced."""
-        waiting = iter(sums)
-        inside: list[Merged] = []
-        for merged, kind in zip(self._merging.now(), self._kinds, strict=True):
+        """Replace the sums with fake tensors during a trace; yield a function for the new sums."""
+        fake_sums = iter(sums)
+        replaced: list[Merged] = []
+        for merged, phase in zip(self._accumulation.now(), self._phases, strict=True):
             fakes: dict[Any, torch.Tensor] = {
-                stands_for[one[0]]: next(waiting) for one in kind.sums
+                fakes_by_id[one[0]]: next(fake_sums) for one in phase.sums
             }
-            inside.append(Merged(merged.times, fakes))
-        real = {id(fake): one for one, fake in stands_for.items()}
+            replaced.append(Merged(merged.times, fakes))
+        real = {id(fake): one for one, fake in fakes_by_id.items()}
 
         def left() -> list[torch.Tensor]:
             self._left = []
             found: list[torch.Tensor] = []
-            for before, after in zip(inside, self._merging.now(), strict=True):
+            for before, after in zip(replaced, self._accumulation.now(), strict=True):
                 if after is before:
                     self._left.append(None)
                     continue
@@ -142,36 +146,36 @@ class Phase:
                 found += [sums[one] for one in sorted(sums)]
             return found
 
-        with self._merging.as_before(inside):
+        with self._accumulation.replaced_by(replaced):
             yield left
 
-    def settle(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Let what a step has left count."""
+    def store_sums(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Store the new sums among the results of a step; return the other results."""
         end = len(results) - sum(len(one) for one in self._left if one is not None)
         others, sums = results[:end], list(results[end:])
         if self._copied is None:
-            # a compiler may give one tensor for two, of which ops hand the other one out
-            given = {one.data_ptr() for one in others if one.numel()}
-            self._copied = [at for at, one in enumerate(sums) if one.data_ptr() in given]
+            # A compiler may return one tensor as both a sum and an output of the ops.
+            outputs = {one.data_ptr() for one in others if one.numel()}
+            self._copied = [at for at, one in enumerate(sums) if one.data_ptr() in outputs]
             self._sums_left = [(one.dtype, one.shape, one.stride()) for one in sums]
         for at in self._copied:
             sums[at] = sums[at].clone()
-        place, merged, kinds = 0, [], []
-        updates = zip(self._merging.updates, self._left, self._kinds, strict=True)
-        for update, left, kind in updates:
+        index, merged, phases = 0, [], []
+        updates = zip(self._accumulation.updates, self._left, self._phases, strict=True)
+        for update, left, phase in updates:
             if left is None:
                 merged.append(update.merged_gradients)
-                kinds.append(kind)
+                phases.append(phase)
                 continue
-            times = 0 if kind.averages else update.merged_gradients.times + 1
-            found = dict(zip(map(self._parameters.__getitem__, left), sums[place:], strict=False))
-            signatures = zip(left, self._sums_left[place:], strict=False)
+            times = 0 if phase.averages else update.merged_gradients.times + 1
+            found = dict(zip(map(self._parameters.__getitem__, left), sums[index:], strict=False))
+            signatures = zip(left, self._sums_left[index:], strict=False)
             merged.append(Merged(times, found))
-            kinds.append(
-                _Kind(_averaged(times, update), tuple((one, *of) for one, of in signatures))
+            phases.append(
+                _UpdatePhase(_averaged(times, update), tuple((one, *of) for one, of in signatures))
             )
-            place += len(left)
-        self._merging.put(merged, kinds)
+            index += len(left)
+        self._accumulation.store(merged, phases)
         return others
 
 

@@ -226,7 +226,7 @@ class _Tracer:
         merging: Any = nullcontext(list)
         if self._phase is not None:
             merged = [mode.from_tensor(one, static_shapes=True) for one in self._phase.tensors()]
-            merging = self._phase.traced(self._state.by_id(fakes), merged)
+            merging = self._phase.with_fake_sums(self._state.by_id(fakes), merged)
         held = self._state.held
         symbols = [number_like(mode, one.read(), at) for at, one in enumerate(held)]
         taken = [*fakes, numbers, *inputs, *merged]

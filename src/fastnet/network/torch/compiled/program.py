@@ -1,4 +1,4 @@
-"""A compiled step with all that must be as it was when it was traced."""
+"""A compiled step, with the conditions under which it is valid."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["NoFit", "Program", "SharedMemory", "environment"]
+__all__ = ["AliasedInput", "NoMatch", "Program", "environment"]
 
 
-class SharedMemory(Exception):
-    """A batch is in the memory of a parameter or a buffer that the step writes to."""
+class AliasedInput(Exception):
+    """A batch shares memory with a parameter or a buffer that the step writes to."""
 
 
-class NoFit(Exception):
-    """A batch is of another kind than those that a step was traced for."""
+class NoMatch(Exception):
+    """A batch does not match the input signature that a step was traced for."""
 
 
 class Program:
-    """A compiled step with all that must be as it was when it was traced."""
+    """A compiled step, with the conditions under which it is valid."""
 
     def __init__(
         self,
         keys: Sequence[str],
-        forms: list[Any],
+        signature: list[Any],
         capture: Capture,
         lowered: Lowered,
         state: StepState,
-        around: tuple[Any, ...],
+        current_environment: tuple[Any, ...],
         takes_gradients: bool,
         phase: Phase | None = None,
-        sized: tuple[Sequence[int], Length] | None = None,
+        dynamic: tuple[Sequence[int], Length] | None = None,
     ) -> None:
         self._phase = phase
         self.followed = capture.followed
-        self.is_sized = sized is not None
-        self._sized: Sequence[int] = () if sized is None else sized[0]
+        self.is_dynamic = dynamic is not None
+        self._dynamic_inputs: Sequence[int] = () if dynamic is None else dynamic[0]
         self._guard = capture.guard
         self.is_random = capture.is_random
         self.precision = capture.precision
@@ -64,58 +64,52 @@ class Program:
         self.is_verified = False
         self.unverified: str | None = None
         self.changed_number: NumberInput | None = None
-        self._around = around
+        self._environment = current_environment
         self._device = state.device.type
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self.state = state
-        # in the order of the graph's inputs: state, numbers, batch and sums of gradients, others
+        # The order of the graph's inputs: state, numbers, batch and gradient sums, others.
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
         batch = range(bound + 1, last)
-        if any(place in batch for place in lowered.written):
+        if any(index in batch for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch")
         self.tensors = [*state.tensors, *capture.others]
         self._numbers = torch.zeros(max(len(state.numbers()), 1), dtype=torch.float64)
         self._call = lowered.call
-        # the first input is the size that is open, where one is
-        self._first = int(self.is_sized)
-        # of the graph's inputs those that it takes: a tensor of ours, or a place in the batch
+        # A dynamic batch size is the first input.
+        self._first = int(self.is_dynamic)
+        # The inputs that the program uses: whether each is in the batch, and its index there or
+        # among the program's own tensors.
         self._used = [
-            (True, place - bound - 1) if place in batch else (False, self._own(place, bound, last))
-            for place in lowered.used
+            (True, index - bound - 1) if index in batch else (False, _own_index(index, bound, last))
+            for index in lowered.used
         ]
-        self._writes = [self._own(place, bound, last) for place in lowered.written]
+        self._writes = [_own_index(index, bound, last) for index in lowered.written]
         self._takes_gradients = takes_gradients
         self._grad_hooks = list(map(grad_hooks, state.parameters))
         self._bind()
-        run = self._run_sized if self.is_sized else self._run
-        trace = Trace(run, forms, capture.outputs, length=sized and sized[1])
-        self.traced = TracedStep(keys, KIND, _refuse)
+        run = self._run_dynamic if self.is_dynamic else self._run
+        trace = Trace(run, signature, capture.outputs, length=dynamic and dynamic[1])
+        self.traced = TracedStep(keys, KIND, _raise_no_match)
         self.traced.traces = [trace]
         self._note_steps()
 
     def _note_steps(self) -> None:
-        """Let learning rate schedulers know that their optimizers take steps."""
+        """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
         for one in self.state.optimizers.values():
             if "step" in vars(one.optimizer):
                 note_step(one.optimizer)
 
-    @staticmethod
-    def _own(place: int, bound: int, last: int) -> int:
-        """Return the place among our own tensors: state, others, and then the numbers."""
-        if place < bound:
-            return place
-        return -1 if place == bound else bound + place - last
-
     def _bind(self) -> None:
-        """Take the tensors that there are now, in the places of those that there were."""
+        """Bind the current tensors to the inputs of the program."""
         self._are_in_place = tensor_guard(self.tensors)
-        # These share memory and versions with the tensors, and need no gradients.
+        # Detached aliases share memory and versions with the tensors, but require no gradients.
         aliases = [tensor.detach() for tensor in self.tensors]
         memory = sorted(
             (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
             for storage in (one.untyped_storage() for one in aliases)
         )
-        # of the memory of each, where it begins and where it ends, with something behind the last
+        # The begin and end addresses of each storage, with a sentinel after the last.
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
         ours = [*aliases, self._numbers]
@@ -131,35 +125,35 @@ class Program:
         guards = [one.guard() for one in self.state.optimizers.values()]
         self._optimizers = [snapshot for snapshot, _ in guards]
         self._groups = [group for _, groups in guards for group in groups]
-        self._fill()
+        self._write_numbers()
 
-    def _fill(self) -> None:
-        """Write the numbers of the optimizers to the tensor that the program reads them from."""
+    def _write_numbers(self) -> None:
+        """Write the numbers of ops and optimizers to the tensor that the program reads."""
         self._held_numbers = [repr(one.read()) for one in self.state.held]
         self._live = [read(group) for group, read in self._groups]
         numbers = self.state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
 
-    def _follow_numbers(self) -> None:
-        """Follow changes of the numbers that ops hold."""
-        # NaN is equal to itself by this comparison, and 0.0 and -0.0 are not.
+    def _sync_numbers(self) -> None:
+        """Update the number inputs if ops hold other numbers now."""
+        # Compare by repr: NaN equals NaN, and 0.0 differs from -0.0.
         now = [repr(one.read()) for one in self.state.held]
         if now != self._held_numbers:
-            self._fill()
+            self._write_numbers()
 
     def merged(self) -> list[torch.Tensor]:
-        """Return the merged gradients, as they are now."""
+        """Return the current merged gradients."""
         return [] if self._phase is None else self._phase.tensors()
 
-    def is_of_phase(self) -> bool:
-        """Return whether it takes as many gradients, that were added up, as there are now."""
-        return self._phase is None or self._phase.is_now()
+    def matches_phase(self) -> bool:
+        """Return whether the program was compiled for the current phase of gradient merging."""
+        return self._phase is None or self._phase.is_current()
 
     def difference(self) -> str | None:
-        """Return why the program does not fit a step now, or None if it does."""
-        if environment(self._device) != self._around:
-            return "what is around the step (autocast, modes, gradients off) has changed"
+        """Return why the program is not valid for the next step, or None if it is."""
+        if environment(self._device) != self._environment:
+            return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():
             change = self._guard.first_change()
             if change is not None:
@@ -167,22 +161,22 @@ class Program:
                 return f"{change} has changed"
         if self.state.held:
             try:
-                self._follow_numbers()
+                self._sync_numbers()
             except Uncapturable as error:
                 return str(error)
         if self._takes_gradients:
             if self.state.has_other_optimizers():
-                return "another optimizer is current"
-            if not self._fit_optimizers():
-                return "the optimizer of a model was changed"
+                return "the current optimizer has changed"
+            if not self._sync_optimizers():
+                return "the optimizer of a model has changed"
             if list(map(grad_hooks, self.state.parameters)) != self._grad_hooks:
                 return "the requires_grad, gradient or hooks of a parameter have changed"
         if not self._are_in_place():
-            return "a parameter or a buffer has other memory, or another requires_grad"
+            return "the storage or requires_grad of a parameter or buffer has changed"
         return None
 
-    def _fit_optimizers(self) -> bool:
-        """Follow changes of the optimizers' numbers and state; return False for other changes."""
+    def _sync_optimizers(self) -> bool:
+        """Adopt changed numbers and state of the optimizers; return False for other changes."""
         try:
             if not all(one.is_unchanged() for one in self._optimizers):
                 return self._rebind()
@@ -191,13 +185,13 @@ class Program:
                     one.settings_now() != one.settings for one in self.state.optimizers.values()
                 ):
                     return False
-                self._fill()
+                self._write_numbers()
         except (Uncapturable, KeyError):
             return False
         return True
 
     def _rebind(self) -> bool:
-        """Bind the state tensors that optimizers have now; return False if they do not fit."""
+        """Bind the current state tensors of the optimizers; return False if they do not match."""
         for one in self.state.optimizers.values():
             again = type(one)(one.optimizer, one.first)
             if again.settings != one.settings or again.keys != one.keys:
@@ -231,18 +225,18 @@ class Program:
     def _run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         return self._run_with(self._template.copy(), tensors)
 
-    def _run_sized(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        sizes = {tensors[at].shape[0] for at in self._sized}
+    def _run_dynamic(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        sizes = {tensors[at].shape[0] for at in self._dynamic_inputs}
         if len(sizes) > 1:
-            # another thread was matching its batch meanwhile
-            raise NoFit
+            # Another thread has matched its batch concurrently.
+            raise NoMatch
         inputs = self._template.copy()
         inputs[0] = sizes.pop()
         return self._run_with(inputs, tensors)
 
     def _run_with(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._written:
-            self._require_apart(tensors)
+            self._check_no_alias(tensors)
         if self._phase is not None:
             tensors = [*tensors, *self._phase.tensors()]
         for slot, at in self._slots:
@@ -257,24 +251,31 @@ class Program:
             results = self._call(inputs)
         if self._written:
             torch.autograd.graph.increment_version(self._written)
-        return results if self._phase is None else self._phase.settle(results)
+        return results if self._phase is None else self._phase.store_sums(results)
 
-    def _require_apart(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse tensors of a batch that are in memory of our own."""
+    def _check_no_alias(self, tensors: list[torch.Tensor]) -> None:
+        """Raise if a tensor of the batch overlaps the program's own memory."""
         begins, ends = self._begins, self._ends
         for tensor in tensors:
             begin = tensor.data_ptr()
             behind = bisect_right(begins, begin)
             if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
-                raise SharedMemory
+                raise AliasedInput
 
 
-def _refuse(values: list[Any]) -> Trace:
-    raise NoFit
+def _own_index(index: int, bound: int, last: int) -> int:
+    """Return the index among the program's own tensors: state, others, and then the numbers."""
+    if index < bound:
+        return index
+    return -1 if index == bound else bound + index - last
+
+
+def _raise_no_match(values: list[Any]) -> Trace:
+    raise NoMatch
 
 
 def environment(device: str) -> tuple[Any, ...] | None:
-    """Return the settings of this thread that decide how torch computes on a kind of device."""
+    """Return this thread's settings that affect computation on a type of device, if known."""
     if (
         modes_are_active()
         or transforms_are_active()

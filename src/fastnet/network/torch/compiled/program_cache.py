@@ -40,8 +40,8 @@ __all__ = ["ANOTHER_PHASE", "ANOTHER_SIGNATURE", "ProgramCache"]
 _MAX_CHANGES_IN_A_ROW = 4
 _MAX_COMPILATIONS = 64
 _OBSERVED = (
-    "something is around the steps: a mode of torch, such as inference_mode or what "
-    "set_default_device makes, a transform, hooks of saved tensors or the detection of anomalies"
+    "a mode is active around the steps: a torch mode, such as inference_mode or that of "
+    "set_default_device, a transform, saved tensor hooks or anomaly detection"
 )
 ANOTHER_SIGNATURE = "a batch is of another kind"
 _ANOTHER_SIZE = "a batch is of another size"
@@ -69,7 +69,7 @@ class ProgramCache:
         self.programs: list[Program] = []
         self.current: Program | None = None
         self.refused: str | None = None
-        self.merging: Accumulation | None = None
+        self.accumulation: Accumulation | None = None
         self.misses = 0
         # Why each batch size needs a program of its own, if it does.
         self._depends: str | None = None
@@ -81,9 +81,9 @@ class ProgramCache:
 
     def open(self) -> None:
         """Prepare the steps of a context."""
-        if self._plan.takes_gradients and self.merging is None:
-            merging = Accumulation(self._plan.ops)
-            self.merging = merging if merging.updates else None
+        if self._plan.takes_gradients and self.accumulation is None:
+            accumulation = Accumulation(self._plan.ops)
+            self.accumulation = accumulation if accumulation.updates else None
         # Ops resolve values of a new context in its first step, which therefore runs eagerly.
         self.current = None
 
@@ -97,7 +97,7 @@ class ProgramCache:
         """Discard a program whose results differ from those of an eager step."""
         self.programs.remove(program)
         self.current = None
-        if program.is_sized:
+        if program.is_dynamic:
             # Its code may depend on the size in a way that tracing does not see.
             self._depends = f"each size is compiled by itself, because {difference}"
         else:
@@ -127,7 +127,7 @@ class ProgramCache:
             return  # Capture a step that updates.
         difference: str | None = None
         for program in self.programs:
-            if not program.is_of_phase():
+            if not program.matches_phase():
                 continue
             difference = program.difference()
             if difference is None and program.traced.fits(batch):
@@ -162,7 +162,7 @@ class ProgramCache:
         if self.misses > _MAX_CHANGES_IN_A_ROW:
             self.programs.clear()
             return f"something changes in each step: {reason}"
-        phases = 1 if self.merging is None else self.merging.phases()
+        phases = 1 if self.accumulation is None else self.accumulation.count_phases()
         most = self._options.most_kinds * phases
         if len(self.programs) >= most:
             unusable = next((one for one in self.programs if one.difference() is not None), None)
@@ -198,7 +198,7 @@ class ProgramCache:
                 failed = error
                 if number is not None and held is not self._held:
                     self._changed[number.path] = str(failed)
-                elif rows is not None and not any(other.is_sized for other in self.programs):
+                elif rows is not None and not any(other.is_dynamic for other in self.programs):
                     self._depends = f"each size is compiled by itself, because {failed}"
         else:
             assert failed is not None
@@ -230,7 +230,7 @@ class ProgramCache:
         if dynamic is False or self._depends is not None:
             return None
         for program in self.programs:
-            if program.is_of_phase() and not program.is_sized:
+            if program.matches_phase() and not program.is_dynamic:
                 (trace,) = program.traced.traces
                 found = changed_axes(self.keys, trace.inputs, batch, values)
                 if found is not None:
@@ -252,7 +252,9 @@ class ProgramCache:
                     raise Uncapturable("a parameter has hooks")
                 if gradient is not None:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
-            phase = None if self.merging is None else Phase(self.merging, state.parameters)
+            phase = (
+                None if self.accumulation is None else Phase(self.accumulation, state.parameters)
+            )
             is_open = () if rows is None else rows.is_open
             captured = capture(
                 *(plan, step.bound, step.make, self.keys, values, state),
@@ -271,18 +273,18 @@ class ProgramCache:
             with report_if_slow("compiling a step"):
                 lowered = lower(captured, self._options, rows and rows.usual)
             forms = [KIND.form_of(value) for value in values]
-            sized = None
+            dynamic = None
             if rows is not None:
                 # Batches of the size that another program was compiled for are left to it.
                 admits, other = lowered.admits, rows.known
                 assert admits is not None
                 length = Length(lambda size: size != other and admits(size))
                 forms = open_forms(forms, rows.is_open, length)
-                sized = [at for at, opened in enumerate(rows.is_open) if opened], length
+                dynamic = [at for at, opened in enumerate(rows.is_open) if opened], length
             program = Program(
                 *(self.keys, forms, captured, lowered, state, step.around, takes_gradients),
                 phase=phase,
-                sized=sized,
+                dynamic=dynamic,
             )
         except Exception as error:
             first = str(error).strip().partition("\n")[0]

@@ -1,7 +1,7 @@
-"""The arithmetic of torch's optimizers, with their numbers as tensors.
+"""The update rules of torch's optimizers, with hyperparameters as tensors.
 
-It is written down here because torch's own cannot be traced: it takes the values of step counts and
-learning rates out of tensors, which would make constants of them. Tests hold each beside torch's.
+Torch's own implementations cannot be traced: they read step counts and learning rates as Python
+numbers, which become constants of the graph. Tests compare each rule with torch's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Update = Callable[[torch.Tensor, torch.Tensor, Tensors, Group], None]
 def sgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.SGD`."""
     numbers, settings = group.numbers, group.settings
-    gradient = _decayed(parameter, gradient, group)
+    gradient = _apply_weight_decay(parameter, gradient, group)
     if settings["momentum"] != 0:
         buffer = state["momentum_buffer"]
         buffer.mul_(numbers["momentum"]).add_(gradient * (1 - numbers["dampening"]))
@@ -49,10 +49,10 @@ def sgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: 
 def adam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.Adam` and `AdamW`."""
     numbers = group.numbers
-    gradient = _decayed(parameter, gradient, group)
-    square = _averages(state, gradient, numbers)
+    gradient = _apply_weight_decay(parameter, gradient, group)
+    square = _update_moments(state, gradient, numbers)
     # As in torch, in float64.
-    steps = _counted(state)
+    steps = _increment_step(state)
     step_size = numbers["lr"] / (1 - numbers["beta1"] ** steps)
     correction = (1 - numbers["beta2"] ** steps).sqrt()
     if group.settings["amsgrad"]:
@@ -65,39 +65,39 @@ def adam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group:
 def nadam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.NAdam`."""
     numbers = group.numbers
-    lr, decay, steps = numbers["lr"], numbers["momentum_decay"], _counted(state)
-    gradient = _decayed(parameter, gradient, group)
-    square = _averages(state, gradient, numbers)
-    now = numbers["beta1"] * (1 - 0.5 * 0.96 ** (steps * decay))
-    then = numbers["beta1"] * (1 - 0.5 * 0.96 ** ((steps + 1) * decay))
+    lr, decay, steps = numbers["lr"], numbers["momentum_decay"], _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
+    square = _update_moments(state, gradient, numbers)
+    mu = numbers["beta1"] * (1 - 0.5 * 0.96 ** (steps * decay))
+    mu_next = numbers["beta1"] * (1 - 0.5 * 0.96 ** ((steps + 1) * decay))
     product = state["mu_product"]
-    product.mul_(now)
+    product.mul_(mu)
     root = (square / (1 - numbers["beta2"] ** steps)).sqrt() + numbers["eps"]
-    parameter.sub_(gradient * (lr * (1 - now) / (1 - product.double())) / root)
-    parameter.sub_(state["exp_avg"] * (lr * then / (1 - product.double() * then)) / root)
+    parameter.sub_(gradient * (lr * (1 - mu) / (1 - product.double())) / root)
+    parameter.sub_(state["exp_avg"] * (lr * mu_next / (1 - product.double() * mu_next)) / root)
 
 
 def radam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.RAdam`."""
     numbers = group.numbers
-    beta2, steps = numbers["beta2"], _counted(state)
-    gradient = _decayed(parameter, gradient, group)
-    square = _averages(state, gradient, numbers)
-    rest = 1 - beta2**steps
-    most = 2 / (1 - beta2) - 1
-    length = most - 2 * steps * beta2**steps / rest
-    bound = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
-    adapted = rest.sqrt() / (square.sqrt() + numbers["eps"]) * bound.sqrt()
+    beta2, steps = numbers["beta2"], _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
+    square = _update_moments(state, gradient, numbers)
+    correction = 1 - beta2**steps
+    rho_inf = 2 / (1 - beta2) - 1
+    rho = rho_inf - 2 * steps * beta2**steps / correction
+    rect = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+    adapted = correction.sqrt() / (square.sqrt() + numbers["eps"]) * rect.sqrt()
     step = state["exp_avg"] / (1 - numbers["beta1"] ** steps) * numbers["lr"]
-    parameter.sub_(torch.where(length > 5, step * adapted, step))
+    parameter.sub_(torch.where(rho > 5, step * adapted, step))
 
 
 def adamax(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.Adamax`."""
-    numbers, steps = group.numbers, _counted(state)
-    gradient = _decayed(parameter, gradient, group)
+    numbers, steps = group.numbers, _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
     average, largest = state["exp_avg"], state["exp_inf"]
-    _move(average, gradient, 1 - numbers["beta1"])
+    _update_average(average, gradient, 1 - numbers["beta1"])
     largest.copy_(torch.maximum(largest * numbers["beta2"], gradient.abs() + numbers["eps"]))
     parameter.sub_(average * (numbers["lr"] / (1 - numbers["beta1"] ** steps)) / largest)
 
@@ -105,8 +105,8 @@ def adamax(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, grou
 def adadelta(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.Adadelta`."""
     numbers = group.numbers
-    _counted(state)
-    gradient = _decayed(parameter, gradient, group)
+    _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
     rho, square, total = numbers["rho"], state["square_avg"], state["acc_delta"]
     square.mul_(rho).add_(_product(gradient, gradient, 1 - rho))
     root = (square + numbers["eps"]).sqrt()
@@ -118,13 +118,13 @@ def adadelta(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, gr
 def rmsprop(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.RMSprop`."""
     numbers, settings = group.numbers, group.settings
-    _counted(state)
-    gradient = _decayed(parameter, gradient, group)
+    _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
     alpha, square = numbers["alpha"], state["square_avg"]
     square.mul_(alpha).add_(_product(gradient, gradient, 1 - alpha))
     if settings["centered"]:
         average = state["grad_avg"]
-        _move(average, gradient, 1 - alpha)
+        _update_average(average, gradient, 1 - alpha)
         root = (square - average * average).sqrt()
     else:
         root = square.sqrt()
@@ -140,8 +140,8 @@ def rmsprop(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, gro
 def adagrad(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.Adagrad`."""
     numbers = group.numbers
-    gradient = _decayed(parameter, gradient, group)
-    rate = numbers["lr"] / (1 + (_counted(state) - 1) * numbers["lr_decay"])
+    gradient = _apply_weight_decay(parameter, gradient, group)
+    rate = numbers["lr"] / (1 + (_increment_step(state) - 1) * numbers["lr_decay"])
     total = state["sum"]
     total.add_(gradient * gradient)
     parameter.sub_(gradient * rate / (total.sqrt() + numbers["eps"]))
@@ -149,28 +149,28 @@ def adagrad(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, gro
 
 def asgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.ASGD`."""
-    numbers, steps = group.numbers, _counted(state)
-    gradient = _decayed(parameter, gradient, group)
-    part, rate, average = state["mu"], state["eta"].double(), state["ax"]
-    parameter.mul_(1 - numbers["lambd"] * rate)
-    parameter.sub_(gradient * rate)
-    moved = average + (parameter - average) * part
-    average.copy_(torch.where(part == 1, parameter, moved))
+    numbers, steps = group.numbers, _increment_step(state)
+    gradient = _apply_weight_decay(parameter, gradient, group)
+    mu, eta, average = state["mu"], state["eta"].double(), state["ax"]
+    parameter.mul_(1 - numbers["lambd"] * eta)
+    parameter.sub_(gradient * eta)
+    moved = average + (parameter - average) * mu
+    average.copy_(torch.where(mu == 1, parameter, moved))
     lr = numbers["lr"]
     state["eta"].copy_(lr / (1 + numbers["lambd"] * lr * steps) ** numbers["alpha"])
-    part.copy_(1 / (steps - numbers["t0"]).clamp(min=1))
+    mu.copy_(1 / (steps - numbers["t0"]).clamp(min=1))
 
 
 def rprop(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.Rprop`."""
-    _counted(state)
+    _increment_step(state)
     if group.settings["maximize"]:
         gradient = -gradient
-    less, more = group.settings["etas"]
+    eta_minus, eta_plus = group.settings["etas"]
     sign = (gradient * state["prev"]).sign()
     factor = torch.where(sign == 0, torch.ones_like(sign), sign)
-    factor = torch.where(sign > 0, torch.full_like(sign, more), factor)
-    factor = torch.where(sign < 0, torch.full_like(sign, less), factor)
+    factor = torch.where(sign > 0, torch.full_like(sign, eta_plus), factor)
+    factor = torch.where(sign < 0, torch.full_like(sign, eta_minus), factor)
     size = state["step_size"]
     size.mul_(factor).clamp_(*group.settings["step_sizes"])
     gradient = torch.where(sign < 0, torch.zeros_like(gradient), gradient)
@@ -183,27 +183,27 @@ def adafactor(
 ) -> None:
     """Update as `torch.optim.Adafactor`."""
     numbers, settings = group.numbers, group.settings
-    steps, lr = _counted(state), numbers["lr"]
-    least, smallest = settings["eps"]
-    if least is None:
-        least = torch.finfo(group.dtype).eps
+    steps, lr = _increment_step(state), numbers["lr"]
+    eps1, eps2 = settings["eps"]
+    if eps1 is None:
+        eps1 = torch.finfo(group.dtype).eps
     if settings["maximize"]:
         gradient = -gradient
     weight = steps ** numbers["beta2_decay"]
-    scale = (parameter.norm(2).double() / math.sqrt(parameter.numel())).clamp(min=smallest)
+    scale = (parameter.norm(2).double() / math.sqrt(parameter.numel())).clamp(min=eps2)
     rate = scale * torch.minimum(lr, 1 / steps.sqrt())
     if settings["weight_decay"] != 0:
         parameter.mul_(1 - lr * numbers["weight_decay"])
     if gradient.dim() > 1:
         rows, columns = state["row_var"], state["col_var"]
-        for kept, axis in ((rows, -1), (columns, -2)):
+        for average, axis in ((rows, -1), (columns, -2)):
             norm = torch.norm(gradient, dim=axis, keepdim=True)
-            _move(kept, norm * norm / gradient.size(axis), weight)
-        estimate = rows @ columns / rows.mean(dim=-2, keepdim=True).clamp(min=least)
+            _update_average(average, norm * norm / gradient.size(axis), weight)
+        estimate = rows @ columns / rows.mean(dim=-2, keepdim=True).clamp(min=eps1)
     else:
-        _move(state["variance"], gradient * gradient, weight)
+        _update_average(state["variance"], gradient * gradient, weight)
         estimate = state["variance"]
-    update = estimate.clamp(min=least * least).rsqrt() * gradient
+    update = estimate.clamp(min=eps1 * eps1).rsqrt() * gradient
     limit = numbers["d"] * math.sqrt(update.numel())
     parameter.sub_(update * (rate / (update.norm(2).double() / limit).clamp(min=1)))
 
@@ -212,18 +212,18 @@ def muon(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group:
     """Update as `torch.optim.Muon`."""
     numbers, settings = group.numbers, group.settings
     momentum, buffer = numbers["momentum"], state["momentum_buffer"]
-    _move(buffer, gradient, 1 - momentum)
-    update = _between(gradient, buffer, momentum) if settings["nesterov"] else buffer
+    _update_average(buffer, gradient, 1 - momentum)
+    update = _lerp(gradient, buffer, momentum) if settings["nesterov"] else buffer
     rows, columns = parameter.shape
     matrix = update.bfloat16()
     if rows > columns:
         matrix = matrix.T
     matrix = matrix / matrix.norm().clamp(min=settings["eps"])
-    first, second, third = settings["ns_coefficients"]
+    a, b, c = settings["ns_coefficients"]
     for _ in range(settings["ns_steps"]):
         gram = matrix @ matrix.T
-        change = torch.addmm(gram, gram, gram, beta=second, alpha=third)
-        matrix = torch.addmm(matrix, change, matrix, beta=first)
+        gram_update = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        matrix = torch.addmm(matrix, gram_update, matrix, beta=a)
     if rows > columns:
         matrix = matrix.T
     ratio = 1.0
@@ -235,8 +235,10 @@ def muon(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group:
     parameter.sub_(matrix.to(parameter.dtype) * (numbers["lr"] * ratio))
 
 
-def _decayed(parameter: torch.Tensor, gradient: torch.Tensor, group: Group) -> torch.Tensor:
-    """Return the gradient to go by, with what weight decay adds to it, or decay the weights."""
+def _apply_weight_decay(
+    parameter: torch.Tensor, gradient: torch.Tensor, group: Group
+) -> torch.Tensor:
+    """Apply weight decay to the returned gradient, or if it is decoupled, to the parameter."""
     numbers, settings = group.numbers, group.settings
     if settings["maximize"]:
         gradient = -gradient
@@ -248,31 +250,31 @@ def _decayed(parameter: torch.Tensor, gradient: torch.Tensor, group: Group) -> t
     return gradient
 
 
-def _counted(state: Tensors) -> torch.Tensor:
-    """Count a step; return how many there were."""
+def _increment_step(state: Tensors) -> torch.Tensor:
+    """Increment the step count; return it as float64."""
     state["step"].add_(1)
     return state["step"].double()
 
 
-def _averages(state: Tensors, gradient: torch.Tensor, numbers: Tensors) -> torch.Tensor:
-    """Go on with the averages of Adam and its kin; return that of the squares."""
+def _update_moments(state: Tensors, gradient: torch.Tensor, numbers: Tensors) -> torch.Tensor:
+    """Update the moment estimates of Adam and its variants; return the second."""
     beta2, square = numbers["beta2"], state["exp_avg_sq"]
-    _move(state["exp_avg"], gradient, 1 - numbers["beta1"])
+    _update_average(state["exp_avg"], gradient, 1 - numbers["beta1"])
     square.mul_(beta2).add_(_product(gradient, gradient, 1 - beta2))
     return square
 
 
 def _product(one: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply in torch's order, which overflows where torch's does."""
+    """Multiply in torch's order, to overflow where torch does."""
     return one * factor * other
 
 
-def _between(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Interpolate between two tensors; a weight of 1 gives the end bit for bit."""
-    # halves are rounded once, at the end, as torch does it
-    kind = torch.promote_types(start.dtype, torch.float32)
-    return torch.lerp(start.to(kind), end.to(kind), weight.to(kind)).to(start.dtype)
+    # As in torch, half-precision values are rounded only once, at the end.
+    dtype = torch.promote_types(start.dtype, torch.float32)
+    return torch.lerp(start.to(dtype), end.to(dtype), weight.to(dtype)).to(start.dtype)
 
 
-def _move(average: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> None:
-    average.copy_(_between(average, target, weight))
+def _update_average(average: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> None:
+    average.copy_(_lerp(average, target, weight))

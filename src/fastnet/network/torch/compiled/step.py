@@ -17,7 +17,7 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.torch.compiled.capture import TRACING
-from fastnet.network.torch.compiled.program import NoFit, Program, SharedMemory
+from fastnet.network.torch.compiled.program import AliasedInput, NoMatch, Program
 from fastnet.network.torch.compiled.program_cache import (
     ANOTHER_PHASE,
     ANOTHER_SIGNATURE,
@@ -133,7 +133,7 @@ class CompiledStep:
         moved: Mapping[str, Any],
     ) -> tuple[dict[str, Any] | None, str | None]:
         """Run a step by a program, or return the reason why it does not fit."""
-        if not program.is_of_phase():
+        if not program.matches_phase():
             return None, ANOTHER_PHASE
         reason = program.difference()
         if reason is not None:
@@ -143,9 +143,9 @@ class CompiledStep:
             return self._verified(program, eager, batch, moved), None
         try:
             result: dict[str, Any] = program.traced.step(moved, self._bound.state)
-        except NoFit:
+        except NoMatch:
             return None, ANOTHER_SIGNATURE
-        except (SharedMemory, KeyError):
+        except (AliasedInput, KeyError):
             return eager(batch), None  # Raises the error for a missing key.
         except Exception as error:
             add_note(error, _IN_PROGRAM)
@@ -175,7 +175,7 @@ class CompiledStep:
         """Run a step compiled and eagerly, and return the eager results."""
         bound, cache = self._bound, self._cache
         assert bound is not None
-        verification = Verification(program, self._plan.models, cache.merging)
+        verification = Verification(program, self._plan.models, cache.accumulation)
         result = verification.run(
             lambda: program.traced.step(moved, bound.state), lambda: eager(batch)
         )
@@ -215,10 +215,10 @@ class CompiledStep:
             return eager(batch)
         assert self._bound is not None
         # The program is compiled for a step of the phase of this one, not of the next one.
-        again = nullcontext() if cache.merging is None else cache.merging.again()
+        preserved = nullcontext() if cache.accumulation is None else cache.accumulation.preserved()
         result = eager(batch)
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with again, TRACING:
+        with preserved, TRACING:
             cache.prepare(moved, self._bound, self._make, reason, report)
         return result

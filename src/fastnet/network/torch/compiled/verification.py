@@ -57,9 +57,9 @@ class _Named(NamedTuple):
 class Verification:
     """Runs a step of a program and the same step eagerly, from the same state."""
 
-    def __init__(self, program: Program, models: Sequence[Model], merging: Any) -> None:
+    def __init__(self, program: Program, models: Sequence[Model], accumulation: Any) -> None:
         self._program = program
-        self._merging = merging
+        self._accumulation = accumulation
         self._names = _names_of(program.state, models)
         self.difference: str | None = None
 
@@ -71,10 +71,10 @@ class Verification:
         tensors = program.tensors
         before = [one.detach().clone() for one in tensors]
         random_state = torch.get_rng_state() if program.is_random else None
-        merging = nullcontext() if self._merging is None else self._merging.again()
+        preserved = nullcontext() if self._accumulation is None else self._accumulation.preserved()
         error: Exception | None = None
         found: dict[str, Any] = {}
-        with merging:
+        with preserved:
             merged: list[torch.Tensor] = []
             try:
                 found = compiled()

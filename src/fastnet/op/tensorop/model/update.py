@@ -21,49 +21,49 @@ RESTS = ("carry", "flush", "drop")
 
 
 class UpdateOp(HoldsModel):
-    """Updates a model's weights by the gradients of a loss.
+    """Updates a model's weights with the gradients of a loss.
 
     A step runs in this order: backward, merge, clip, and step or defer.
 
-    1. Backward: the gradients of the loss are computed, or ready `gradients` are taken. A loss with
-       elements is averaged, a Keras model's own losses, such as regularizers, are added to it, and
-       in mixed precision it is scaled.
-    2. Merge: with `merge_grad`, gradients are added up until there are enough, and then averaged.
-       If `merge_grad` is lowered meanwhile, the next step averages all that were added up.
+    1. Backward: the gradients of the loss are computed, or given `gradients` are used. A non-scalar
+       loss is averaged, a Keras model's own losses, such as regularizers, are added to it, and in
+       mixed precision it is scaled.
+    2. Merge: with `merge_grad`, gradients are accumulated over that many steps, and then averaged.
+       If `merge_grad` is lowered meanwhile, the next step averages all accumulated gradients.
     3. Clip: the gradients of everything that the optimizer updates are unscaled, measured and
-       clipped together, as by `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm`. Those
-       of several updates in a row, of several processes, or of a sharded model count as a whole.
+       clipped together, as by `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm`. The
+       norm spans consecutive updates, all processes, and all shards of a model.
     4. Step or defer: the optimizer takes its step, or takes it after the network's last op.
 
     In torch, UpdateOps at the end of a network take their optimizers' steps after the last of them
     has computed its gradients, so that models that depend on each other can be updated in one step.
-    In TensorFlow each takes its step at once, before the next one computes its gradients; these
-    are of the values that the forward passes recorded, as in torch. See `TensorOp` for `mode` and
+    In TensorFlow each takes its step immediately, before the next one computes its gradients, which
+    still use the values recorded in the forward passes, as in torch. See `TensorOp` for `mode` and
     `ds_id`.
 
     Args:
         model: A model from `fastnet.build`.
-        loss_name: The key of the loss, a tensor; one with elements is averaged.
-        gradients: The key of ready gradients, a list with one for each trainable parameter. None
-            to compute the gradients of the loss, which mixed precision needs.
+        loss_name: The key of the loss, a tensor; a non-scalar loss is averaged.
+        gradients: The key of precomputed gradients, a list with one for each trainable parameter.
+            None to compute the gradients of the loss, as mixed precision requires.
         merge_grad: How many steps' gradients to average for one update.
         defer: Whether to take the optimizer's step after the network's last op.
-        clip_norm: The largest norm of all gradients together, above 0, or None.
-        clip_value: The largest absolute value of each gradient element, above 0, or None.
+        clip_norm: The maximum global norm of the gradients, above 0, or None.
+        clip_value: The maximum absolute value of each gradient element, above 0, or None.
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
-            warmup, and where the gradients of a scaled loss have overflowed.
-        rest: What happens to merged gradients of fewer than `merge_grad` steps when the network is
-            left after training, which is at an epoch's end: "carry" to continue with them when it
-            is next entered, as FastEstimator does; "flush" to update with their average; "drop" to
-            discard them. A network that is left by an error carries them, and so does a loop over
-            `fastnet.steps` or `iter_transform` that is left before its loader's end.
+            warmup, and if the gradients of a scaled loss have overflowed.
+        rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
+            training context: "carry" to continue with them when the network is next entered, as
+            FastEstimator does; "flush" to update with their average; "drop" to discard them. After
+            an error, or if a loop over `fastnet.steps` or `iter_transform` stops before its loader
+            ends, they are always carried.
 
     Raises:
         AssertionError: If the model was not built.
         ValueError: If a setting is out of its range; if the model has mixed precision and
-            `gradients` are given, or is in DataParallel and `merge_grad` is more than 1; if both
+            `gradients` are given, or uses DataParallel and `merge_grad` is more than 1; if both
             `clip_norm` and `clip_value` are given; if `loss_name` or `gradients` is not one key; in
             a network also if the model's optimizer can only step with a closure.
 
@@ -113,13 +113,13 @@ class UpdateOp(HoldsModel):
         self._resolved = self._settings()
 
     def _check_settings(self) -> None:
-        """Raise an error for settings that cannot be used; note the loss on the model."""
+        """Raise an error for invalid settings; record the loss name on the model."""
         model, name = self.model, name_of(self.model)
         require_built("UpdateOp", model)
         for setting, key in (("loss_name", self.loss_name), ("gradients", self.gradients or "")):
             if not isinstance(key, str):
                 raise ValueError(
-                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {shorten(key)}."
+                    f"UpdateOp of '{name}' expects one key as {setting}, but got {shorten(key)}."
                 )
         if self.gradients is not None and get_metadata(model, "mixed_precision"):
             raise ValueError(
@@ -133,10 +133,11 @@ class UpdateOp(HoldsModel):
                 "an int of at least 1."
             )
         for setting in CLIP_SETTINGS:
-            most = getattr(self, setting)
-            if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
+            limit = getattr(self, setting)
+            invalid = isinstance(limit, bool) or not is_number(limit) or not limit > 0
+            if limit is not None and invalid:
                 raise ValueError(
-                    f"UpdateOp of '{name}' has {setting}={shorten(most)}, but it must be a number "
+                    f"UpdateOp of '{name}' has {setting}={shorten(limit)}, but it must be a number "
                     "above 0, or None."
                 )
         if self.clip_norm is not None and self.clip_value is not None:
@@ -175,7 +176,7 @@ class UpdateOp(HoldsModel):
         self._resolved = now
 
     def _settings(self) -> dict[str, tuple[type, Any]]:
-        # Compare types as well: True equals 1.0, but is no norm.
+        # Compare types as well: True equals 1.0, but is not a valid norm.
         settings = {name: getattr(self, name) for name in self.resolved_from}
         return {name: (type(value), value) for name, value in settings.items()}
 
@@ -209,14 +210,14 @@ class UpdateOp(HoldsModel):
         return self.retain_graph
 
     def forward(self, data: Any, state: State) -> Any:
-        """Update the model by the loss or the gradients; return the values of the outputs."""
+        """Update the model with the loss or the gradients; return the values of the outputs."""
         return self._update(data, state, self.defer, self.retain_graph)
 
     def bind(self, defer: bool, retain_graph: bool, followers: Followers = ()) -> Forward | None:
-        """Return the function to call instead of `forward`, or None if that is overridden.
+        """Return the function to call instead of `forward`, or None if `forward` is overridden.
 
-        The network decides the arguments; the op keeps its own settings. `followers` are called
-        after each step of the optimizer.
+        The network determines the arguments; the op's own settings stay unchanged. `followers` are
+        called after each step of the optimizer.
         """
         if is_overridden(self, _FORWARD):
             return None
@@ -225,13 +226,13 @@ class UpdateOp(HoldsModel):
         return partial(self._update, defer=defer, retain_graph=retain_graph, **settings)
 
     def ending(self, followers: Followers = ()) -> Any:
-        """Return the function to call when the network is left after training, or None."""
+        """Return the function to call at the end of a training context, or None."""
         if not self._update.is_merging or self.rest == "carry":
             return None
         return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
 
     def clear_gradients(self) -> None:
-        """Clear the gradients of a failed step, and what it has merged, if there are any."""
+        """Clear the gradients of a failed step, also the merged ones."""
         self._update.clear_gradients()
 
     def describe_settings(self) -> list[str]:
@@ -250,8 +251,8 @@ class UpdateOp(HoldsModel):
         """Return the merged gradients, to save them in a checkpoint.
 
         Returns:
-            Under "merged" the number of steps whose gradients were added up since the last update;
-            under "gradients" their sums, in the order of the model's trainable parameters (in torch
+            Under "merged" the number of steps that were accumulated since the last update; under
+            "gradients" their sums, in the order of the model's trainable parameters (in torch
             followed by others that its optimizer updates), with None for those that have none. In
             torch these are tensors of the parameters' shapes, dtypes and devices, which
             ``torch.load`` reads with its defaults; in TensorFlow arrays, of float32 for bfloat16.
@@ -263,12 +264,12 @@ class UpdateOp(HoldsModel):
         """Continue from the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or of an equal one; arrays are accepted for tensors.
+            state: The state of this op or an equivalent one; arrays are accepted for tensors.
 
         Raises:
-            ValueError: If it is not such a state, has not one gradient of the same shape for each
-                trainable parameter, or is of more steps than the op merges. The op is unchanged
-                then.
+            ValueError: If the state is invalid, does not have one gradient of the right shape for
+                each trainable parameter, or has merged steps that the op does not merge. The op is
+                then unchanged.
         """
         problem = self._update.problem_of(state)
         if problem:
@@ -279,7 +280,7 @@ class UpdateOp(HoldsModel):
         self._update.set_merged(int(state["merged"]), state["gradients"])
 
 
-# A program may assign another function to UpdateOp.forward.
+# Keep the original function: a program may assign another one to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
 
 
@@ -297,8 +298,8 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
         if report not in REPORTS:
             near = nearest_name(str(report), REPORTS)
             raise ValueError(
-                f"UpdateOp of '{name}' has no value {shorten(report)} to write."
-                f"{f' Did you mean {near!r}?' if near else ''} It has {list(REPORTS)}."
+                f"UpdateOp of '{name}' cannot write {shorten(report)}."
+                f"{f' Did you mean {near!r}?' if near else ''} It can write {list(REPORTS)}."
             )
     return dict(outputs)
 
@@ -314,9 +315,9 @@ def _check_no_closure(model: Model, optimizer: Any) -> None:
     kind = type(optimizer).__name__
     raise ValueError(
         f"UpdateOp of '{name_of(model)}' cannot use the model's optimizer, {kind}: it needs a "
-        "closure that computes the loss several times in each step, where a network computes it "
+        "closure that computes the loss several times in each step, but a network computes it "
         "once. Build the model with another optimizer, or leave the UpdateOp out and call "
-        f"`{kind}.step(closure)` in a loop of your own."
+        f"`{kind}.step(closure)` in a hand-written loop."
     )
 
 
