@@ -51,22 +51,20 @@ class Signatures:
 
 
 class Compiler:
-    """Compiles the traced steps of one program."""
+    """Compiles the traced steps of one program, and counts how many."""
 
-    def __init__(self, options: CompileOptions, record: Record, replicated: bool) -> None:
-        self.options = options
-        self.record = record
-        self._replicated = replicated
-        self._count = 0
+    def __init__(self, options: CompileOptions, record: Record, graph: StepGraph) -> None:
+        self.options, self.record, self.graph = options, record, graph
+        self.count = 0
 
-    def find_reason(self, concrete: Any, describe: Callable[[str], str | None]) -> str | None:
+    def find_reason(self, concrete: Any) -> str | None:
         """Return why a traced step cannot be compiled, or None."""
-        if self._replicated:
+        if self.graph.is_replicated:
             return "a strategy runs the steps on several devices, and XLA compiles for one only"
         if tf.config.list_logical_devices("GPU"):
             return "there is a GPU, and steps are compiled on the CPU only"
         for node in _nodes_of(concrete):
-            user = describe(node.name) or "the step"
+            user = self.graph.describe(node.name) or "the step"
             if node.op in _CHECKS:
                 return f"{user} uses '{node.op}', which XLA leaves out"
             if node.op.startswith(_RANDOM):
@@ -82,56 +80,44 @@ class Compiler:
         """Return why no further input signature is compiled, or None."""
         if signatures.count >= self.options.most_kinds:
             return f"there are more than {self.options.most_kinds} input signatures"
-        if self._count >= _MAX_PROGRAMS:
+        if self.count >= _MAX_PROGRAMS:
             return f"{_MAX_PROGRAMS} programs were compiled for what runs in this mode"
         return None
-
-    def count(self, signatures: Signatures) -> None:
-        """Count one more compiled program."""
-        signatures.count += 1
-        self._count += 1
 
 
 class CompiledStep:
     """A traced step that XLA compiles for each input signature when that first comes."""
 
     def __init__(
-        self,
-        compiler: Compiler,
-        concrete: Any,
-        trace: Trace,
-        signatures: Signatures,
-        graph: StepGraph,
+        self, compiler: Compiler, concrete: Any, trace: Trace, signatures: Signatures
     ) -> None:
         self._compiler, self._concrete, self._signatures = compiler, concrete, signatures
-        self._trace, self._graph_call, self._graph = trace, trace.call, graph
+        self._trace, self._graph_call = trace, trace.call
         self._calls: dict[Any, Call] = {}
         self._compiling = Lock()
         self._launch: Call | None = None
         # Why it was traced, once that is recorded; later compilations are recorded by themselves.
         self.reason: str | None = None
         self.seconds, self.note = 0.0, ""
-        self.fallback = compiler.limit(signatures) or compiler.find_reason(concrete, graph.describe)
+        self.fallback = compiler.limit(signatures) or compiler.find_reason(concrete)
         if self.fallback is None:
             trace.call = self._call_by_shapes
 
     def _call_by_shapes(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         shapes = tuple(map(shape_of_eager, tensors))
-        return (self._calls.get(shapes) or self._first_call)(tensors)
-
-    def _first_call(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        """Compile for an input signature, and run the first step of it."""
+        if (call := self._calls.get(shapes)) is not None:
+            return call(tensors)
         # A step of another thread does not wait for the compiler.
         recorded = could_record() or not tf.executing_eagerly()
         if recorded or not self._compiling.acquire(blocking=False):
             return self._graph_call(tensors)
         try:
-            return self._compile(tensors)
+            return self._compile(tensors, shapes)
         finally:
             self._compiling.release()
 
-    def _compile(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        shapes = tuple(map(shape_of_eager, tensors))
+    def _compile(self, tensors: list[tf.Tensor], shapes: tuple[Any, ...]) -> Iterable[tf.Tensor]:
+        """Compile for an input signature, and run the first step of it."""
         call = self._graph_call
         results: Iterable[tf.Tensor] | None = None
         started = time.perf_counter()
@@ -139,11 +125,12 @@ class CompiledStep:
         if self.fallback is None:
             try:
                 with report_if_slow("compiling a step with XLA"):
-                    call, results = self._begin(self._make_launch(), tensors)
+                    call, results = self._begin(tensors)
             except _XLAError as error:
-                self.fallback = _describe_error(str(error), self._graph.describe)
+                self.fallback = _describe_error(str(error), self._compiler.graph.describe)
             else:
-                self._compiler.count(self._signatures)
+                self._signatures.count += 1
+                self._compiler.count += 1
         self.seconds = time.perf_counter() - started
         self._calls[shapes] = call
         if not self._trace.wide:
@@ -154,28 +141,25 @@ class CompiledStep:
             self._compiler.record(reason + self.note, self.seconds, self.fallback)
         return self._graph_call(tensors) if results is None else results
 
-    def _make_launch(self) -> Call:
-        """Return the call of the compiled step, which XLA compiles anew for each signature."""
+    def _begin(self, tensors: list[tf.Tensor]) -> tuple[Call, Iterable[tf.Tensor]]:
+        """Run a first step; return what runs the next one, and the results."""
         if self._launch is None:
             # The compiled operations do not know the lines that they come from.
-            source = self._concrete.graph
+            graph, source = self._compiler.graph, self._concrete.graph
             self._launch = caller(
                 _compile(self._concrete),
-                lambda error, _: self._graph.explain(error, source),
+                lambda error, _: graph.explain(error, source),
                 self._graph_call,
             )
-        return self._launch
-
-    def _begin(self, launch: Call, tensors: list[tf.Tensor]) -> tuple[Call, Iterable[tf.Tensor]]:
-        """Run a first step; return what runs the next one, and the results."""
-        verify = self._compiler.options.verify
-        state = _State(self._concrete)
-        skipped = "not asked for" if verify is None else self._unverifiable(state)
-        if verify is None or skipped is not None:
-            self.note = "" if verify is None else f"; not verified, since {skipped}"
+        launch, verify = self._launch, self._compiler.options.verify
+        if verify is None:
             return launch, _run(launch, tensors)
-        outputs = self._trace.outputs.items()
-        names = [f"'{key}'" for key, form in outputs for _ in slots_of(form)]
+        state = _State(self._concrete)
+        skipped = self._unverifiable(state)
+        if skipped is not None:
+            self.note = f"; not verified, since {skipped}"
+            return launch, _run(launch, tensors)
+        names = [f"'{key}'" for key, form in self._trace.outputs.items() for _ in slots_of(form)]
         names += [f"variable '{name}'" for name in state.names]
         verifier = _Verifier(self._graph_call, launch, state, names, _tolerance(self._concrete))
         results, self.fallback = verifier.run(tensors)
@@ -278,7 +262,7 @@ class _Verifier:
         _, compiled = self._step(partial(_run, self._launch), tensors)
         self._state.write(before)
         results, graph = self._step(self._graph_call, tensors)
-        found = self._compare(compiled, graph)
+        found = self._compare(compiled, graph, graph)
         if found:
             # An optimizer such as Adam divides a gradient by its size, so that rounding errors
             # decide on the update where a gradient is 0. Such results change with the input, too.
@@ -309,11 +293,9 @@ class _Verifier:
 
         return call
 
-    def _compare(
-        self, compiled: list[Any], graph: list[Any], disturbed: list[Any] | None = None
-    ) -> list[int]:
+    def _compare(self, compiled: list[Any], graph: list[Any], disturbed: list[Any]) -> list[int]:
         """Return the indices of values that differ by more than those of a disturbed step."""
-        values = zip(compiled, graph, disturbed or graph, strict=True)
+        values = zip(compiled, graph, disturbed, strict=True)
         return [i for i, each in enumerate(values) if _differs(*each, self._tolerance)]
 
     def _step(self, call: Call, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:

@@ -192,7 +192,7 @@ class Program:
         def record(reason: str, seconds: float, fallback: str | None) -> None:
             self.record(reason, 0.0, seconds, fallback)
 
-        return Compiler(options, record, self.graph.is_replicated)
+        return Compiler(options, record, self.graph)
 
     def trace(
         self, forms: list[Any], wide: bool, signatures: Signatures
@@ -202,7 +202,7 @@ class Program:
         trace = Trace(caller(concrete, self.graph.explain), forms, outputs, wide)
         if self._compiler is None:
             return trace, None
-        return trace, CompiledStep(self._compiler, concrete, trace, signatures, self.graph)
+        return trace, CompiledStep(self._compiler, concrete, trace, signatures)
 
 
 class _Traces:
