@@ -192,7 +192,8 @@ def advise_on_batch(given: object) -> str:
     """Return how to make a batch of a tuple, a tensor or a loader; "" for anything else."""
     if isinstance(given, (list, tuple)):
         return (
-            ' Name its values: in torch, `batch = dict(zip(["x", "y"], batch))`; in TensorFlow, '
+            ' Name its values: in torch, `batch = dict(zip(["x", "y"], batch))`, or use '
+            "`StackDataset(x=x, y=y)` instead of a TensorDataset; in TensorFlow, "
             '`dataset = dataset.map(lambda x, y: {"x": x, "y": y})`.'
         )
     if hasattr(given, "shape"):

@@ -16,7 +16,7 @@ from fastnet.backend import images, losses, math, reductions, tensors
 from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
 
 MODULES: list[ModuleType] = [images, losses, math, reductions, tensors]
-COMPOSED = {"iwd", "tensor_pow"}
+COMPOSED = {"dice_score", "focal_loss", "iwd", "tensor_pow"}
 NAMES = sorted({name for module in MODULES for name in module.__all__} - COMPOSED)
 X = np.arange(6.0).reshape(2, 3)
 

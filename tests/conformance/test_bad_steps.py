@@ -62,7 +62,7 @@ class TestNoBatch:
         how = "in torch, `batch = dict(zip(", "in TensorFlow, `dataset = dataset.map("
         for batch in ([tensor, tensor], (tensor, tensor)):
             self.refuse(fw, network, batch, *how)
-            with refusing(TypeError, "Pass a batch", *how):
+            with refusing(TypeError, *how):
                 network.transform([batch], "infer")
         for array in (X, tensor):
             self.refuse(fw, network, array, '`{"x": x}`')
@@ -542,7 +542,7 @@ class TestTransform:
     def test_of_no_data(self, fw: Framework, data: Any, name: str) -> None:
         network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
         for _ in range(2):
-            with refusing(TypeError, "Pass a batch", f"not {name}."):
+            with refusing(TypeError, f" {name}."):
                 network.transform(data, "infer")
             check_free(network)
         assert_same(fw.arrays(network.transform({"x": X}, "infer")), {"x": X, "y": X + 1})

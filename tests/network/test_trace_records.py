@@ -35,4 +35,4 @@ def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         records.summarize()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fastnet: compiled 2 programs in 22 s, 0 fallbacks")
+    assert line.startswith("fastnet: 2 compiled programs, 0 fallbacks, 22 s")

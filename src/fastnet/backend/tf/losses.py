@@ -204,7 +204,8 @@ def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType
         return _cast(class_weights.lookup(tf.cast(classes, class_weights.key_dtype)), dtype)
     weights = tf.constant(1.0, dtype)
     for index, weight in class_weights.items():
-        weights = tf.where(tf.equal(classes, tf.cast(index, classes.dtype)), weight, weights)
+        is_class = tf.equal(classes, tf.cast(index, classes.dtype))
+        weights = tf.where(is_class, tf.constant(weight, dtype), weights)
     return weights
 
 
