@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, MutableMapping
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import tensorflow as tf
@@ -102,13 +103,14 @@ class StepGraph:
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
-        # Turns AutoGraph on, which tf.function has turned off for everything inside.
-        run: Callable[..., dict[str, Any]] = graph_code(self._plan.run)
+        # Turns AutoGraph on, which tf.function has turned off for everything inside. AutoGraph
+        # warns of a compiled method that is called by itself, because it has no source.
+        run: Callable[..., dict[str, Any]] = graph_code(methodcaller("run", batch, state))
         if not self._takes_gradients:
-            return run(batch, state)
+            return run(self._plan)
         with tf.GradientTape(persistent=True) as tape:
             state["tape"] = tape
-            return run(batch, state)
+            return run(self._plan)
 
     def _take_out(
         self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
