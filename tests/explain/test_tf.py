@@ -74,16 +74,6 @@ def test_as_opened(mode: str, desired: Any) -> None:
     assert json.loads(json.dumps(explanation.to_dict())) == explanation.to_dict()
 
 
-def test_where_an_opening_fails() -> None:
-    network = network_of()
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        with pytest.raises(ValueError, match="was not built under it") as caught:
-            network(mode="train", epoch=1).__enter__()
-        assert network.explain("train").error == f"ValueError: {caught.value}"
-        assert network.explain("eval").error is None
-    assert network.explain("train").error is None
-
-
 @pytest.mark.filterwarnings("ignore:Steps of mode")
 def test_whether_steps_are_compiled() -> None:
     def said(network: TFNetwork, mode: str = "infer") -> list[str]:

@@ -79,7 +79,7 @@ def make_optimizer(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
-    check_owner(optimizer, model, name)
+    check_owner(optimizer, model, name, must_own=True)
     _WITH_OPTIMIZERS[id(model)] = model
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
@@ -93,10 +93,17 @@ def make_optimizer(
 _WITH_OPTIMIZERS: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
 
 
-def check_owner(optimizer: Any, model: torch.nn.Module, name: str) -> None:
-    """Raise an error if an optimizer updates none of a model's trainable parameters.
+def check_owner(
+    optimizer: Any, model: torch.nn.Module, name: str, *, must_own: bool = False
+) -> None:
+    """Raise an error if an optimizer updates another model's parameters, and none of this one.
 
-    It may update others besides: one optimizer of two models updates both.
+    Args:
+        optimizer: The optimizer. One optimizer of two models updates both.
+        model: The model.
+        name: The name of the model.
+        must_own: Whether parameters of no model are an error too, as of a new optimizer. Later the
+            model may have replaced its parameters, as `module.double()` can.
     """
     reshard(model)
     updated = set(map(id, parameters_in(optimizer)))
@@ -104,7 +111,7 @@ def check_owner(optimizer: Any, model: torch.nn.Module, name: str) -> None:
     if not own or any(id(one) in updated for one in own):
         return
     kind = type(optimizer).__name__
-    if engine_of(model) == "fsdp":
+    if must_own and engine_of(model) == "fsdp":
         raise WrongOptimizerError(
             f"Model '{name}' has the optimizer {kind} of parameters that are none of the sharded "
             "model's: it was made before parallel='fsdp' has put others in their places. Pass an "
@@ -114,6 +121,8 @@ def check_owner(optimizer: Any, model: torch.nn.Module, name: str) -> None:
     owner = next(
         (one for one in others if any(id(each) in updated for each in one.parameters())), None
     )
+    if owner is None and not must_own:
+        return
     of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
     raise WrongOptimizerError(
         f"Model '{name}' has the optimizer {kind} of {of}, which would never train '{name}'. Make "
