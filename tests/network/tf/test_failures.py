@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.keras_models import (
     infer,
@@ -352,3 +353,22 @@ class TestWhatNoGraphHolds:
         note = "The value under 'x' holds itself, or is nested too deeply."
         assert note in caught.value.__notes__
         assert infer(network, {"x": 1})["y"] == 1
+
+
+def test_state_in_plain_attributes_is_warned_of() -> None:
+    class RunningMean(TensorOp):
+        def __init__(self) -> None:
+            super().__init__(inputs="x", outputs="mean")
+            self.total, self.count, self.scale = 0.0, 0, 1.0
+
+        def forward(self, data: Any, state: Any) -> Any:
+            self.total = self.total + tf.reduce_mean(data)
+            self.count += 1
+            self.scale = 1.0
+            return self.total / self.count
+
+    network = TFNetwork([RunningMean()])
+    with pytest.warns(UserWarning, match="RunningMean") as caught, network("train", 1):
+        network.run_step({"x": tf.constant(1.0)})
+    texts = [str(one.message) for one in caught]
+    assert [re.search("its attribute '(.*?)'", text)[1] for text in texts] == ["total", "count"]  # type: ignore[index]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -28,7 +28,9 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.replicas import Replicas
+from fastnet.op.op import with_inner_ops
 from fastnet.types import Forward, State
+from fastnet.util.warnings import warn
 
 __all__ = ["ReplicaGraph", "StepGraph", "prepare_optimizers"]
 
@@ -68,6 +70,11 @@ class StepGraph:
     def __init__(self, plan: ExecutionPlan, state: State) -> None:
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self._ops = plan.ops
+        self._user_ops = [
+            op
+            for op in with_inner_ops(plan.ops)
+            if hasattr(op, "__dict__") and not type(op).__module__.startswith("fastnet.")
+        ]
         self._models = plan.models
         self._takes_gradients = plan.takes_gradients
         self._plan = plan.kernel_with(_in_graph)
@@ -96,7 +103,10 @@ class StepGraph:
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")
         specs = epoch, *_specs(self.keys, forms)
+        before = [dict(vars(op)) for op in self._user_ops]
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
+        for op, attributes in zip(self._user_ops, before, strict=True):
+            _warn_of_changes(op, attributes)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
         return concrete, outputs
@@ -207,6 +217,25 @@ class ReplicaGraph(StepGraph):
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
+
+
+def _warn_of_changes(op: Any, before: Mapping[str, Any]) -> None:
+    """Warn of numbers and tensors that an op has assigned to itself while it was traced."""
+    for name, value in vars(op).items():
+        old = before.get(name, value)
+        if isinstance(value, tf.Tensor):
+            changed = old is not value
+        elif type(value) in (int, float) and name[0] != "_":
+            changed = type(old) is not type(value) or old != value
+        else:
+            changed = False
+        if changed:
+            warn(
+                f"{describe_op(op)} assigned its attribute '{name}' while it was traced into a "
+                "graph. Python code in an op runs only then: later steps do not assign it. Keep "
+                "what changes from step to step in a tf.Variable, and change it by `assign`; or "
+                "enter the network with eager=True."
+            )
 
 
 def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
