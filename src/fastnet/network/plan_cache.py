@@ -141,10 +141,7 @@ class PlanCache:
             self._items.plans = {}
 
     def _current_items(self, scheduled: Sequence[Any] = ()) -> _Items:
-        """Return the items as they are now, read again where anything has changed.
-
-        `scheduled` are values of schedulers that do not list them in `get_all_values`.
-        """
+        """Return the items as they are now; `scheduled` are values that schedulers do not list."""
         items, lists = self._items, _lists(self._network)
         if not scheduled and not self._is_stale and items.are_unchanged(lists):
             return items
@@ -181,10 +178,7 @@ class PlanCache:
         return made
 
     def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
-        """Return the items as they are now, and the values of the schedulers in an epoch.
-
-        No lock is held while a scheduler runs, since it may be user code.
-        """
+        """Return the items as they are now, and the values of the schedulers in an epoch."""
         items = self._current_items()
         scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
         if any(is_given(one) and id(one) not in items.specs for one in scheduled):

@@ -252,13 +252,6 @@ class TestLeftAlone:
 class TestPython:
     """`TFNetwork` says of itself when the Python in an op runs."""
 
-    def test_is_said_to_run_while_tracing(self) -> None:
-        assert TFNetwork.__doc__ is not None
-        assert (
-            "Python in an op's `forward` (a print, a counter, a random number of numpy) runs while "
-            "it is traced, and not in each step."
-        ) in " ".join(TFNetwork.__doc__.split())
-
     def test_runs_while_tracing(self, capsys: pytest.CaptureFixture[str]) -> None:
         calls: list[int] = []
         source = np.random.default_rng(0)

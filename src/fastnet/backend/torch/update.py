@@ -440,8 +440,8 @@ def _isolated_backward(
     leaves, hidden = reached(loss)
     foreign = parameters_of_others(others, set(map(id, parameters_of(model, optimizer))))
     foreign_ids = set(map(id, foreign))
-    if not hidden and foreign_ids.isdisjoint(map(id, leaves)):
-        backward(loss, None, retain_graph)
+    if not leaves and not hidden:
+        backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
         return
     # Autograd functions written in Python and custom `backward` methods need the whole graph.
     needs_whole_graph = hidden or not _is_direct(loss)

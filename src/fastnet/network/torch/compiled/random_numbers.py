@@ -15,10 +15,7 @@ __all__ = ["is_random", "watched_process"]
 
 
 class _RandomState:
-    """Stands for torch's default generator during a trace, and notes uses in this thread.
-
-    Ops that seed, fork or restore it would have no effect in a compiled step.
-    """
+    """Stands for torch's default generator during a trace, and notes uses in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
