@@ -176,6 +176,12 @@ def map_scheduler(scheduler: Any, fn: Callable[[Any], Any]) -> Any:
     >>> map_scheduler(RepeatScheduler(["a", None]), str.upper).get_all_values()
     ['A', None]
     """
+    if not isinstance(scheduler, Scheduler):
+        # FastEstimator's cannot be copied.
+        if isinstance(getattr(scheduler, "epoch_dict", None), dict):
+            scheduler = EpochScheduler(scheduler.epoch_dict)
+        elif isinstance(getattr(scheduler, "repeat_list", None), list):
+            scheduler = RepeatScheduler(scheduler.repeat_list)
     mapped = copy.copy(scheduler)
     if isinstance(getattr(scheduler, "epoch_dict", None), dict):
         values = scheduler.epoch_dict.items()
