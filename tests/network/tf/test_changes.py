@@ -366,6 +366,7 @@ class TestLearningRates:
         assert_close(model, twin)
         assert reasons(network)[1:] == ["the optimizer of model 'net'._learning_rate has changed"]
 
+    @pytest.mark.skipif(not KERAS_3, reason="docs/overview.md: needs Keras 3")
     def test_a_number_is_replaced_by_a_schedule(self) -> None:
         model, twin = twins(deep)
         fastnet.build(lambda: model, sgd, model_name="net")
