@@ -220,16 +220,9 @@ class ReplicaGraph(StepGraph):
 
 
 def _warn_of_changes(op: Any, before: Mapping[str, Any]) -> None:
-    """Warn of numbers and tensors that an op has assigned to itself while it was traced."""
+    """Warn of tensors that an op has assigned to itself while it was traced."""
     for name, value in vars(op).items():
-        old = before.get(name, value)
-        if isinstance(value, tf.Tensor):
-            changed = old is not value
-        elif type(value) in (int, float) and name[0] != "_":
-            changed = type(old) is not type(value) or old != value
-        else:
-            changed = False
-        if changed:
+        if isinstance(value, tf.Tensor) and before.get(name, value) is not value:
             warn(
                 f"{describe_op(op)} assigned its attribute '{name}' while it was traced into a "
                 "graph. Python code in an op runs only then: later steps do not assign it. Keep "
