@@ -10,9 +10,9 @@ from typing import Any
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.distributed import compares_ranks
 from fastnet.errors import describe_op, shorten
-from fastnet.op.op import with_inner_ops
+from fastnet.op.op import models_of, with_inner_ops
 
-__all__ = ["models_of", "require_same_plans"]
+__all__ = ["require_same_plans"]
 
 
 def require_same_plans(
@@ -23,11 +23,11 @@ def require_same_plans(
     Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
     a model, with names.
     """
+    if not compares_ranks():
+        return
     lines = list(_describe(context, models, trainable_in))
-    if (
-        not compares_ranks()
-        or len(set(part.exchange(sha256("\n".join(lines).encode()).digest()))) == 1
-    ):
+    digest = sha256("\n".join(lines).encode()).digest()
+    if len(set(part.exchange(digest))) == 1:
         return
     first, *others = part.exchange(lines)
     for other, theirs in enumerate(others, 1):
@@ -62,8 +62,3 @@ def _describe(
         for group in getattr(optimizer, "param_groups", [{}]):
             rate = shorten(float(group["lr"])) if "lr" in group else None
             yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
-
-
-def models_of(op: Any) -> Iterable[Any]:
-    """Return the models of an op."""
-    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()

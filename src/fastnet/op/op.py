@@ -19,6 +19,7 @@ __all__ = [
     "get_inputs_by_op",
     "is_delete",
     "is_overridden",
+    "models_of",
     "takes_gradients",
     "with_inner_ops",
     "write_outputs_by_op",
@@ -223,6 +224,11 @@ def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:
         yield op
         if hasattr(op, "inner_ops"):
             yield from with_inner_ops(op.inner_ops())
+
+
+def models_of(op: Any) -> Iterable[Any]:
+    """Return the models of an op."""
+    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
 
 
 def takes_gradients(op: Any) -> bool:

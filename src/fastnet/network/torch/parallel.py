@@ -13,8 +13,8 @@ from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.wrappers import engine_of, groups_of
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.same_plans import models_of, require_same_plans
-from fastnet.op.op import takes_gradients, with_inner_ops
+from fastnet.network.same_plans import require_same_plans
+from fastnet.op.op import models_of, takes_gradients, with_inner_ops
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 

@@ -8,6 +8,7 @@ from typing import Any
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, is_built
 from fastnet.errors import describe_op
+from fastnet.op.op import models_of
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.warnings import warn
@@ -31,7 +32,7 @@ def warn_of_untrained(
     # Attributes of other objects are not asked for: those of a distributed variable may raise.
     models = [value for value in values if framework_of(value) and is_built(value)]
     for _, op, _ in held:
-        models += op.get_fe_models() if hasattr(op, "get_fe_models") else ()
+        models += models_of(op)
     optimizers = [value for value in values if "param_groups" in _attributes(value)]
     optimizers += [one for model in models for one in every_optimizer_of(model)]
     trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
