@@ -161,9 +161,11 @@ class _MappedScheduler(Scheduler[U]):
     def _lookup(self, value: Any, when: str = "") -> U | None:
         if value is None:
             return None
-        for known, mapped in self._mapped:
-            if value is known or value == known:
-                return mapped
+        # An equal value may have been listed before this one.
+        found = [mapped for known, mapped in self._mapped if value is known]
+        found = found or [mapped for known, mapped in self._mapped if value == known]
+        if found:
+            return found[0]
         raise ValueError(
             f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
             "get_all_values did not list when it was mapped. List every value there."
@@ -182,14 +184,14 @@ def map_scheduler(scheduler: Any, fn: Callable[[Any], Any]) -> Any:
             scheduler = EpochScheduler(scheduler.epoch_dict)
         elif isinstance(getattr(scheduler, "repeat_list", None), list):
             scheduler = RepeatScheduler(scheduler.repeat_list)
-    mapped = copy.copy(scheduler)
-    if isinstance(getattr(scheduler, "epoch_dict", None), dict):
+    if not isinstance(scheduler, (EpochScheduler, RepeatScheduler)):
+        return _MappedScheduler(scheduler, fn)
+    mapped: Any = copy.copy(scheduler)
+    if isinstance(scheduler, EpochScheduler):
         values = scheduler.epoch_dict.items()
         mapped.epoch_dict = {key: None if one is None else fn(one) for key, one in values}
-    elif isinstance(getattr(scheduler, "repeat_list", None), list):
-        mapped.repeat_list = [None if one is None else fn(one) for one in scheduler.repeat_list]
     else:
-        mapped = _MappedScheduler(scheduler, fn)
+        mapped.repeat_list = [None if one is None else fn(one) for one in scheduler.repeat_list]
     return mapped
 
 
