@@ -14,6 +14,7 @@ import pytest
 import fastnet
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.docs.programs import programs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -79,8 +80,7 @@ def test_program_of_the_page_about_checkpoints(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    program, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, *_ = programs("checkpoints")
     # at first it is told to stop, as if it had been killed
     for stop in ("if epoch == 2: break", "pass"):
         exec(program.replace("# one epoch is over", stop), {})
@@ -95,8 +95,7 @@ def test_keras_program_of_the_page_about_checkpoints(
 ) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    _, program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    _, program, _ = programs("checkpoints")
     for last in (2, 4):
         exec(program.replace("range(first, 5)", f"range(first, {last + 1})"), {})
     told = capsys.readouterr().out
@@ -117,8 +116,7 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
     import fastnet
 
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    *_, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    *_, program = programs("checkpoints")
     straight: dict[str, Any] = {}
     exec(program.replace("steps.ckpt", "another.ckpt"), straight)
     steps, taken = fastnet.steps, 0
@@ -145,8 +143,7 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
 def test_programs_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorflow")
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    for program in programs("training"):
         exec(program, {})
     # a window of four steps of six is whole
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -160,8 +157,7 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
     """
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.distributed")
-    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, _ = programs("distributed")
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
     done = subprocess.run(
@@ -187,8 +183,7 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
 @pytest.mark.tf
 def test_tensorflow_program_of_the_page_about_processes(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorflow")
-    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    _, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    _, program = programs("distributed")
     exec(program, {})
     assert re.fullmatch(r"error \d.\d{4}\n", capsys.readouterr().out)
 
@@ -198,8 +193,7 @@ def test_programs_of_the_migration_page() -> None:
     from fastnet.compat import v1
     from fastnet.op.tensorop import LambdaOp
 
-    text = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
-    imports, older = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    imports, older = programs("migration")
     names: dict[str, Any] = {}
     exec(imports, names)
     assert names["fe"].__name__ == "fastnet"
