@@ -31,7 +31,7 @@ LIMIT = 300.0
 
 
 class Outcome(NamedTuple):
-    """What a function came to on one rank: its value, or the text of its error."""
+    """The outcome of a function on one rank: its value, or the text of its error."""
 
     value: Any = None
     error: str | None = None

@@ -1,4 +1,4 @@
-"""What the constants of a trace hold beside their form, and whether that has changed."""
+"""Attributes of the constants of a trace, and snapshots of the objects that constants hold."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class StepGraph:
         before = [dict(vars(op)) for op in self._user_ops]
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         for op, attributes in zip(self._user_ops, before, strict=True):
-            _warn_of_changes(op, attributes)
+            _warn_of_assigned_tensors(op, attributes)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
         return concrete, outputs
@@ -219,7 +219,7 @@ class ReplicaGraph(StepGraph):
         return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
 
 
-def _warn_of_changes(op: Any, before: Mapping[str, Any]) -> None:
+def _warn_of_assigned_tensors(op: Any, before: Mapping[str, Any]) -> None:
     """Warn of tensors that an op has assigned to itself while it was traced."""
     for name, value in vars(op).items():
         if isinstance(value, tf.Tensor) and before.get(name, value) is not value:

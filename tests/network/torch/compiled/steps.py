@@ -110,7 +110,7 @@ def captured(network: TorchNetwork) -> int:
 
 @contextmanager
 def falls_back(network: TorchNetwork, reason: str, mode: str = "train") -> Iterator[None]:
-    """Open a network whose steps are to run eagerly, for one reason that is told once."""
+    """Enter a network whose steps must run eagerly, with one warning of one reason."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with network(mode, 1):

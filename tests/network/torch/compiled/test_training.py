@@ -1,4 +1,4 @@
-"""Captured steps train as the loop by hand does, and as eager steps do, whatever changes."""
+"""Captured steps give the weights of a hand-written loop and of eager steps, after any change."""
 
 from __future__ import annotations
 

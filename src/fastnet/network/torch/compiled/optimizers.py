@@ -31,7 +31,7 @@ _NOT_TRACEABLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How an optimizer updates, and which of its settings are inputs of a compiled step.
+    """The update rule of an optimizer, and which of its settings are inputs of a compiled step.
 
     Attributes:
         kind: The optimizer's class.
