@@ -27,11 +27,11 @@ def test_each_op_has_its_time_on_the_device(tmp_path: Path) -> None:
     profile = fastnet.profile(network, batch, mode="infer", steps=5)
     (section,) = profile.sections
     large, small = [row for row in section.rows if row.kind == "op"]
-    assert large.device_p50 is not None
-    assert small.device_p50 is not None
-    assert large.device_p50 > 10 * small.device_p50 > 0
+    assert large.device_mean is not None
+    assert small.device_mean is not None
+    assert large.device_mean > 10 * small.device_mean > 0
     # the host only queues it
-    assert large.p50 < large.device_p50
+    assert large.p50 < large.device_mean
     profile.to_trace(tmp_path / "trace.json")
     tracks = validate(json.loads((tmp_path / "trace.json").read_text()))
     assert len(tracks["device"]) == 10

@@ -258,7 +258,7 @@ class TestReturns:
         before = model.weight.detach().clone()
         batch = {"x": torch.ones(1, 2)}
         assert run(network, batch, "train") == batch
-        assert not torch.equal(before, model.weight)
+        assert not torch.equal(before, model.weight.cpu())
         assert set(run(network, batch, "train", desired_output_keys=["loss"])) == {"x", "loss"}
 
     def test_nothing_is_what_explain_says(self) -> None:

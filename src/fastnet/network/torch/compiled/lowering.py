@@ -46,7 +46,7 @@ def lower(capture: Capture, options: CompileOptions, size: int | None = None) ->
     table: dict[Any, Any] = {}
     if options.backend in (None, "inductor"):
         table = decompositions(options.fallback_random)
-        table.update(_small_products(table, partial(_length, size)))
+        table |= _small_products(dict(table), partial(_length, size))
     with mode, torch.no_grad():
         plain = [
             torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
