@@ -199,7 +199,9 @@ def gpt() -> nn.Module:
             self.norm, self.head = nn.LayerNorm(64), nn.Linear(64, _WORDS)
 
         def forward(self, words: Tensor) -> Any:
-            x = self.tokens(words) + self.positions(torch.arange(words.shape[1], device=words.device))
+            x = self.tokens(words) + self.positions(
+                torch.arange(words.shape[1], device=words.device)
+            )
             return self.head(self.norm(self.blocks(x))).flatten(0, 1)
 
     return GPT()
