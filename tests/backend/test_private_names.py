@@ -31,7 +31,7 @@ ALLOWED = {
     "_first_deferred",
     "_first_epoch",
     "_getframe",
-    "_handling",
+    "_step_options",
     "_keeps_on_device",
     "_last_resolved",
     "_limits",

@@ -31,7 +31,7 @@ def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     records.add(context, "first step", 0.5, 1.0)
     records.summarize()
     assert capsys.readouterr().err == ""
-    records.add(context, "a batch is of another size", 1.0, 20.0)
+    records.add(context, "a batch has another size", 1.0, 20.0)
     for _ in range(2):
         records.summarize()
     (line,) = capsys.readouterr().err.splitlines()

@@ -43,8 +43,8 @@ def test_each_trace_says_why_and_how_long() -> None:
     assert named(section, "trace") == {
         "trace: first step": 1,
         "compile: first step": 1,
-        "trace: a batch is of another size": 1,
-        "compile: a batch is of another size": 1,
+        "trace: a batch has another size": 1,
+        "compile: a batch has another size": 1,
     }
     took = {row.name: row.total for row in section.rows if row.kind == "trace"}
     for record in net.traces:

@@ -22,7 +22,7 @@ from tests.reference.resolve import KeyTable, OpSpec, Resolution
 from tests.reference.stamps import StampLog
 
 Forward = Callable[[Any, dict[str, Any]], Any]
-Around = Callable[[int], None]
+OpHook = Callable[[int], None]
 Stamp = Callable[..., None]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
@@ -106,8 +106,8 @@ class Plan:
         batch: Mapping[str, Any],
         state: dict[str, Any],
         stamp: Stamp = no_stamp,
-        before: Around | None = None,
-        after: Around | None = None,
+        before: OpHook | None = None,
+        after: OpHook | None = None,
         merge: bool = False,
     ) -> dict[str, Any]:
         stamp("dispatch")
@@ -129,8 +129,8 @@ class Plan:
         batch: Mapping[str, Any],
         state: dict[str, Any],
         stamp: Stamp,
-        before: Around | None,
-        after: Around | None,
+        before: OpHook | None,
+        after: OpHook | None,
         merge: bool,
     ) -> dict[str, Any]:
         store: dict[str, Any] = {}
@@ -213,8 +213,8 @@ class Plan:
         store: dict[str, Any],
         state: dict[str, Any],
         stamp: Stamp,
-        before: Around | None,
-        after: Around | None,
+        before: OpHook | None,
+        after: OpHook | None,
     ) -> None:
         spec = self._specs[index]
         for key in spec.inputs:
@@ -347,8 +347,8 @@ class BoundPlan:
         batch: Mapping[str, Any],
         log: StampLog,
         first: int = 0,
-        before: Around | None = None,
-        after: Around | None = None,
+        before: OpHook | None = None,
+        after: OpHook | None = None,
         around: int = 0,
     ) -> dict[str, Any]:
         rows = {span: first + row for row, span in enumerate(self.plan.spans)}

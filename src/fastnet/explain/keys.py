@@ -19,7 +19,7 @@ class Lifetime:
         writer: The index of the op that writes it, or None for the batch's value.
         readers: The indices of the ops that read it.
         end: "dropped" after its last reader, "overwritten" by another value, "deleted" by a
-            Delete, "returned", or "unknown" where the kernel refuses the ops.
+            Delete, "returned", or "unknown" where the kernel rejects the ops.
         last_op: The index of the op it is dropped after; None if it is returned.
     """
 

@@ -23,7 +23,7 @@ from fastnet.network.context import (
     start_context,
 )
 from fastnet.network.copying import Value
-from fastnet.network.plan_cache import ExecutionPlan, Handling, PlanCache
+from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
 from fastnet.network.step import Meter
 from fastnet.network.validation import (
     agree_on_precision,
@@ -119,9 +119,9 @@ class BaseNetwork(Value):
         """Return the index of the first op whose updates are deferred."""
         return len(ops)
 
-    def _handling(self) -> Handling:
+    def _step_options(self) -> StepOptions:
         """Return how values are converted and moved, and the settings around ops."""
-        return Handling()
+        return StepOptions()
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         """Reject ops that cannot run where the network is opened."""

@@ -21,7 +21,7 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import Around, Meter, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.step import Meter, OpHook, StepMeter, postprocessed, sliced, waiting
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
 
@@ -84,10 +84,10 @@ def open_context(
         "eager": eager,
     }
 
-    def refuse(batch: Mapping[str, Any]) -> dict[str, Any]:
+    def raise_not_open(batch: Mapping[str, Any]) -> dict[str, Any]:
         raise network._not_open()
 
-    context = NetworkContext(plan, state, refuse)
+    context = NetworkContext(plan, state, raise_not_open)
     context.runner = network._make_runner(context)
     return context
 
@@ -111,17 +111,17 @@ def start_context(network: Any, context: NetworkContext) -> None:
 def compose_step(network: Any, context: NetworkContext) -> None:
     """Set what runs the steps of a context, and times them if the network is profiled."""
     runner, meter = context.runner, _step_meter(network, context)
-    run = _around_step(runner, network.target_type, None)
+    run = _wrap_step(runner, network.target_type, None)
     bound = runner.bound if meter is None and run == runner.bound.step else None
     if meter is not None:
-        run = meter.measured(_around_step(runner, network.target_type, meter), run)
+        run = meter.measured(_wrap_step(runner, network.target_type, meter), run)
     # A step may be running in another thread.
     context.bound = bound
     context.run = run
 
 
-def _around_step(runner: Runner, target_type: str, meter: StepMeter | None) -> RunStep:
-    """Put slicing, waiting for the device and postprocessing around the runner's step."""
+def _wrap_step(runner: Runner, target_type: str, meter: StepMeter | None) -> RunStep:
+    """Add slicing, waiting for the device and postprocessing to the runner's step."""
     plan = runner.context.plan
     run, wait = runner.step(meter), runner.synchronizer()
     if plan.slicers:
@@ -231,8 +231,8 @@ class Runner:
 
     # The plan bound to the state, set when the network is entered.
     bound: BoundPlan
-    # The kind and the name of the profile row for a context around the ops, such as autocast.
-    around: tuple[str, str] | None = None
+    # The kind and the name of the profile row of a context manager, such as autocast.
+    context_row: tuple[str, str] | None = None
 
     def __init__(self, context: NetworkContext) -> None:
         self.context = context
@@ -275,19 +275,19 @@ class Runner:
         if meter is None:
             return bound.step
         first, log = meter.plan_rows(bound.plan), meter.log
-        around = -1 if self.around is None else meter.row(*self.around)
+        context_row = -1 if self.context_row is None else meter.row(*self.context_row)
         indices = bound.plan.op_indices
         # Deferred updates come after the last op.
         ops = None if indices is None else [*indices, len(self.context.plan.ops)]
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             before, after = _translate(ops, meter.before), _translate(ops, meter.after)
-            return bound.step_timed(batch, log, first, before, after, around)
+            return bound.step_timed(batch, log, first, before, after, context_row)
 
         return run
 
 
-def _translate(indices: Sequence[int] | None, call: Around) -> Around:
+def _translate(indices: Sequence[int] | None, call: OpHook) -> OpHook:
     """Return `call` for the indices of a plan in which one op stands for several."""
     if indices is None or call is None:
         return call

@@ -30,7 +30,7 @@ from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, is_given, is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["MAX_PLANS", "ExecutionPlan", "Handling", "PlanCache", "Setting"]
+__all__ = ["MAX_PLANS", "ExecutionPlan", "PlanCache", "Setting", "StepOptions"]
 
 # Bounds the memory where schedulers create new ops, or desired keys change, in every epoch.
 MAX_PLANS = 64
@@ -39,7 +39,7 @@ Lists = tuple[list[Any], list[Any], list[Any]]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
 
-class Handling(NamedTuple):
+class StepOptions(NamedTuple):
     """Framework-specific processing of the values of a step, and settings for its ops."""
 
     # Converts foreign tensors and arrays on their way in.
@@ -72,7 +72,7 @@ class ExecutionPlan:
     # The arguments of `resolve` besides the table and the specs of the ops.
     resolved_with: tuple[list[OpSpec], list[SlicerSpec], frozenset[str], str]
     # The arguments of `Plan` that process values and settings.
-    handling: tuple[Any, ...]
+    step_options: tuple[Any, ...]
     # Called when a network that runs this plan is left without an error.
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     # What a framework has traced or compiled of this plan.
@@ -88,7 +88,7 @@ class ExecutionPlan:
         return describe_op(self.ops[index], index)
 
     def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
-        """Build a kernel plan with `wrap(op, index, forward)` as each forward, and no handling."""
+        """Build a kernel plan with `wrap(op, index, forward)` as each forward, without options."""
         wrapped = [
             wrap(op, index, forward)
             for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
@@ -102,7 +102,7 @@ class PlanCache:
     """The execution plans of one network."""
 
     def __init__(self, network: Any, is_resolved: bool = False) -> None:
-        self.handling: Handling = network._handling()
+        self.step_options: StepOptions = network._step_options()
         # How many plans were built so far.
         self.built = 0
         self._network = network
@@ -206,14 +206,14 @@ class PlanCache:
         if gradient_indices or items.has_followers or first_deferred < len(ops):
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
         updating = [ops[index] for index in gradient_indices]
-        handling = (
-            self.handling.move,
-            self.handling.release,
-            self.handling.setting(bool(updating)),
+        step_options = (
+            self.step_options.move,
+            self.step_options.release,
+            self.step_options.setting(bool(updating)),
             [op.clear_gradients for op in updating if hasattr(op, "clear_gradients")],
-            self.handling.adopt,
+            self.step_options.adopt,
         )
-        kernel = Plan(items.table, specs, forwards, resolution, *handling)
+        kernel = Plan(items.table, specs, forwards, resolution, *step_options)
         kernel.find_inactive_writer = partial(
             describe_inactive_writer, items.contents[0], ops, mode, ds_id
         )
@@ -229,7 +229,7 @@ class PlanCache:
             table=items.table,
             forwards=forwards,
             resolved_with=resolved_with,
-            handling=handling,
+            step_options=step_options,
             on_exit=on_exit,
         )
 

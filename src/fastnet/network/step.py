@@ -19,8 +19,8 @@ from fastnet.types import RunStep, State
 __all__ = [
     "DEFERRED",
     "WAIT",
-    "Around",
     "Meter",
+    "OpHook",
     "StepMeter",
     "op_title",
     "postprocessed",
@@ -33,14 +33,14 @@ __all__ = [
 DEFERRED = "deferred updates"
 WAIT = "wait for data"
 
-Around = Callable[[int], None] | None
+OpHook = Callable[[int], None] | None
 """Called before or after each op with its index; the index after the last is deferred updates."""
 
 
 class StepMeter:
     """Calls functions around the ops of steps, and discards all time stamps; a base class."""
 
-    def __init__(self, before: Around = None, after: Around = None) -> None:
+    def __init__(self, before: OpHook = None, after: OpHook = None) -> None:
         self.log = StampLog()
         self.before = before
         self.after = after

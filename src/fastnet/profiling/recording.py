@@ -14,7 +14,7 @@ from fastnet._execute import Plan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import DEFERRED, Around, StepMeter, op_title
+from fastnet.network.step import DEFERRED, OpHook, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section, Stats
@@ -283,7 +283,7 @@ def _leaf_bytes(leaf: Any) -> int:
     return count * int(getattr(leaf.dtype, "size", 0)) if count else 0
 
 
-def _call_all(functions: Sequence[Callable[[int], None]]) -> Around:
+def _call_all(functions: Sequence[Callable[[int], None]]) -> OpHook:
     """Return a function that calls all of them with the index of an op, or None."""
     if len(functions) < 2:
         return functions[0] if functions else None

@@ -16,7 +16,7 @@ from torch import nn
 import fastnet
 from fastnet.backend.torch import parallelize
 from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.network import TorchNetwork
 from tests.network.programs import (
     batches,
@@ -184,7 +184,7 @@ def refusals() -> dict[str, str]:
     policy = fastnet.build(
         mlp, "sgd", parallel="fsdp", blocks=lambda module: isinstance(module, nn.Linear)
     )
-    found["policy"] = str([engine_of(one) for one in (policy, policy[0], policy[1])])
+    found["policy"] = str([parallel_type(one) for one in (policy, policy[0], policy[1])])
     dist.barrier()
     return found
 

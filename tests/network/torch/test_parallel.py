@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import fastnet
 from fastnet import distributed
 from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse
@@ -241,7 +241,7 @@ def compiled(engine: str) -> tuple[State, State]:
         wrapped: Any = DistributedDataParallel(inside)
         wrapped = torch.compile(wrapped, backend="eager") if order == "outside" else wrapped
         model = fastnet.build(wrapped, sgd())
-        assert (engine_of(model), innermost(model)) == ("ddp", inner)
+        assert (parallel_type(model), innermost(model)) == ("ddp", inner)
         states.append(train(model))
     return [*states[0], *states[0]], [*states[1], *states[2]]
 
@@ -369,7 +369,8 @@ def use(engine: str) -> Any:
         seen.append({one.training for one in model.modules()})
     shapes = tuple(result["y"].shape), tuple(result["h"].shape)
     text = str(network.explain("train"))
-    return engine_of(model), model.model_name, model.loss_name, seen, shapes, "2 processes" in text
+    is_shared = "2 processes" in text
+    return parallel_type(model), model.model_name, model.loss_name, seen, shapes, is_shared
 
 
 @EITHER

@@ -39,7 +39,7 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     """
     ending = _NAMED if is_keras3(model) else ".h5"
     with _on_one_worker(stem) as own_stem:
-        if save_optimizer:  # First, since its state may be refused.
+        if save_optimizer:  # First, since its state may be invalid.
             write_atomically(own_stem + _OPTIMIZERS, partial(_write_optimizers, model))
         with without_optimizer(model):
             write_atomically(f"{own_stem}{ending}", partial(save_weights, model))

@@ -19,7 +19,7 @@ def clip_gradients(
 ) -> torch.Tensor | None:
     """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
 
-    Sparse and sharded gradients are clipped, too, which these functions refuse.
+    Sparse and sharded gradients are clipped, too, which these functions do not support.
     """
     for one in parameters:
         if one.grad is not None and one.grad.layout is torch.sparse_coo:

@@ -16,14 +16,14 @@ from fastnet.backend.model_metadata import (
     set_metadata,
 )
 from fastnet.backend.torch.names import unwrap
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 
 __all__ = ["WeightAverager", "copy_for_average"]
 
 
 def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
     """Copy a model, unwrapped and without its optimizer, to hold an average of its weights."""
-    if engine_of(model) == "fsdp":
+    if parallel_type(model) == "fsdp":
         raise ValueError(
             f"EMA cannot average model '{name_of(model)}', which is sharded (parallel='fsdp'). "
             "Build it with parallel='ddp'."

@@ -11,7 +11,7 @@ from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.parameters import accumulate_gradients, trainable
 from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suffices, own
-from fastnet.backend.torch.wrappers import engine_of, groups_of
+from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 
 __all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
@@ -69,7 +69,7 @@ def update_model(
     step = OptimizerStep(optimizer_of(model), name_of(model))
     if defer and deferred is None:
         raise nowhere_to_defer(model)
-    groups = groups_of(model) if engine_of(model) in ("ddp", "fsdp") else []
+    groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
         gradients = average(gradients, parameters, groups)

@@ -112,7 +112,7 @@ def sparse_categorical_crossentropy(
         is_plain = is_plain and ignore_index is None and not label_smoothing
         if y_true.ndim == y_pred.ndim:
             y_true = y_true.squeeze(axis)
-        # The backward pass of `nll_loss` refuses input that is not contiguous.
+        # The backward pass of `nll_loss` rejects input that is not contiguous.
         y_pred = y_pred.movedim(axis, 1).contiguous()
     elif y_true.ndim == 2 == y_pred.ndim and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
@@ -144,7 +144,7 @@ def sparse_categorical_crossentropy(
                 uniform = -y_pred.mean(1).masked_fill(y_true == ignored, 0)
                 loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     except IndexError as error:
-        _refuse_fractions(labels, error)
+        _reject_fractions(labels, error)
         raise
     if class_weights:
         loss = loss * _weights_of_indices(y_true, class_weights, y_pred)
@@ -166,7 +166,7 @@ def _class_indices(labels: torch.Tensor) -> torch.Tensor:
     return indices
 
 
-def _refuse_fractions(labels: torch.Tensor, cause: Exception) -> None:
+def _reject_fractions(labels: torch.Tensor, cause: Exception) -> None:
     """Raise an error if a loss failed because class labels are fractional."""
     if labels.is_floating_point() and (labels.isfinite() & (labels != labels.trunc())).any():
         raise ValueError(

@@ -33,10 +33,10 @@ from fastnet.backend.torch.parameters import (
 )
 from fastnet.backend.torch.update import TRAINED, TorchUpdate, backward
 from fastnet.backend.torch.wrappers import (
-    engine_of,
     fsdp_no_sync,
     groups_of,
     is_sharded,
+    parallel_type,
     reduces_in_own_dtype,
     reset_fsdp,
     reshard,
@@ -66,13 +66,13 @@ _reduced: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.nn.Parameter]] =
 
 def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
     """Return the pass of a ModelOp."""
-    cls = DDPPass if engine_of(model) == "ddp" else TorchPass
+    cls = DDPPass if parallel_type(model) == "ddp" else TorchPass
     return cls(model, **settings)
 
 
 def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
     """Return the update of an UpdateOp."""
-    cls = ParallelUpdate if engine_of(op.model) in ("ddp", "fsdp") else TorchUpdate
+    cls = ParallelUpdate if parallel_type(op.model) in ("ddp", "fsdp") else TorchUpdate
     return cls(op, reports)
 
 
@@ -133,7 +133,7 @@ class ParallelUpdate(TorchUpdate):
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        self._is_sharded = engine_of(op.model) == "fsdp"
+        self._is_sharded = parallel_type(op.model) == "fsdp"
         self._wrapper: Any = wrapper_of(op.model)
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
@@ -159,7 +159,7 @@ class ParallelUpdate(TorchUpdate):
                 one for one in list(_reduced) if not updated.isdisjoint(map(id, one.parameters()))
             ]
             models = [self._model, *state.get(TRAINED, ())]
-            self._isolates_shards = any(engine_of(model) == "fsdp" for model in models)
+            self._isolates_shards = any(parallel_type(model) == "fsdp" for model in models)
         if self._given and self._is_sharded:
             reshard(self._model)
         return super().__call__(data, state, defer, retain_graph, followers)
@@ -271,7 +271,7 @@ def gradient_function(
 
     In training they are averages over the processes, sharded as the parameters are.
     """
-    engine = engine_of(model)
+    engine = parallel_type(model)
     if engine not in ("ddp", "fsdp"):
         return None
     groups = groups_of(model)

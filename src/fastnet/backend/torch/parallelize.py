@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.torch.parallel_update import note_parameters, wrapper_around
-from fastnet.backend.torch.wrappers import engine_of, has_group, process_count
+from fastnet.backend.torch.wrappers import has_group, parallel_type, process_count
 from fastnet.errors import nearest_name, shorten
 from fastnet.util.devices import get_num_gpus, resolve_device
 from fastnet.util.launchers import torch_processes
@@ -49,7 +49,7 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
             f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', "
             "'dp' and None."
         )
-    existing = engine_of(model)
+    existing = parallel_type(model)
     if existing is not None:
         if parallel not in ("auto", None, existing) or placement.options:
             raise ValueError(
@@ -79,7 +79,7 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
 
 def note_placement(model: torch.nn.Module, placement: Placement) -> None:
     """Record on a model the device that it was built on, and whether it trains alone."""
-    given = placement.device is not None or engine_of(model) is not None
+    given = placement.device is not None or parallel_type(model) is not None
     first = next(model.parameters(), None)
     set_metadata(model, "fe_device", first.device if given and first is not None else None)
     set_metadata(model, "fe_alone", placement.parallel is None)
@@ -87,7 +87,7 @@ def note_placement(model: torch.nn.Module, placement: Placement) -> None:
 
 def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:
     if process_count() > 1:
-        # DistributedDataParallel refuses a model without trainable parameters.
+        # DistributedDataParallel rejects a model without trainable parameters.
         return "ddp" if any(one.requires_grad for one in model.parameters()) else None
     if torch_processes() > 1 and "LOCAL_RANK" in os.environ and not has_group():
         raise _no_group("auto", name)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fastnet.backend.joining import TensorKind, join_results
-from fastnet.backend.torch.wrappers import engine_of, groups_of, has_group, wrapper_of
+from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type, wrapper_of
 from fastnet.backend.torch.wrappers import process_count as world_size
 from fastnet.errors import add_note
 from fastnet.util.devices import resolve_device
@@ -98,7 +98,7 @@ def collect(value: Any) -> list[Any] | None:
 
 def describe_parallelism(model: torch.nn.Module) -> str | None:
     """Describe how a model is wrapped, and over how many processes or devices."""
-    engine = engine_of(model)
+    engine = parallel_type(model)
     if engine is None:
         return None
     if engine == "dp":

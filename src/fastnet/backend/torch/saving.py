@@ -21,7 +21,7 @@ from fastnet.backend.torch.full_tensors import full_tensors, full_weights, has_s
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import fill, read_file, read_weights
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.distributed import together
 
 __all__ = ["load_model", "save_model"]
@@ -41,7 +41,7 @@ def save_model(
         )
     sharded = has_shards(list(model.parameters()))
     contents: dict[str, Any] = {}
-    if save_optimizer:  # First, since its state may be refused.
+    if save_optimizer:  # First, since its state may be invalid.
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
     contents[f"{stem}.pt"] = full_weights(model)
     with together(processes if sharded else None, "Saving a model"):
@@ -56,7 +56,7 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
 
     All ranks of a DDP or sharded model call this together.
     """
-    parallel = engine_of(model) in ("ddp", "fsdp")
+    parallel = parallel_type(model) in ("ddp", "fsdp")
     with (
         PreservedState([model]),
         together(processes if parallel else None, "Loading a model"),

@@ -12,7 +12,7 @@ from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
 from fastnet.backend.torch.parameters import parameters_in, trainable
-from fastnet.backend.torch.wrappers import engine_of, reshard
+from fastnet.backend.torch.wrappers import parallel_type, reshard
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
 __all__ = [
@@ -111,7 +111,7 @@ def check_owner(
     if not own or any(id(one) in updated for one in own):
         return
     kind = type(optimizer).__name__
-    if must_own and engine_of(model) == "fsdp":
+    if must_own and parallel_type(model) == "fsdp":
         raise WrongOptimizerError(
             f"Model '{name}' has the optimizer {kind} of parameters that are none of the sharded "
             "model's: it was made before parallel='fsdp' has put others in their places. Pass an "

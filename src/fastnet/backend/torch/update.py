@@ -32,7 +32,7 @@ from fastnet.backend.torch.parameters import (
     reached,
     trainable,
 )
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -69,7 +69,7 @@ class TorchUpdate(ModelUpdate):
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        if op.merge_grad > 1 and engine_of(op.model) == "dp" and torch.cuda.device_count() > 1:
+        if op.merge_grad > 1 and parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1:
             raise ValueError(
                 f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
                 "supported on several devices. Use merge_grad=1."

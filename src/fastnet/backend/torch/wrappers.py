@@ -15,12 +15,12 @@ from fastnet.backend.torch._internals import has_reduce_dtype
 from fastnet.backend.torch.names import compiled_in
 
 __all__ = [
-    "Engine",
-    "engine_of",
+    "ParallelType",
     "fsdp_no_sync",
     "groups_of",
     "has_group",
     "is_sharded",
+    "parallel_type",
     "process_count",
     "reduces_in_own_dtype",
     "reset_fsdp",
@@ -28,10 +28,10 @@ __all__ = [
     "wrapper_of",
 ]
 
-Engine: TypeAlias = Literal["ddp", "fsdp", "dp"]
+ParallelType: TypeAlias = Literal["ddp", "fsdp", "dp"]
 
 
-def engine_of(model: torch.nn.Module) -> Engine | None:
+def parallel_type(model: torch.nn.Module) -> ParallelType | None:
     """Return "ddp", "fsdp" or "dp" for a model that is wrapped or sharded, else None."""
     wrapper = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel):

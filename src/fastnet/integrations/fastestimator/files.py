@@ -149,7 +149,7 @@ def _read_state(optimizer: Any, path: str) -> dict[str, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays, and TensorFlow's variables as arrays, and refuses to call anything else."""
+    """Reads arrays, and TensorFlow's variables as arrays, and does not call anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _ARRAYS and module.partition(".")[0] == "numpy":

@@ -14,7 +14,7 @@ from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.context import NetworkContext
-from fastnet.network.plan_cache import ExecutionPlan, Handling
+from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas
@@ -122,8 +122,8 @@ class TFNetwork(BaseNetwork):
         """Records of traces and fallbacks, with their reasons; only the latest are kept."""
         return tuple(self._programs.records.kept)
 
-    def _handling(self) -> Handling:
-        return Handling(adopt=(EAGER, FOREIGN, ARRAYS))
+    def _step_options(self) -> StepOptions:
+        return StepOptions(adopt=(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         check_ops(plan, Replicas.of(plan.models))

@@ -134,7 +134,7 @@ class Replicas:
 
 
 def compare_workers(context: NetworkContext, replicas: Replicas | None) -> None:
-    """Compare what all workers will run; refuse to train alone in one of several."""
+    """Compare the plans of all workers; raise if one of several would train alone."""
     if replicas is None and tf_workers() > 1:
         raise ValueError(
             f"TF_CONFIG names {tf_workers()} workers, but the models were not built under a "

@@ -53,7 +53,7 @@ class TFRunner(Runner):
         plan, state = self.context.plan, self.context.state
         if not plan.takes_gradients:
             return BoundPlan(plan.kernel, state if self._is_plain else {**state, "tape": None})
-        self.around = "tape", "gradient tape"
+        self.context_row = "tape", "gradient tape"
         return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
 
     def is_profiled(self) -> bool:

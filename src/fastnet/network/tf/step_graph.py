@@ -125,7 +125,7 @@ class StepGraph:
     def _take_out(
         self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
     ) -> list[tf.Tensor]:
-        """Take the tensors out of results, and refuse what a graph cannot give."""
+        """Return the tensors of results; raise for values that a graph cannot return."""
         found: list[tf.Tensor] = []
         strange: list[Any] = []
 

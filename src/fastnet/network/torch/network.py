@@ -13,11 +13,11 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.plan_cache import Handling, PlanCache, Setting
+from fastnet.network.plan_cache import PlanCache, Setting, StepOptions
 from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
@@ -129,7 +129,7 @@ class TorchNetwork(BaseNetwork):
             return nullcontext()
         if self._context is not None:
             raise self._in_use()
-        wrapped = [name_of(model) for model in self.models if engine_of(model) is not None]
+        wrapped = [name_of(model) for model in self.models if parallel_type(model) is not None]
         if wrapped:
             raise ValueError(
                 f"transform got device={str(other)!r}, but the models {wrapped} are distributed "
@@ -177,7 +177,7 @@ class TorchNetwork(BaseNetwork):
                 )
             return next(iter(built_on), None) or self._choose_device()
         for device, own in built_on.items():
-            wrapped = [name_of(model) for model in own if engine_of(model) is not None]
+            wrapped = [name_of(model) for model in own if parallel_type(model) is not None]
             if wrapped and device != self._given_device:
                 raise ValueError(
                     f"The network's device is {self._given_device}, but the models {wrapped} are "
@@ -194,12 +194,12 @@ class TorchNetwork(BaseNetwork):
             first -= 1
         return first
 
-    def _handling(self) -> Handling:
-        handling = Handling(adopt=(torch.Tensor, FOREIGN, ARRAYS), setting=_no_gradients)
+    def _step_options(self) -> StepOptions:
+        step_options = StepOptions(adopt=(torch.Tensor, FOREIGN, ARRAYS), setting=_no_gradients)
         device = self.device
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":
-            return handling._replace(release=detach)
+            return step_options._replace(release=detach)
         # Copies from a GPU are asynchronous, and synchronized once at the end of the step.
         wait = stream_synchronizer(device)
         non_blocking = wait is not None
@@ -210,11 +210,11 @@ class TorchNetwork(BaseNetwork):
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=non_blocking)
 
-        handling = handling._replace(move=NestMap(torch.Tensor, move))
+        step_options = step_options._replace(move=NestMap(torch.Tensor, move))
         if self._returns == "device":
-            return handling._replace(release=detach)
+            return step_options._replace(release=detach)
         release = NestMap(torch.Tensor, release_to_cpu)
-        return handling._replace(release=release, wait=wait)
+        return step_options._replace(release=release, wait=wait)
 
     _make_runner = make_runner
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch import processes
 from fastnet.backend.torch.parameters import trainable_in
-from fastnet.backend.torch.wrappers import engine_of, groups_of
+from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
@@ -34,7 +34,7 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
         return None
     runs = [op for op in plan.ops if op is not update and update.model in models_of(op)]
     runs_once = len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients
-    return update.model if runs_once and engine_of(update.model) == "ddp" else None
+    return update.model if runs_once and parallel_type(update.model) == "ddp" else None
 
 
 def require_engines(plan: ExecutionPlan) -> None:
@@ -42,7 +42,7 @@ def require_engines(plan: ExecutionPlan) -> None:
     for op in with_inner_ops(plan.ops):
         if not isinstance(op, UpdateOp) or op.gradients is not None:
             continue
-        if engine_of(op.model) is None and not get_metadata(op.model, "fe_alone"):
+        if parallel_type(op.model) is None and not get_metadata(op.model, "fe_alone"):
             raise ValueError(
                 f"UpdateOp of '{name_of(op.model)}' would update a model in one of "
                 f"{processes.world_size()} processes, but nothing averages its gradients over "
@@ -56,7 +56,7 @@ def compare_plans(context: NetworkContext) -> bool:
     plan = context.plan
     if not plan.takes_gradients or context.state["warmup"]:
         return False
-    models = [one for one in plan.models if engine_of(one) in ("ddp", "fsdp")]
+    models = [one for one in plan.models if parallel_type(one) in ("ddp", "fsdp")]
     groups = [group for model in models for group in groups_of(model)]
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):

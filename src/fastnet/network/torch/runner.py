@@ -17,7 +17,7 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.backend.torch.update import TRAINED
-from fastnet.backend.torch.wrappers import engine_of, process_count, reshard
+from fastnet.backend.torch.wrappers import parallel_type, process_count, reshard
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
@@ -55,12 +55,12 @@ class TorchRunner(Runner):
     def __init__(self, network: Any, context: NetworkContext) -> None:
         super().__init__(context)
         self._keeps_on_device: bool = network._keeps_on_device
-        self._wait: Callable[[], None] | None = network._plans.handling.wait
+        self._wait: Callable[[], None] | None = network._plans.step_options.wait
         self._device: torch.device = network.device
         self._models: list[Model] = network.models
         self._mixed_precision: Precision = network.mixed_precision
         if self._mixed_precision:
-            self.around = "autocast", "autocast"
+            self.context_row = "autocast", "autocast"
         self._compiled = None if network._options is None else _compiled_step(network, context)
 
     def open(self) -> None:
@@ -118,12 +118,12 @@ class TorchRunner(Runner):
         captured = self._compiled
         if captured is None:
             return super().step(meter)
-        if captured.refused is None:
+        if captured.fallback_reason is None:
             from fastnet.network.torch.compiled.step import never_captured
 
             reason = never_captured(self.context.plan, self._device, self._is_distributed)
             if reason is not None:
-                captured.refuse(reason, self.context.state)
+                captured.fall_back(reason, self.context.state)
         on_call = on_trace = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
@@ -160,7 +160,7 @@ class TorchRunner(Runner):
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move(self, model: Model, device: torch.device) -> None:
-        if engine_of(model) in ("ddp", "fsdp"):
+        if parallel_type(model) in ("ddp", "fsdp"):
             return  # The wrapper has placed it.
         model.to(device)
         if self.context.state["mode"] == "train":
@@ -187,7 +187,7 @@ def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None
             context.plan,
             network._options,
             network._records,
-            network._plans.handling,
+            network._plans.step_options,
             network.device,
         )
     found: CompiledStep = programs[key]

@@ -39,7 +39,7 @@ class Brought(torch.Tensor):
 def far(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have values copied on their way in and out, as those of another device are."""
     seen: list[str] = []
-    own = TorchNetwork._handling
+    own = TorchNetwork._step_options
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         seen.append("in")
@@ -49,13 +49,13 @@ def far(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("out")
         return tensor.detach().clone().as_subclass(Brought)
 
-    def handling(network: TorchNetwork) -> Any:
+    def step_options(network: TorchNetwork) -> Any:
         found = own(network)
         return found._replace(
             move=NestMap(torch.Tensor, move), release=NestMap(torch.Tensor, release)
         )
 
-    monkeypatch.setattr(TorchNetwork, "_handling", handling)
+    monkeypatch.setattr(TorchNetwork, "_step_options", step_options)
     return seen
 
 

@@ -266,7 +266,7 @@ def test_random_programs(part: int) -> None:
     # what it is to find has happened
     assert ran >= count
     print(f"{ran} programs", *seen.most_common(), sep="\n")
-    assert any(reason.startswith("a batch is of another") for reason in seen)
+    assert any(reason.startswith("a batch has another") for reason in seen)
 
 
 @by_inductor

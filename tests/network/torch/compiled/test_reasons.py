@@ -606,7 +606,7 @@ def test_more_kinds_of_batches_than_are_asked_for() -> None:
         [LambdaOp(lambda x: x * 2, "x", "y")],
         compile=CompileOptions("eager", most_kinds=2, dynamic=False),
     )
-    with _warned_of("more than 2 kinds"), network("infer", 1):
+    with _warned_of("more than 2 input signatures"), network("infer", 1):
         for size in (1, 2, 3, 4, 1, 2):
             for _ in range(2):
                 result = network.run_step({"x": torch.ones(size)})["y"]

@@ -29,7 +29,7 @@ from tests.network.torch.compiled.steps import (
 )
 from tests.network.torch.compiled.test_inductor import by_inductor
 
-SIZE, KIND = "a batch is of another size", "a batch is of another kind"
+SIZE, KIND = "a batch has another size", "a batch has another input signature"
 
 
 def _train(

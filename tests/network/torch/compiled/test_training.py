@@ -110,7 +110,7 @@ def test_batches_of_other_sizes_and_types() -> None:
             loss = network.run_step(batch)["loss"]
             torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
         assert captured(network) == 2
-        assert network.traces[1].reason == "a batch is of another size"
+        assert network.traces[1].reason == "a batch has another size"
         for batch in batches(3):
             strided = {**batch, "x": batch["x"].T.contiguous().T}
             loss = network.run_step(strided)["loss"]

@@ -40,11 +40,11 @@ __all__ = ["ANOTHER_PHASE", "ANOTHER_SIGNATURE", "ProgramCache"]
 _MAX_CHANGES_IN_A_ROW = 4
 _MAX_COMPILATIONS = 64
 _OBSERVED = (
-    "a mode is active around the steps: a torch mode, such as inference_mode or that of "
+    "a mode is active while steps run: a torch mode, such as inference_mode or that of "
     "set_default_device, a transform, saved tensor hooks or anomaly detection"
 )
-ANOTHER_SIGNATURE = "a batch is of another kind"
-_ANOTHER_SIZE = "a batch is of another size"
+ANOTHER_SIGNATURE = "a batch has another input signature"
+_ANOTHER_SIZE = "a batch has another size"
 ANOTHER_PHASE = "gradients of another number of steps are merged"
 
 # Report in a step why it was traced, and the seconds that tracing and compiling took.
@@ -68,7 +68,7 @@ class ProgramCache:
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.programs: list[Program] = []
         self.current: Program | None = None
-        self.refused: str | None = None
+        self.fallback_reason: str | None = None
         self.accumulation: Accumulation | None = None
         self.misses = 0
         # Why each batch size needs a program of its own, if it does.
@@ -87,10 +87,10 @@ class ProgramCache:
         # Ops resolve values of a new context in its first step, which therefore runs eagerly.
         self.current = None
 
-    def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
+    def fall_back(self, reason: str, context: Mapping[str, Any]) -> None:
         """Compile no further programs."""
-        if self.refused != reason:
-            self.refused = reason
+        if self.fallback_reason != reason:
+            self.fallback_reason = reason
             self._records.add(context, "first step", fallback=reason)
 
     def reject(self, program: Program, difference: str, context: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ class ProgramCache:
             self._depends = f"each size is compiled by itself, because {difference}"
         else:
             self.programs.clear()
-            self.refuse(difference, context)
+            self.fall_back(difference, context)
 
     def prepare(
         self,
@@ -114,10 +114,10 @@ class ProgramCache:
     ) -> None:
         """Look up or compile the program for steps like the one that has just run eagerly."""
         context = bound.state
-        around = environment(self._device.type)
+        env = environment(self._device.type)
         if self._plan.takes_gradients and not torch.is_grad_enabled():
             return
-        if around is None:
+        if env is None:
             # It may stay for the rest of the program, so it is reported once.
             if not self.programs and not self._is_observed:
                 self._is_observed = True
@@ -134,7 +134,7 @@ class ProgramCache:
                 self.current = program
                 self.misses = 0
                 return
-        if self.refused is not None:
+        if self.fallback_reason is not None:
             return
         if reason is None:
             reason = "first step" if not self.programs else difference or ANOTHER_SIGNATURE
@@ -143,9 +143,9 @@ class ProgramCache:
             number = None
         refusal = self._refusal(reason, number)
         if refusal is not None:
-            self.refuse(refusal, context)
+            self.fall_back(refusal, context)
             return
-        traced = self._compile(_Step(batch, bound, make, around), reason, number)
+        traced = self._compile(_Step(batch, bound, make, env), reason, number)
         if report is not None:
             report(*traced)
 
@@ -170,15 +170,15 @@ class ProgramCache:
                 self.programs.remove(unusable)
         if self._compiled >= _MAX_COMPILATIONS or len(self.programs) >= most:
             return (
-                f"there are more than {self._options.most_kinds} kinds of steps, lastly because "
-                f"{reason}"
+                f"there are more than {self._options.most_kinds} input signatures, most recently "
+                f"because {reason}"
             )
         return None
 
     def _compile(
         self, step: _Step, reason: str, number: NumberInput | None
     ) -> tuple[str, float, float]:
-        """Compile a program, or refuse to; return the reason, and the seconds it took."""
+        """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
         values = [step.batch[key] for key in self.keys]
         rows, held = self._rows(step.batch, values), self._held
@@ -205,9 +205,9 @@ class ProgramCache:
             ended = time.perf_counter()
             traced = failed.traced or ended
             self.programs.clear()
-            self.refused = str(failed)
+            self.fallback_reason = str(failed)
             seconds = traced - started, ended - traced
-            self._records.add(step.bound.state, reason, *seconds, fallback=self.refused)
+            self._records.add(step.bound.state, reason, *seconds, fallback=self.fallback_reason)
             return reason, *seconds
         if held is not self._held:
             reason = f"{reason}; it is an input of the program from now on"
@@ -282,7 +282,7 @@ class ProgramCache:
                 forms = open_forms(forms, rows.is_open, length)
                 dynamic = [at for at, opened in enumerate(rows.is_open) if opened], length
             program = Program(
-                *(self.keys, forms, captured, lowered, state, step.around, takes_gradients),
+                *(self.keys, forms, captured, lowered, state, step.env, takes_gradients),
                 phase=phase,
                 dynamic=dynamic,
             )
@@ -299,7 +299,7 @@ class _Step(NamedTuple):
     batch: Mapping[str, Any]
     bound: BoundPlan
     make: Callable[[], Any] | None
-    around: tuple[Any, ...]
+    env: tuple[Any, ...]
 
 
 class _Failed(Exception):

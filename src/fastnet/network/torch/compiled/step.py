@@ -12,10 +12,10 @@ import torch
 from fastnet._execute import BoundPlan
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import COMPILED
-from fastnet.backend.torch.wrappers import engine_of
+from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.plan_cache import ExecutionPlan, Handling
+from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.torch.compiled.capture import TRACING
 from fastnet.network.torch.compiled.program import AliasedInput, NoMatch, Program
 from fastnet.network.torch.compiled.program_cache import (
@@ -45,7 +45,7 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
     if spread:
         return "the gradients of several processes are communicated"
     for model in plan.models:
-        engine = engine_of(model)
+        engine = parallel_type(model)
         if engine is not None:
             return f"the model '{name_of(model)}' is run by {engine}"
         for module in model.modules():
@@ -67,26 +67,26 @@ class CompiledStep:
         plan: ExecutionPlan,
         options: CompileOptions,
         records: Records,
-        handling: Handling,
+        step_options: StepOptions,
         device: torch.device,
     ) -> None:
         self._plan = plan
         self._options = options
         self.records = records
-        self._move, self._release = handling.move, handling.release
+        self._move, self._release = step_options.move, step_options.release
         self._cache = ProgramCache(plan, options, records, device)
         self._steps = 0
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
 
     @property
-    def refused(self) -> str | None:
+    def fallback_reason(self) -> str | None:
         """Why steps run eagerly from now on, or None."""
-        return self._cache.refused
+        return self._cache.fallback_reason
 
-    def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
+    def fall_back(self, reason: str, context: Mapping[str, Any]) -> None:
         """Run all further steps eagerly."""
-        self._cache.refuse(reason, context)
+        self._cache.fall_back(reason, context)
 
     def step(
         self,
@@ -100,7 +100,7 @@ class CompiledStep:
         self._bound, self._make = bound, make
         self._cache.open()
         eager = step_of(bound)
-        if self._cache.refused is not None and not self._cache.programs:
+        if self._cache.fallback_reason is not None and not self._cache.programs:
             return eager
         return partial(self._run, eager, called, report)
 
@@ -211,7 +211,7 @@ class CompiledStep:
     ) -> dict[str, Any]:
         """Run a step eagerly, and look up or compile a program for the next one."""
         cache = self._cache
-        if cache.refused is not None and not cache.programs:
+        if cache.fallback_reason is not None and not cache.programs:
             return eager(batch)
         assert self._bound is not None
         # The program is compiled for a step of the phase of this one, not of the next one.
