@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -133,6 +134,21 @@ def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
     return same[0] if same else None
 
 
+def misspelled_name(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that a name is most likely a typo of, or None.
+
+    Unlike `nearest_name` it does not assume that there is one: numbered names are not typos.
+
+    >>> misspelled_name("los", ["loss"]), misspelled_name("x2", ["x1"])
+    ('loss', None)
+    """
+    digits = re.sub(r"\D", "", name)
+    for near in difflib.get_close_matches(name, candidates, n=1, cutoff=0.75):
+        if re.sub(r"\D", "", near) == digits:
+            return near
+    return None
+
+
 # -------------------------------------------------------------------- keys
 
 
@@ -215,6 +231,8 @@ def advise_on_op(given: Any) -> str | None:
         return None
     # By name, because errors must not import a framework.
     bases = {base.__name__ for base in type(given).__mro__}
+    if "Loss" in bases:  # Keras compares (y_true, y_pred), torch (input, target).
+        return f'Wrap it: LambdaOp({name}(...), inputs=["label", "scores"], outputs="loss").'
     if bases.isdisjoint({"Module", "Layer"}):
         wrapped = f"LambdaOp({name}"
     elif getattr(given, "fe_compiled", False):

@@ -226,6 +226,11 @@ class TestMissing:
         later = EpochScheduler({2: UpdateOp(model, "loss")})
         scheduled = TorchNetwork([*network.ops, later])
         assert texts(scheduled.explain("train"), "no_update") == []
+        other = fastnet.build(lambda: torch.nn.Linear(4, 4), "sgd", model_name="other")
+        with pytest.warns(UserWarning, match="'other' has an optimizer, but no op"):
+            network = TorchNetwork([ModelOp(other, "x", "x"), *scheduled.ops])
+        (text,) = texts(network.explain("train"), "no_update")
+        assert "['other']" in text
 
     def test_parameters_without_an_optimizer(self) -> None:
         half = fastnet.build(

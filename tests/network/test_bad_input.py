@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,23 @@ class TestOps:
         op = type("Own", (TensorOp,), {"forward": decorated})("x", "y")
         assert run(TorchNetwork([op]), {"x": 1})["y"] == 1
 
+    @pytest.mark.parametrize("name", ["foward", "call"])
+    def test_a_forward_that_is_missing(self, name: str) -> None:
+        op = type("Own", (TensorOp,), {name: first})("x", "y")
+        advice = "Rename 'foward'" if name == "foward" else "Define `def forward"
+        with pytest.warns(UserWarning, match=rf"Own \(op 0.* does not define forward.* {advice}"):
+            network = TorchNetwork([op])
+        assert run(network, {"x": 1})["y"] == 1
+
+    def test_a_loss_of_keras(self) -> None:
+        keras = pytest.importorskip("keras")
+        with pytest.raises(AssertionError, match=r'LambdaOp\(.*inputs=\["label", "scores"\]'):
+            fastnet.Network([keras.losses.MeanSquaredError()])
+
+    def test_a_batch_to_call_the_network_with(self) -> None:
+        with pytest.raises(ValueError, match=r"network\.transform\(batch"):
+            TorchNetwork([LambdaOp(first, "x", "y")])({"x": 1})  # type: ignore[arg-type]
+
 
 class TestEpoch:
     @pytest.mark.parametrize(
@@ -136,6 +154,14 @@ class TestDesiredKeys:
     def test_any_collection_will_do(self, kind: Any) -> None:
         network = TorchNetwork([LambdaOp(first, "x", "y"), LambdaOp(first, "x", "z")])
         assert run(network, {"x": 1}, desired_output_keys=kind(["z"])) == {"x": 1, "z": 1}
+
+    def test_a_misspelled_key(self) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "view1")])
+        with pytest.warns(UserWarning, match="'los' .* Did you mean 'loss'"):
+            assert run(network, {"x": 1}, desired_output_keys="los") == {"x": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(network, {"x": 1, "lost": 1}, desired_output_keys=["x", "view2", "loss", "lost"])
 
     def test_sliced_outputs_that_are_not_returned(self) -> None:
         network = TorchNetwork(

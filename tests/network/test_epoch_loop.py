@@ -171,6 +171,7 @@ class TestLoop:
     def test_a_second_iteration_counts_anew(self) -> None:
         epoch = fastnet.steps(plus_one(), batches(), "infer")
         assert len(list(epoch)) == len(list(epoch)) == epoch.count == 3
+        assert repr(epoch) == "Steps(mode='infer', epoch=1, count=3)"
 
 
 class TestTimes:
@@ -262,6 +263,6 @@ class TestBar:
 
 def test_a_key_to_show_that_the_result_lacks(bars: list[Any]) -> None:
     network = plus_one()
-    with pytest.raises(KeyError, match="'yy'"):
+    with pytest.raises(KeyError, match=r"'yy'.* Did you mean 'y'"):
         list(fastnet.steps(network, batches(), "infer", progress=True, show="yy"))
     assert is_free(network)

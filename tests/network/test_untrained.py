@@ -107,6 +107,16 @@ def test_the_parameters_of_a_layer(parts: SimpleNamespace) -> None:
     assert all(name in str(caught[0].message) for name in parts.names)
 
 
+def test_a_layer_of_keras_that_is_not_built() -> None:
+    parts = tf_parts()
+    layers = pytest.importorskip("tensorflow").keras.layers
+    with pytest.warns(UserWarning, match="no optimizer updates: 'held'"):
+        network(parts.build(), Holding(layers.Dense(1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(parts.build(), Holding(layers.Flatten()), Holding(layers.Dense(1, trainable=False)))
+
+
 def test_parameters_that_need_no_training(parts: SimpleNamespace) -> None:
     model, other = parts.build(), parts.build("other")
     with warnings.catch_warnings():

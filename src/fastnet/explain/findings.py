@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
-from fastnet.errors import nearest_name
+from fastnet.errors import misspelled_name, nearest_name
 from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
 from fastnet.types import Model
@@ -73,8 +71,10 @@ def list_findings(
     ]
     if mode == "train":
         # An op that holds a model and writes nothing may update it by `update_model`.
-        trains = any(item.has_effects and item.models for item in [*ops, *absent])
-        findings += _no_optimizer(optimizers) if trains else _no_update(optimizers)
+        updated = {name for item in [*ops, *absent] if item.has_effects for name in item.models}
+        findings += _no_update(optimizers, updated)
+        if updated:
+            findings += _no_optimizer(optimizers)
     findings += _unneeded_ops(ops, keys)
     for index, item in enumerate(postprocessing):
         if item.unneeded:
@@ -125,18 +125,23 @@ def _unwritten_keys(ops: list[Item], inactive: list[Item], keys: list[Key]) -> I
             text += f"{writer}. The batch must have it."
             yield Finding("unwritten_key", text, (reader,), (key.name,))
             continue
-        for near in get_close_matches(key.name, unread, n=1, cutoff=0.75):
-            index = unread[near].writers[0]
-            # A batch may well have "x2" where an op writes "x1".
-            if index < reader and re.sub(r"\D", "", near) == re.sub(r"\D", "", key.name):
-                text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
-                text += " Otherwise the batch must have it."
-                yield Finding("unwritten_key", text, (reader, index), (key.name, near))
+        near = misspelled_name(key.name, unread)
+        index = reader if near is None else unread[near].writers[0]
+        if near is not None and index < reader:
+            text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
+            text += " Otherwise the batch must have it."
+            yield Finding("unwritten_key", text, (reader, index), (key.name, near))
 
 
-def _no_update(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:
-    """Find a training network without an update, although its models have optimizers."""
-    names = sorted(name for name, (_, optimizer) in optimizers.items() if optimizer is not None)
+def _no_update(
+    optimizers: Mapping[str, tuple[Model, Any]], updated: Collection[str]
+) -> Iterator[Finding]:
+    """Find models with an optimizer that no op updates."""
+    names = sorted(
+        name
+        for name, (_, optimizer) in optimizers.items()
+        if optimizer is not None and name not in updated
+    )
     if names:
         yield Finding(
             "no_update",

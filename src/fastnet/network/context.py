@@ -22,6 +22,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import Meter, OpHook, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
 
@@ -72,6 +73,8 @@ def open_context(
     plans, started = network._plans, perf_counter()
     built = plans.built
     plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
+    if plans.built > built:
+        warn_of_misspelled(desired, network.ops + network.postprocessing)
     if network._meter is not None:
         name = "resolve (worked out)" if plans.built > built else "resolve (found)"
         network._meter.record(mode, name, perf_counter() - started)
@@ -151,10 +154,13 @@ def check_request(
 ) -> tuple[int, frozenset[str]]:
     """Validate the arguments that a network is entered with; return the epoch and desired keys."""
     if not isinstance(mode, str) or mode not in MODES:
-        near = nearest_name(mode, MODES) if isinstance(mode, str) else None
+        if isinstance(mode, str):
+            near = nearest_name(mode, MODES)
+            advice = f" Did you mean {near!r}?" if near else ""
+        else:
+            advice = ' Run a batch by `network.transform(batch, "train")`, or by `run_step(batch)`.'
         raise ValueError(
-            f"A network runs in one of the modes {list(MODES)}, not in {shorten(mode)}."
-            + (f" Did you mean {near!r}?" if near else "")
+            f"A network runs in one of the modes {list(MODES)}, not in {shorten(mode)}.{advice}"
         )
     number = _as_int(epoch)
     if number is None or number < first_epoch:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fastnet.distributed import is_main
+from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.network.base import BaseNetwork
 from fastnet.network.context import begin_loader, check_request
 from fastnet.network.step import WAIT
@@ -118,7 +119,7 @@ class Steps:
                     network._meter.record(mode, WAIT, drawn - started)
                 # The bar decides when to refresh, so that values are not fetched in each step.
                 if bar is not None and bar.update():
-                    shown = {key: f"{float(result[key]):.4g}" for key in self._show}
+                    shown = {key: f"{self._read(result, key):.4g}" for key in self._show}
                     bar.set_postfix(shown | {"waiting for data": f"{self.waiting_share:.0%}"})
                 try:
                     yield batch, result
@@ -129,6 +130,18 @@ class Steps:
                 finally:
                     started = perf_counter()
                     self.in_body += started - done
+
+    def __repr__(self) -> str:
+        mode, epoch, *_ = self._request
+        return f"Steps(mode={mode!r}, epoch={epoch}, count={self.count})"
+
+    def _read(self, result: Mapping[str, Any], key: str) -> float:
+        """Return a number of a result that the bar shows."""
+        if key not in result:
+            near = nearest_name(key, result)
+            advice = f" Did you mean '{near}'?" if near else ""
+            raise MissingKeyError(f"`show` names '{key}', which is not in the result.{advice}")
+        return float(result[key])
 
     def _open_bar(self) -> Any:
         """Return the progress bar, which is a context manager, or an empty one without a bar."""

@@ -10,7 +10,9 @@ from typing import Any
 from fastnet._resolve import Spec
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.errors import advise_on_batch, advise_on_op, describe_op
+from fastnet.errors import advise_on_batch, advise_on_op, describe_op, misspelled_name
+from fastnet.op.numpyop.numpyop import NumpyOp
+from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.schedule import get_current_items
 from fastnet.types import (
     OP_ATTRIBUTES,
@@ -25,6 +27,7 @@ from fastnet.types import (
 )
 from fastnet.util import to_list
 from fastnet.util.formatting import format_ds_ids, format_modes
+from fastnet.util.warnings import warn
 
 __all__ = [
     "agree_on_precision",
@@ -33,6 +36,7 @@ __all__ = [
     "check_names",
     "collect_models",
     "describe_inactive_writer",
+    "warn_of_misspelled",
 ]
 
 
@@ -76,6 +80,8 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
     if not isinstance(function, FunctionType) or function in checked:
         return
     checked.add(function)
+    if function in (TensorOp.forward, NumpyOp.forward):
+        _check_identity(op, index)
     signature = inspect.signature(forward, follow_wrapped=False)
     try:
         signature.bind(None, None)
@@ -84,6 +90,20 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
             f"{describe_op(op, index)} defines forward{signature}, but a network calls "
             "forward(data, state). Define it as `def forward(self, data, state):`."
         ) from None
+
+
+def _check_identity(op: Any, index: int) -> None:
+    """Warn of an op of the program that does not define forward."""
+    own = [name for cls in type(op).__mro__ for name in vars(cls) if not _is_library(cls)]
+    if own and not {"bind", "forward_batch"}.intersection(own):
+        near = misspelled_name("forward", own)
+        advice = f"Rename '{near}'." if near else "Define `def forward(self, data, state):`."
+        described = describe_op(op, index)
+        warn(f"{described} does not define forward, so it returns its input unchanged. {advice}")
+
+
+def _is_library(cls: type) -> bool:
+    return cls is object or cls.__module__.partition(".")[0] in ("fastnet", "fastestimator")
 
 
 def _wrong_item(
@@ -153,6 +173,20 @@ def check_names(models: list[Model]) -> None:
                 "be the same where case is ignored. Pass another model_name to fastnet.build."
             )
         names[name.lower()] = name
+
+
+def warn_of_misspelled(desired: Iterable[str], items: Iterable[Any]) -> None:
+    """Warn of desired keys that no item has, but that are close to a key that one writes."""
+    ops = get_current_items(items)
+    written = {key for op in ops for key in to_list(op.outputs)}
+    known = written.union(*[to_list(op.inputs) for op in ops])
+    for key in sorted(set(desired) - known):
+        near = misspelled_name(key, sorted(written - set(desired)))
+        if near is not None:
+            warn(
+                f"No op writes '{key}' of desired_output_keys, so the result has it only if the "
+                f"batch does. Did you mean '{near}'?"
+            )
 
 
 def describe_inactive_writer(

@@ -178,6 +178,18 @@ def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
             yield (str(one.name) if one is not value else ""), variable
 
 
+def trainable_or_unbuilt_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what `trainable_in` yields, and layers that will make trainable variables."""
+    yield from trainable_in(value)
+    layer = tf.keras.layers.Layer
+    if isinstance(value, layer) and value.trainable and not value.built:
+        cls = type(value)
+        if cls.build is not layer.build and ".preprocessing." not in cls.__module__:
+            yield "", value
+        for inner in getattr(value, "layers", ()):
+            yield from trainable_or_unbuilt_in(inner)
+
+
 def replica_count() -> int:
     """Return the number of replicas that a step runs on, whose gradients are summed."""
     return int(tf.distribute.get_strategy().num_replicas_in_sync)

@@ -8,7 +8,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
-from fastnet.backend.tf.gradients import trainable_in
+from fastnet.backend.tf.gradients import trainable_or_unbuilt_in
 from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
@@ -94,7 +94,7 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
-        warn_of_untrained(self.ops, trainable_in)
+        warn_of_untrained(self.ops, trainable_or_unbuilt_in)
 
     def _init_state(self) -> None:
         super()._init_state()

@@ -313,6 +313,7 @@ class TestErrors:
             ((2, 5, 4), (2, 5), {}, "binary", "as many elements"),
             ((2, 5, 4), (2, 4), {"axis": -1}, "sparse", "shape (2, 5)"),
             ((2, 4), (3,), {"axis": 1}, "sparse", "shape (2,)"),
+            ((2,), (2, 4), {}, "binary", "inputs are the predictions, then the targets"),
             ((2, 5, 4), (2, 5), {"axis": 3}, "sparse", "an axis of classes"),
             ((2, 5, 4), (2, 5), {"axis": -4}, "sparse", "an axis of classes"),
             ((2, 5, 4), (2, 3, 4), {"axis": -1}, "categorical", "the same shape"),

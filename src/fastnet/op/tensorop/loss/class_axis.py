@@ -57,9 +57,10 @@ def shape_problem(
         )
     if fits:
         return None
+    hint = " Its inputs are the predictions, then the targets." if len(true) > len(pred) else ""
     return (
         f"CrossEntropy cannot compare predictions of shape {_format(pred)} with targets of shape "
-        f"{_format(true)} in the form {form!r} along axis={axis}: it needs {needed}."
+        f"{_format(true)} in the form {form!r} along axis={axis}: it needs {needed}.{hint}"
     )
 
 

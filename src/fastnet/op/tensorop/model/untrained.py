@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, is_built
+from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
 from fastnet.errors import describe_op
 from fastnet.op.op import models_of
+from fastnet.op.tensorop.model.model import ModelOp
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.warnings import warn
@@ -36,6 +37,7 @@ def warn_of_untrained(
     optimizers = [value for value in values if "param_groups" in _attributes(value)]
     optimizers += [one for model in models for one in every_optimizer_of(model)]
     trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
+    _warn_of_missing_updates(held, trainable_in)
     for index, op, attributes in held:
         names = [
             f"{name}.{inner}" if inner else name
@@ -51,6 +53,25 @@ def warn_of_untrained(
                 "them out. Put them into a model of their own from fastnet.build, with an "
                 "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
             )
+
+
+def _warn_of_missing_updates(
+    held: Sequence[tuple[int, Any, Any]], trainable_in: Callable[[Any], Iterable[Any]]
+) -> None:
+    """Warn of models with optimizers that run in training, but that no op updates."""
+    passes = [op for _, op, _ in held if type(op) is ModelOp]
+    # Any other op may update its models.
+    rest = {id(one) for _, op, _ in held if type(op) is not ModelOp for one in models_of(op)}
+    for model in {id(op.model): op.model for op in passes if _trains(op)}.values():
+        if id(model) not in rest and any(every_optimizer_of(model)) and any(trainable_in(model)):
+            warn(
+                f"Model '{name_of(model)}' has an optimizer, but no op of this network updates it. "
+                'Add an UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
+            )
+
+
+def _trains(op: Any) -> bool:
+    return op.trainable and (not op.mode or "train" in op.mode)
 
 
 def _flatten(op: Any) -> Iterator[Any]:
