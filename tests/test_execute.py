@@ -7,7 +7,6 @@ import contextlib
 import functools
 import itertools
 import math
-import operator
 import os
 import struct
 import sys
@@ -64,28 +63,6 @@ def defer(function: Any, key: str = "model") -> Callable[[Any, State], Any]:
     return forward
 
 
-class TestReading:
-    """The data that forward gets."""
-
-    @pytest.mark.parametrize(
-        ("inputs", "in_list", "data"),
-        [
-            (None, None, None),
-            ([], None, []),
-            (None, True, []),
-            ("x", None, 1),
-            (["x"], None, [1]),
-            ("x", True, [1]),
-            (["x", "y"], None, [1, 2]),
-            (["y", "x", "y"], None, [2, 1, 2]),
-            (["y", "x"], False, 2),
-        ],
-    )
-    def test_forms(self, kernel: Kernel, inputs: Any, in_list: bool | None, data: Any) -> None:
-        plan = plan_of(kernel, [Op(inputs, "seen", in_list=in_list)])
-        assert plan.run({"x": 1, "y": 2}, new_state()) == {"seen": data}
-
-
 class Pair(NamedTuple):
     y: int
     z: int
@@ -105,26 +82,14 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("outputs", "out_list", "returned", "written"),
         [
-            (None, None, "ignored", {}),
-            (None, None, None, {}),
-            ([], None, ["ignored"], {}),
             ([], None, 3, {}),  # nothing is written, so nothing has to have parts
-            ("y", None, 3, {"y": 3}),
-            ("y", None, None, {"y": None}),
             ("y", None, [3], {"y": [3]}),
             ("y", True, [3], {"y": 3}),
-            (["y"], None, [3], {"y": 3}),
-            (["y"], None, (3,), {"y": 3}),
             (["y"], False, [3], {"y": [3]}),
-            (["y", "z"], None, [3, 4], {"y": 3, "z": 4}),
             (["y", "z"], None, (3, 4), {"y": 3, "z": 4}),
             (["y", "y"], None, [3, 4], {"y": 4}),
             ("y", None, {"y": 3}, {"y": {"y": 3}}),
-            ("y", True, {"y": 3}, {"y": 3}),
-            (["y"], None, {"z": 4, "y": 3}, {"y": 3}),
-            (["y", "z"], None, {"y": 3, "z": 4}, {"y": 3, "z": 4}),
             (["y", "z"], None, {"z": 4, "w": 5, "y": 3}, {"y": 3, "z": 4}),
-            (["y", "y"], None, {"y": 3}, {"y": 3}),
             (["y", "z"], None, collections.OrderedDict(z=4, y=3), {"y": 3, "z": 4}),
             (["y", "z"], None, types.MappingProxyType({"z": 4, "y": 3}), {"y": 3, "z": 4}),
             (["y", "z"], None, ModelOutput(z=4, y=3), {"y": 3, "z": 4}),
@@ -142,6 +107,9 @@ class TestWriting:
     ) -> None:
         op = Op(None, outputs, lambda data, state: returned, out_list=out_list)
         assert plan_of(kernel, [op]).run({}, new_state()) == written
+        store = {"x": 1}
+        kernel.write_outputs_by_op(op, store, returned)
+        assert store == {"x": 1, **written}
 
     def test_a_wrapper_that_overrides_class(self, kernel: Kernel) -> None:
 
@@ -157,16 +125,7 @@ class TestWriting:
         plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Wrapper())])
         assert plan.run({}, new_state()) == {"y": 1, "z": 2}
 
-    @pytest.mark.parametrize(
-        ("returned", "count"),
-        [
-            ([], "0 values"),
-            ([1], "1 value"),
-            ((1,), "1 value"),
-            ([1, 2, 3], "3 values"),
-            ((1, 2, 3, 4), "4 values"),
-        ],
-    )
+    @pytest.mark.parametrize(("returned", "count"), [((1,), "1 value"), ([1, 2, 3], "3 values")])
     def test_a_wrong_number_of_values(self, kernel: Kernel, returned: Any, count: str) -> None:
         ops = [Op("x", "w"), Op(["x"], ["y", "z"], lambda data, state: returned)]
         with pytest.raises(ValueError, match="outputs") as caught:
@@ -179,8 +138,6 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("returned", "kind", "keys"),
         [
-            ({}, "dict", "[]"),
-            ({"y": 1, "w": 2}, "dict", "['y', 'w']"),
             ({"y": 1, 4: 2}, "dict", "['y', 4]"),
             (collections.OrderedDict(a=1, b=2), "OrderedDict", "['a', 'b']"),
         ],
@@ -200,18 +157,11 @@ class TestWriting:
         "returned",
         [
             "ab",
-            b"ab",
-            range(2),
             {3, 4},
             iter([3, 4]),
-            (value for value in (3, 4)),
             Pair(3, 4),
             np.zeros((2, 3)),
-            np.array(3),
-            {3: 4}.items(),
-            3,
             None,
-            Nothing(),
         ],
         ids=lambda value: type(value).__name__,
     )
@@ -267,7 +217,7 @@ class TestFlow:
         with pytest.raises(ValueError, match="1 ops, but 0 forwards"):
             plan_of(kernel, [Op("x", "y")], forwards=[])
 
-    @pytest.mark.parametrize("count", [63, 64, 65, 66, 300])
+    @pytest.mark.parametrize("count", [63, 64, 65, 300])
     def test_more_slots_than_fit_on_the_stack(self, kernel: Kernel, count: int) -> None:
         keys = [f"k{number}" for number in range(count)]
         ops = [Op(key, after, add_one) for key, after in itertools.pairwise(keys)]
@@ -325,10 +275,7 @@ class TestBatch:
         "mapping",
         [
             dict,
-            collections.OrderedDict,
             collections.UserDict,
-            lambda batch: types.MappingProxyType(batch),
-            lambda batch: collections.ChainMap({}, batch),
             lambda batch: collections.ChainMap(batch, {"x": 99}),
             lambda batch: collections.defaultdict(lambda: 7, batch),
         ],
@@ -382,19 +329,11 @@ class TestMissingKeys:
         )
         assert log == []
 
-    def test_a_defaultdict_creates_no_values(self, kernel: Kernel) -> None:
-        batch = collections.defaultdict(int)
-        with pytest.raises(MissingKeyError):
-            plan_of(kernel, [Op("x", "y")]).run(batch, {})
-        assert not batch
-
     @pytest.mark.parametrize(
         ("ops", "batch"),
         [
-            ([Op("x", "y"), Op(["y", "label"], "loss")], {"x": 1, "lable": 2}),
             ([Op(["c", "a"], "y"), Op("b", "z")], {"a": 1}),
             ([Op(None, "y"), Delete("y"), Op("y", "z")], {}),
-            ([Delete("x"), Op("x", "y")], {}),
             ([Op("x1", "y")], collections.ChainMap({"x1_": 1})),
             ([Op("x", "y")], collections.defaultdict(int)),
         ],
@@ -410,20 +349,6 @@ class TestMissingKeys:
         assert type(found) is MissingKeyError
         assert shown(found) == shown(caught.value)
         assert batch == before
-
-    def test_missing_with_a_complete_batch(self, kernel: Kernel) -> None:
-        log: list[int] = []
-
-        def move(value: Any) -> Any:
-            raise AssertionError("nothing is moved")
-
-        ops = [Op("x", "y", lambda data, state: log.append(1)), Op("y", "x"), Op("x", "z")]
-        plan = plan_of(kernel, ops, move=kernel.NestMap(int, move))
-        batches: list[Any] = [{"x": 1}, {"x": None, "a": 2}, collections.UserDict(x=1)]
-        for batch in batches:
-            assert plan.missing(batch) is None
-        assert plan_of(kernel, []).missing({}) is None
-        assert log == []
 
 
 class TestErrorsOfOps:
@@ -459,55 +384,9 @@ class TestErrorsOfOps:
             "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
         )
 
-    def test_values_are_released_after_an_error(self, kernel: Kernel) -> None:
-        watched: list[weakref.ref[Nothing]] = []
-
-        def make(data: Any, state: State) -> Nothing:
-            value = Nothing()
-            watched.append(weakref.ref(value))
-            return value
-
-        ops = [Op(None, f"k{n}", make) for n in range(5)]
-        plan = plan_of(kernel, [*ops, Op(["k1"], "y", lambda data, state: 1 // 0)])
-        with pytest.raises(ZeroDivisionError) as caught:
-            plan.run({}, {})
-        del caught
-        assert [value() for value in watched] == [None] * 5
-
 
 class TestRelease:
     """When values are released."""
-
-    def test_values_are_released_after_their_last_reader(self, kernel: Kernel) -> None:
-        made: dict[str, weakref.ref[Nothing]] = {}
-        seen: list[set[str]] = []
-
-        def make(*names: str) -> Callable[[Any, State], Any]:
-            def forward(data: Any, state: State) -> Any:
-                seen.append({name for name, value in made.items() if value() is not None})
-                values = [Nothing() for _ in names]
-                made.update(zip(names, map(weakref.ref, values), strict=True))
-                return values
-
-            return forward
-
-        ops = [
-            Op(None, ["a", "b", "unread"], make("a", "b", "unread")),
-            Op(["a"], ["c"], make("c")),
-            Op(["b"], ["b"], make("b2")),
-            Op(["a", "b"], ["d"], make("d")),
-            Op(["c"], ["e"], make("e")),
-            Op([], [], make()),
-        ]
-        plan_of(kernel, ops, desired={"d"}).run({}, {})
-        assert seen == [
-            set(),
-            {"a", "b"},
-            {"a", "b", "c"},
-            {"a", "b2", "c"},
-            {"c", "d"},
-            {"d"},
-        ]
 
     def test_a_destructor_that_runs_the_plan(self, kernel: Kernel) -> None:
         left = [3, 2, 1]
@@ -539,17 +418,6 @@ class TestMoveAndRelease:
         assert plan.run(batch, {}) == {"y": -12, "z": [[-11, -12], "text"]}
         assert plan.step(batch, {}) == {"x": 1, "other": 5, "y": -12, "z": [[-11, -12], "text"]}
         assert batch == {"x": 1, "other": 5}
-
-    def test_each_value_once(self, kernel: Kernel) -> None:
-        moved: list[int] = []
-        released: list[int] = []
-        move = kernel.NestMap(int, lambda value: moved.append(value) or value)
-        release = kernel.NestMap(int, lambda value: released.append(value) or value)
-        ops = [Op(["x", "w"], "y", lambda d, s: 8), Op("x", "z"), Op("y", "v", lambda d, s: 9)]
-        plan = plan_of(kernel, ops, {"z", "v"}, move=move, release=release)
-        plan.run({"x": 1, "w": 2, "other": 3}, {})
-        assert sorted(moved) == [1, 2]
-        assert sorted(released) == [1, 9]
 
     @pytest.mark.parametrize("which", ["move", "release"])
     def test_a_function_that_raises(self, kernel: Kernel, which: str) -> None:
@@ -588,19 +456,17 @@ class TestSetting:
     ) -> None:
         switch = self.Switch(before)
         setting = (switch.read, switch.write, False)
-        op = Op(None, "seen", lambda data, state: switch.value)
-        plan = plan_of(kernel, [op], setting=setting)
-        assert plan.run({}, {}) == {"seen": False}
+        seen: list[Any] = []
+        op = Op("x", None, lambda x, state: seen.append((1 / x, switch.value)))
+        late = Op(None, None, defer(lambda: seen.append(switch.value)))
+        plan = plan_of(kernel, [op, late], setting=setting)
+        plan.run({"x": 1}, new_state())
+        assert seen == [(1.0, False), False]
         assert switch.value is before
         assert switch.writes == writes
-
-    def test_is_restored_when_an_op_raises(self, kernel: Kernel) -> None:
-        switch = self.Switch(True)
-        ops = [Op(None, "y", raise_(ValueError("x")))]
-        plan = plan_of(kernel, ops, setting=(switch.read, switch.write, False))
-        with pytest.raises(ValueError, match="x"):
-            plan.run({}, {})
-        assert switch.value is True
+        with pytest.raises(ZeroDivisionError):
+            plan.run({"x": 0}, new_state())
+        assert switch.value is before
 
     def test_a_setting_that_cannot_be_restored(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
@@ -623,13 +489,6 @@ class TestSetting:
         del caught
         assert watched[0]() is None
 
-    def test_applies_to_deferred_functions(self, kernel: Kernel) -> None:
-        switch = self.Switch(True)
-        seen: list[Any] = []
-        ops = [Op(None, None, defer(lambda: seen.append(switch.value)))]
-        plan_of(kernel, ops, setting=(switch.read, switch.write, False)).run({}, new_state())
-        assert seen == [False]
-
 
 class TestDeferred:
     def test_run_in_order_after_the_last_op(self, kernel: Kernel) -> None:
@@ -648,12 +507,6 @@ class TestDeferred:
         assert state["deferred"] == {}
         plan.run({"x": 1}, state)
         assert len(log) == 8
-
-    @pytest.mark.parametrize("state", [{}, {"deferred": {}}, {"deferred": None}])
-    def test_nothing_deferred(self, kernel: Kernel, state: State) -> None:
-        before = dict(state)
-        assert plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state) == {"y": 1}
-        assert state == before
 
     def test_functions_that_defer_others(self, kernel: Kernel) -> None:
         log: list[str] = []
@@ -706,26 +559,6 @@ class TestDeferred:
         ]
         assert state["deferred"] == {}
 
-    def test_a_discard_that_raises_does_not_hide_the_error(self, kernel: Kernel) -> None:
-        class Stuck(Deferred):
-            def discard(self) -> None:
-                raise OSError("stuck")
-
-            def __repr__(self) -> str:
-                return "Stuck()"
-
-        log: list[str] = []
-        state = {"deferred": {"model": [Stuck(log, "a"), Deferred(log, "b")]}}
-        with pytest.raises(ValueError, match=r"^op") as caught:
-            plan_of(kernel, [Op(None, None, raise_(ValueError("op")))]).run({}, state)
-        assert log == ["b discarded"]
-        lines = shown(caught.value).split("\n")
-        assert lines[0] == "op"
-        assert sorted(lines[1:]) == [
-            "Discarding Stuck() failed too: OSError('stuck')",
-            "Raised by Op (op 0).",
-        ]
-
 
 class Interrupt(BaseException):
     """An exception like KeyboardInterrupt."""
@@ -739,21 +572,11 @@ class TestOnFailure:
         plan.run({"x": 1}, new_state())
         assert log == []
         with pytest.raises(ZeroDivisionError):
-            plan.run({"x": 0}, new_state())
-        assert log == ["a", "b"]
+            plan.run({"x": 0}, {"deferred": {"model": [Deferred(log, "d")]}})
+        assert log == ["d discarded", "a", "b"]
         with pytest.raises(MissingKeyError):
             plan.step({}, new_state())
-        assert log == ["a", "b", "a", "b"]
-
-    def test_after_deferred_functions_are_discarded(self, kernel: Kernel) -> None:
-        log: list[str] = []
-        ops = [
-            Op(None, None, defer(Deferred(log, "d"))),
-            Op(None, None, raise_(Interrupt())),
-        ]
-        with pytest.raises(Interrupt):
-            plan_of(kernel, ops, on_failure=[lambda: log.append("a")]).run({}, new_state())
-        assert log == ["d discarded", "a"]
+        assert log[3:] == ["a", "b"]
 
     @pytest.mark.parametrize("deferred", [False, True])
     def test_an_interrupt_during_the_cleanup(self, kernel: Kernel, deferred: bool) -> None:
@@ -769,19 +592,25 @@ class TestOnFailure:
             plan.run({}, new_state())
         assert str(caught.value.__context__) == "op"
 
-    def test_a_function_that_raises_does_not_hide_the_error(self, kernel: Kernel) -> None:
+    @pytest.mark.parametrize("deferred", [False, True])
+    def test_a_function_that_raises_does_not_hide_the_error(
+        self, kernel: Kernel, deferred: bool
+    ) -> None:
         class Stuck:
             def __call__(self) -> None:
                 raise OSError("stuck")
+
+            discard = __call__
 
             def __repr__(self) -> str:
                 return "Stuck()"
 
         log: list[str] = []
         ops = [Op(None, None, raise_(ValueError("op")))]
-        plan = plan_of(kernel, ops, on_failure=[Stuck(), lambda: log.append("b")])
+        stuck = [Stuck()]
+        plan = plan_of(kernel, ops, on_failure=[*stuck[deferred:], lambda: log.append("b")])
         with pytest.raises(ValueError, match=r"^op") as caught:
-            plan.run({}, new_state())
+            plan.run({}, {"deferred": {"model": stuck} if deferred else {}})
         assert log == ["b"]
         assert sorted(shown(caught.value).split("\n")[1:]) == [
             "Discarding Stuck() failed too: OSError('stuck')",
@@ -796,7 +625,7 @@ def spans_of(plan: Any, log: Any, first: int = 0) -> list[tuple[Any, float]]:
 
 
 class TestStepTimed:
-    @pytest.mark.parametrize("count", [0, 1, 3, 100])
+    @pytest.mark.parametrize("count", [0, 3, 100])
     def test_a_stamp_for_each_part(self, kernel: Kernel, count: int) -> None:
         ops = [Op(f"k{n}", f"k{n + 1}", add_one) for n in range(count)]
         plan, log = plan_of(kernel, ops, desired={f"k{count}"}), kernel.StampLog()
@@ -817,18 +646,6 @@ class TestStepTimed:
         assert [span for span, _ in spans] == [*expected, ("release", None)]
         times = [start, *(at for _, at in spans), end]
         assert times == sorted(times)
-
-    def test_each_op_is_between_its_stamps(self, kernel: Kernel) -> None:
-        def look(data: Any, state: State) -> None:
-            ran.append(time.perf_counter())
-
-        ran: list[float] = []
-        ops = [Op(None, None, look), Op(None, None, defer(lambda: look(None, {})))]
-        plan, log = plan_of(kernel, ops), kernel.StampLog()
-        kernel.BoundPlan(plan, new_state()).step_timed({}, log)
-        (_, start), (_, read), (_, first), *_, (_, last), (deferred, end) = spans_of(plan, log)[:-2]
-        assert start <= read <= ran[0] <= first <= last <= ran[1] <= end
-        assert deferred == ("deferred", None)
 
     def test_values_are_moved_and_released_between_stamps(self, kernel: Kernel) -> None:
         seen: list[Any] = []
@@ -855,52 +672,6 @@ class TestStepTimed:
             ("output", "a"): 11,
             ("output", "b"): 21,
         }
-
-    def test_the_setting_is_a_span_before_and_after(self, kernel: Kernel) -> None:
-        setting = (lambda: 1, lambda value: None, 2)
-        plan, log = plan_of(kernel, [], setting=setting), kernel.StampLog()
-        kernel.BoundPlan(plan, new_state()).step_timed({}, log)
-        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
-        assert kinds == ["dispatch", "setting", "dispatch", "merge", "release", "setting"]
-
-    def test_before_and_after_each_op(self, kernel: Kernel) -> None:
-        events: list[Any] = []
-        ops = [
-            Op("x", "y", lambda data, state: events.append("first") or data),
-            Op(["y"], ["z"], lambda data, state: events.append("second") or data),
-        ]
-        plan, log = plan_of(kernel, ops, desired={"z"}), kernel.StampLog()
-        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
-        assert kernel.BoundPlan(plan, new_state()).step_timed({"x": 1}, log, 0, *around)["z"] == 1
-        assert events == [("b", 0), "first", ("a", 0), ("b", 1), "second", ("a", 1)]
-        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
-        each = ["dispatch", "measuring", "op", "measuring"]
-        assert kinds == [
-            "dispatch",
-            "input",
-            *each,
-            *each,
-            "dispatch",
-            "merge",
-            "output",
-            "release",
-        ]
-
-    @pytest.mark.parametrize("fails", [False, True])
-    def test_before_and_after_deferred_functions(self, kernel: Kernel, fails: bool) -> None:
-        def update() -> None:
-            events.append("update")
-            if fails:
-                raise ArithmeticError("update")
-
-        events: list[Any] = []
-        plan, log = plan_of(kernel, [Op("x", "y", defer(update))]), kernel.StampLog()
-        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
-        with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
-            kernel.BoundPlan(plan, new_state()).step_timed({"x": 1}, log, 0, *around)
-        assert events == [("b", 0), ("a", 0), ("b", 1), "update", ("a", 1)]
-        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
-        assert kinds[6:9] == ["dispatch", "measuring", "release" if fails else "deferred"]
 
     @pytest.mark.parametrize("failing", ["before", "op", "after"])
     def test_before_and_after_an_op_that_raises(self, kernel: Kernel, failing: str) -> None:
@@ -941,19 +712,6 @@ class Tape:
 class TestBound:
     """A plan with the state and the context manager of its steps."""
 
-    @pytest.mark.parametrize("make", [None, contextlib.nullcontext])
-    @pytest.mark.parametrize(
-        ("entry", "result"),
-        [("run", {"y": 2}), ("step", {"x": 1, "y": 2}), ("step_timed", {"x": 1, "y": 2})],
-    )
-    def test_as_the_plan_itself(
-        self, kernel: Kernel, make: Any, entry: str, result: dict[str, int]
-    ) -> None:
-        plan = plan_of(kernel, [Op("x", "y", add_one)])
-        bound = kernel.BoundPlan(plan, new_state(), make)
-        assert bound_entry(kernel, bound, entry)({"x": 1}) == result
-        assert bound.plan is plan
-
     @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
     def test_each_step_enters_a_context_manager(self, kernel: Kernel, entry: str) -> None:
         log: list[str] = []
@@ -973,15 +731,6 @@ class TestBound:
         assert tapes[0] is not tapes[1]
         assert bound.state is state
         assert state == {**new_state(), "tape": None}
-
-    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
-    def test_without_a_key_ops_get_the_state_itself(self, kernel: Kernel, entry: str) -> None:
-        seen: list[State] = []
-        op = Op(None, None, lambda data, state: seen.append(state))
-        state = new_state()
-        bound = kernel.BoundPlan(plan_of(kernel, [op]), state, contextlib.nullcontext)
-        bound_entry(kernel, bound, entry)({})
-        assert seen[0] is state
 
     def test_entering_and_leaving_are_stamped(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y", add_one)])
@@ -1053,10 +802,6 @@ class TestForwards:
         def of_class(cls, data: Any, state: State) -> Any:
             return cls, data
 
-        @staticmethod
-        def static(data: Any, state: State) -> Any:
-            return data + 2
-
         def __call__(self, data: Any, state: State) -> Any:
             return data - self.offset
 
@@ -1069,33 +814,18 @@ class TestForwards:
     @pytest.mark.parametrize(
         ("forward", "result"),
         [
-            (add_one, 4),
-            (lambda data, state: data * 2, 6),
             (Callee().method, 103),
             (Callee.of_class, (Callee, 3)),
-            (Callee.static, 5),
             (Callee(), -97),
-            (Callee().__call__, -97),
             (Callee().flexible, (2, {})),
-            (Callee().optional, 10),
             (functools.partial(Callee().optional, more=1), 4),
-            (functools.partial(lambda extra, data, state: extra + data, 30), 33),
-            (functools.partialmethod(add_one).func, 4),
-            (types.MethodType(lambda extra, data, state: extra + data, 60), 63),
             (types.MethodType(functools.partial(lambda *args: args[:2], 1), 2), (1, 2)),
             # Builtin functions, bound methods, types and slot wrappers.
-            (operator.contains, TypeError),
-            (isinstance, TypeError),
             (math.pow, TypeError),
             ({3: "three"}.get, "three"),
-            ({}.setdefault, {}),
-            (dict.fromkeys, TypeError),
-            (max, TypeError),
             (slice, slice(3, {}, None)),
             ((3).__add__, TypeError),
-            (functools.lru_cache(lambda data, state: data), TypeError),
             (None, TypeError),
-            ("text", TypeError),
         ],
     )
     def test_any_callable(self, kernel: Kernel, forward: Any, result: Any) -> None:
@@ -1116,23 +846,8 @@ class TestForwards:
 
 
 class TestGetInputsByOp:
-    @pytest.mark.parametrize(
-        ("op", "data"),
-        [
-            (Op(), None),
-            (Op([]), []),
-            (Op("x"), 1),
-            (Op(["x"]), [1]),
-            (Op(["y", "x"]), [2, 1]),
-            (Op("x", in_list=True), [1]),
-            (Op(["y", "x"], in_list=False), 2),
-        ],
-    )
-    def test_forms(self, kernel: Kernel, op: Op, data: Any) -> None:
-        assert kernel.get_inputs_by_op(op, {"x": 1, "y": 2}) == data
-
-    @pytest.mark.parametrize("store", [{"x": 1}, collections.ChainMap({}, {"x": 1})])
-    def test_a_missing_key(self, kernel: Kernel, store: Any) -> None:
+    def test_a_missing_key(self, kernel: Kernel) -> None:
+        store = collections.ChainMap({}, {"x": 1})
         with pytest.raises(MissingKeyError) as caught:
             kernel.get_inputs_by_op(Op(["x", "x2"], "y"), store)
         assert str(caught.value) == (
@@ -1161,38 +876,6 @@ class TestGetInputsByOp:
 
 
 class TestWriteOutputsByOp:
-    @pytest.mark.parametrize(
-        ("op", "outputs", "written"),
-        [
-            (Op(None, "y"), 3, {"y": 3}),
-            (Op(None, "y"), None, {"y": None}),
-            (Op(None, "y"), [3], {"y": [3]}),
-            (Op(None, ["y"]), [3], {"y": 3}),
-            (Op(None, ["y", "z"]), (3, 4), {"y": 3, "z": 4}),
-            (Op(None, ["y", "z"]), {"w": 5, "z": 4, "y": 3}, {"y": 3, "z": 4}),
-            (Op(None, "y"), {"y": 3}, {"y": {"y": 3}}),
-            (Op(None, "y", out_list=True), [3], {"y": 3}),
-            (Op(), 3, {}),
-            (Op(None, []), [], {}),
-            (Op(None, []), None, {}),
-        ],
-    )
-    def test_forms(self, kernel: Kernel, op: Op, outputs: Any, written: dict[str, Any]) -> None:
-        store: dict[str, Any] = {"x": 1}
-        assert kernel.write_outputs_by_op(op, store, outputs) is None
-        assert store == {"x": 1, **written}
-
-    @pytest.mark.parametrize(("values", "count"), [([1], "1 value"), ([1, 2, 3], "3 values")])
-    def test_a_wrong_number_of_values_writes_nothing(
-        self, kernel: Kernel, values: list[int], count: str
-    ) -> None:
-        store: dict[str, Any] = {}
-        with pytest.raises(ValueError, match="outputs") as caught:
-            kernel.write_outputs_by_op(Op("x", ["y", "z"]), store, values)
-        assert str(caught.value).startswith("Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs")
-        assert f"returned {count}" in str(caught.value)
-        assert store == {}
-
     def test_the_index_is_named(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match=r"^Op \(op 7, inputs \['x'\]"):
             kernel.write_outputs_by_op(Op("x", ["y", "z"]), {}, {}, 7)

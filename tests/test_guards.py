@@ -146,85 +146,56 @@ def execute(source: str, op: Any) -> None:
 
 # What there is, what changes it, and the path of the difference.
 CHANGES = [
-    ("Plain(a=1)", "op.a = 2", "op.a"),
     ("Plain(a=1)", "op.b = 2", "op.b"),
-    ("Plain(a=1, b=2)", "del op.a", "op.a"),
     ("Plain(config=Plain(factor=2.0))", "op.config.factor = 3.0", "op.config.factor"),
     ("Frozen(1.0)", "object.__setattr__(op, 'factor', 2.0)", "op.factor"),
     ("Plain(a=1)", "vars(op)[1] = 2", "op.__dict__[1]"),
     ("Plain(a=1)", "op.__dict__ = {'a': 1}", "op.__dict__"),
     ("Plain(a=1)", "op.__class__ = Other", "op.__class__"),
-    ("Plain(a=Frozen(1.0))", "op.a = Frozen(1.0)", "op.a"),
     ("Plain(a=Color.RED)", "op.a = 'red'", "op.a"),
-    ("types.SimpleNamespace(a=1)", "op.a = 2", "op.a"),
     # --- values
     ("Plain(a=1)", "op.a = 1.0", "op.a"),
-    ("Plain(a=1)", "op.a = True", "op.a"),
     ("Plain(a=0.0)", "op.a = -0.0", "op.a"),
-    ("Plain(a=0j)", "op.a = complex(0.0, -0.0)", "op.a"),
     ("Plain(a=math.nan)", "op.a = -math.nan", "op.a"),
-    ("Plain(a='1')", "op.a = b'1'", "op.a"),
     ("Plain(a=np.float32(1))", "op.a = np.float64(1)", "op.a"),
     ("Plain(a=np.datetime64(1, 'D'))", "op.a = np.datetime64(1, 's')", "op.a"),
     ("Plain(a=np.ones(2))", "op.a = np.ones(2)", "op.a"),
-    ("Plain(a=slice(1))", "op.a = slice(1.0)", "op.a"),
-    ("Plain(a=range(1))", "op.a = range(2)", "op.a"),
     ("Plain(a=OBJECT.run)", "op.a = Plain().run", "op.a"),
     # --- slots
-    ("Slots(a=1)", "op.a = 2", "op.a"),
     ("Slots(a=1)", "op.b = 2", "op.b"),
-    ("Slots(a=1)", "del op.a", "op.a"),
     ("Slots(a=[1])", "op.a.append(2)", "op.a[1]"),
-    ("MoreSlots(a=1, c=1)", "op.a = 2", "op.a"),
     ("MoreSlots(_MoreSlots__hidden=1)", "op._MoreSlots__hidden = 2", "op._MoreSlots__hidden"),
-    ("SlotsAndDict(a=1, d=1)", "op.d = 2", "op.d"),
     # --- containers
-    ("{'a': 1}", "op['a'] = 2", "op['a']"),
     ("{'a': 1}", "op['b'] = 2", "op['b']"),
-    ("{'a': 1, 'b': 2}", "del op['b']", "op['b']"),
     ("{'a': 1, 'b': 2}", "reorder(op)", "op['a']"),
     ("{1: 'x'}", "op.clear(); op[1.0] = 'x'", "op[1]"),
     ("{('a', 2): 3}", "op['a', 2] = 4", "op[<tuple>]"),
     ("{Plain(a=1): 1}", "next(iter(op)).a = 2", "op[<Plain>].a"),
-    ("Table(a=1)", "op['a'] = 2", "op['a']"),
     ("Table(a=1)", "op.note = 1", "op.note"),
     ("OrderedDict(a=1, b=2)", "op.move_to_end('a')", "op['a']"),
     ("defaultdict(list)", "op.default_factory = None", "op.default_factory"),
     ("[1, [2, 3]]", "op[1].append(4)", "op[1][2]"),
-    ("[1, 2]", "op.pop()", "op[1]"),
-    ("[1, 2]", "op.reverse()", "op[0]"),
-    ("Row([1])", "op.append(2)", "op[1]"),
-    ("(1, [2])", "op[1].append(3)", "op[1][1]"),
     ("Plain(a=(1, (2, 3)))", "op.a = (1, (2, 4))", "op.a"),
-    ("Plain(a=([],))", "op.a = ([],)", "op.a"),
     ("Plain(a=Point(1, 2))", "op.a = (1, 2)", "op.a"),
     ("Point([1], 2)", "op.x.append(2)", "op[0][1]"),
     ("Pair((1,))", "op.note = 1", "op.note"),
     ("{1, 2}", "op.add(3)", "op element 3"),
-    ("{1, 2}", "op.remove(2)", "op element 2"),
     ("{1}", "op.clear(); op.add(True)", "op element 1"),
-    ("Plain(a=frozenset([1]))", "op.a = frozenset([1.0])", "op.a"),
     ("frozenset([Plain(a=1)])", "next(iter(op)).a = 2", "op element <Plain>.a"),
     ("deque([1])", "op.append(2)", "op[1]"),
     # --- functions
     ("functools.partial(max, key=abs)", "op.keywords['key'] = None", "op.keywords['key']"),
-    ("functools.partial(max, [1])", "op.args[0].append(2)", "op.args[0][1]"),
     ("functools.partial(max, [1])", "op.note = 1", "op.note"),
     ("Plain(f=Plain(a=1).run)", "op.f.__self__.a = 2", "op.f.__self__.a"),
     ("Plain(f=own(f=closure(1)).f)", "set_cell(op.f, 2)", "op.f.__func__ closure variable 'start'"),
     ("closure(1)", "op.__code__ = op.__code__.replace(co_name='g')", "op.__code__"),
-    ("function('def f(x=1): pass')", "op.__defaults__ = (2,)", "op.__defaults__"),
     ("function('def f(x=[]): pass')", "op.__defaults__[0].append(1)", "op.__defaults__[0][0]"),
     ("function('def f(*, x=1): 0')", "op.__kwdefaults__['x'] = 2", "op.__kwdefaults__['x']"),
     ("closure(1)", "op.calls = 1", "op.__dict__['calls']"),
-    ("closure(1)", "set_cell(op, 2)", "op closure variable 'start'"),
     ("closure(1)", "del op.__closure__[0].cell_contents", "op closure variable 'start'"),
     ("closure([1])", "op().append(2)", "op closure variable 'start'[1]"),
-    ("function('def f(): K', K=1)", "op.__globals__['K'] = 2", "op global 'K'"),
     ("function('def f(): K', K=Plain(a=1))", "op.__globals__['K'].a = 2", "op global 'K'.a"),
-    ("function('def f(): K', K=1)", "del op.__globals__['K']", "op global 'K'"),
     ("function('def f(): len(())')", "op.__globals__['len'] = max", "op global 'len'"),
-    ("function('def f(): return lambda: K', K=1)", "op.__globals__['K'] = 2", "op global 'K'"),
     ("function('def f(): [K for _ in ()]', K=1)", "op.__globals__['K'] = 2", "op global 'K'"),
     (
         "function('def f(): g()\\ndef g(): K', K=1)",
@@ -238,11 +209,9 @@ CHANGES = [
         "op global 'm'.K['a']",
     ),
     # --- classes
-    ("own(a=1)", "type(op).a = 2", "op class Own.a"),
     ("own(a=[1])", "op.a.append(2)", "op class Own.a[1]"),
     ("own(type('Base', (), {'a': 1}))", "type(op).__mro__[1].a = 2", "op class Base.a"),
     ("own(Plain)", "type(op).__bases__ = (Other,)", "op class Own.__bases__"),
-    ("own(f=lambda self: 1)", "type(op).f = lambda self: 2", "op class Own.f"),
     ("own()", "type(op).__call__ = lambda self: 2", "op class Own.__call__"),
     ("own(f=lambda self, x=1: x)", "type(op).f.__defaults__ = (2,)", "op class Own.f.__defaults__"),
     (
@@ -280,39 +249,26 @@ def test_a_change_is_found(take: Any, source: str, change: str, path: str) -> No
 # What there is, and what changes nothing that is compared.
 SAME = [
     ("Plain(a=1000)", "op.a = int('1000')"),
-    ("Plain(a=0.5)", "op.a = float('0.5')"),
     ("Plain(a=math.nan)", "op.a = float('nan')"),
-    ("Plain(a=1j)", "op.a = complex('1j')"),
     ("Plain(a='a long text')", "op.a = ''.join(['a long', ' text'])"),
-    ("Plain(a=b'a long text')", "op.a = b''.join([b'a long', b' text'])"),
     ("Plain(a=np.float32(0.5))", "op.a = np.float32(0.5)"),
-    ("Plain(a=np.str_('text'))", "op.a = np.str_('text')"),
-    ("Plain(a=(1, ('a', 2.0)))", "op.a = (1, tuple(['a', float('2')]))"),
     ("Plain(a=(1, ARRAY))", "op.a = (int('1'), ARRAY)"),
     ("Plain(a=Point(1, 2))", "op.a = Point(1, 2)"),
     ("Plain(a=frozenset([1, 'a']))", "op.a = frozenset(['a', 1])"),
-    ("Plain(a=slice(1, 2000))", "op.a = slice(1, int('2000'))"),
-    ("Plain(a=range(2000))", "op.a = range(int('2000'))"),
     ("Plain(a=OBJECT.run)", "op.a = OBJECT.run"),
     ("Plain(a=1, b=2)", "reorder(vars(op))"),
-    ("[1000.0]", "op[0] = float('1000')"),
     ("{'a long text': 1}", "op.clear(); op[''.join(['a long', ' text'])] = 1"),
     ("{0, 8}", "op.clear(); op.add(8); op.add(0)"),
-    ("{0.5}", "op.clear(); op.add(float('0.5'))"),
     # --- compared by identity, or not at all
     ("Plain(a=np.ones(2))", "op.a.fill(2)"),
     ("Plain(a=module(K=1))", "op.a.K = 2"),
     ("Plain(a=type(own(K=1)))", "op.a.K = 2"),
     ("Plain(a=numbers())", "next(op.a)"),
-    ("Plain(a=iter([1, 2]))", "next(op.a)"),
-    ("Plain(a=threading.Lock())", "op.a.acquire()"),
     ("Plain(a=threading.Thread())", "op.a.name = 'other'"),
     ("Plain(a=LOGGER)", "op.a.setLevel(logging.ERROR)"),
     ("Plain(a=weakref.WeakSet())", "op.a.add(OBJECT)"),
-    ("Plain(a=io.StringIO())", "op.a.write('text')"),
     ("Plain(a=functools.lru_cache(len))", "op.a(())"),
     ("function('def f(): K', K=1)", "op.__globals__['f'] = None"),
-    ("function('def f(x): x.K')", "op.__globals__['K'] = 1"),
     ("function('def f(): m.K', m=module(K=1, N=1))", "op.__globals__['m'].N = 2"),
     (
         "function('def f(): sys.path_hooks', sys=sys)",
@@ -334,24 +290,11 @@ def test_the_same_data_is_no_change(take: Any, source: str, touch: str) -> None:
     assert snapshot.changed_roots() == []
 
 
-def test_data_that_is_as_before_again(take: Any) -> None:
-    op = Plain(a=[1, 2])
-    snapshot = take([("op", op)])
-    op.a.append(3)
-    assert not snapshot.is_unchanged()
-    op.a.pop()
-    assert snapshot.is_unchanged()
-
-
 # What there is, what has the name "a" that may change, and the change.
 SKIPPED = [
     ("Plain(a=1)", "op", "op.a = 2"),
-    ("Plain(b=1)", "op", "op.a = 2"),
-    ("Plain(a=1)", "op", "del op.a"),
     ("Plain(a=[1])", "op", "op.a.append(2)"),
-    ("Plain(b=Plain(a=1))", "op.b", "op.b.a = 2"),
     ("Slots(a=1)", "op", "op.a = 2"),
-    ("{'a': 1, 'b': 2}", "op", "op['a'] = 2"),
     ("{'a': 1, 'b': 2}", "op", "del op['a']"),
     ("OrderedDict(a=1, b=2, c=3)", "op", "op.move_to_end('a')"),
     ("own(a=1)", "type(op)", "type(op).a = 2"),
@@ -421,20 +364,6 @@ class TestRoots:
         snapshot = take([("first", first), ("second", second), ("third", Plain())])
         second.a = 1
         assert snapshot.changed_roots() == [0, 1]
-
-    def test_all_of_a_class(self, take: Any) -> None:
-        cls, other = (type(own(Plain)) for _ in range(2))
-        snapshot = take([("a", cls(x=1)), ("b", other()), ("c", cls(x=2))])
-        cls.factor = 2
-        assert snapshot.changed_roots() == [0, 2]
-        Plain.factor = 2  # type: ignore[attr-defined]
-        try:
-            assert snapshot.changed_roots() == [0, 1, 2]
-        finally:
-            del Plain.factor  # type: ignore[attr-defined]
-
-    def test_no_roots(self, take: Any) -> None:
-        assert take([]).is_unchanged()
 
 
 class Trap:
@@ -541,9 +470,6 @@ class TestSize:
         assert snapshot.is_unchanged()
         op.a = 2
         assert snapshot.first_change() == "op.a"
-
-    def test_all_of_it_fits(self) -> None:
-        assert Snapshot([("op", Plain(a=[*range(100)]))], max_entries=200).truncated is None
 
     def test_lists_in_lists(self) -> None:
         op: Any = []

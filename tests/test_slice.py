@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import gc
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -43,21 +42,6 @@ class Pieces(Slicer):
 
 
 class TestCheckSlicers:
-    @pytest.mark.parametrize(
-        "slicers",
-        [
-            [],
-            [Slicer(["x"], ["x"])],
-            [Slicer(["x"])],
-            [Slicer(["x"], ["y"]), Slicer(["y"], ["x"])],
-            [Slicer([], ["y"]), Slicer(["x"])],
-            [Slicer(), Slicer()],
-        ],
-    )
-    def test_accepts(self, kernel: Kernel, slicers: list[Slicer]) -> None:
-        assert kernel.check_slicers(slicers) is None
-        assert kernel.check_slicers(iter(slicers)) is None
-
     def test_two_cut_the_same_keys(self, kernel: Kernel) -> None:
         slicers = [Slicer(["z", "x", "y"]), Slicer(["v"]), Other(["w", "y", "x"])]
         with pytest.raises(ValueError, match=r" slice the same keys: \['x', 'y'\], Other"):
@@ -88,23 +72,9 @@ class TestForwardSlicers:
         ]
         assert all(minibatch["shared"] is shared for minibatch in minibatches)
 
-    def test_several_slicers(self, kernel: Kernel) -> None:
-        slicers = [Slicer(["x"]), Slicer([], ["x"]), Slicer(["y"], size=2)]
-        data = {"x": [1, 2], "y": [3, 4, 5, 6]}
-        assert kernel.forward_slicers(slicers, data) == [
-            {"x": [1], "y": [3, 4]},
-            {"x": [2], "y": [5, 6]},
-        ]
-
-    @pytest.mark.parametrize("slicers", [[], [Slicer([], ["x"])], [Slicer(["y"])]])
-    def test_nothing_to_cut(self, kernel: Kernel, slicers: list[Slicer]) -> None:
-        assert kernel.forward_slicers(slicers, {"x": [1, 2], "y": []}) == []
-
     @pytest.mark.parametrize(
         "mapping",
         [
-            collections.OrderedDict,
-            types.MappingProxyType,
             collections.UserDict,
             lambda data: collections.ChainMap({}, data),
         ],
@@ -114,18 +84,8 @@ class TestForwardSlicers:
         assert minibatches == [{"x": [1], "y": 0}, {"x": [2], "y": 0}]
         assert [type(minibatch) for minibatch in minibatches] == [dict, dict]
 
-    @pytest.mark.parametrize(
-        "pieces",
-        [
-            [(1, 2), (3, 4)],
-            [[1, 2], [3, 4]],
-            ((1, 2), (3, 4)),
-            "an iterator",
-        ],
-    )
-    def test_any_iterable_of_pieces(self, kernel: Kernel, pieces: Any) -> None:
-        if pieces == "an iterator":
-            pieces = iter([(1, 2), (3, 4)])
+    def test_any_iterable_of_pieces(self, kernel: Kernel) -> None:
+        pieces = iter([[1, 2], (3, 4)])
         minibatches = kernel.forward_slicers([Pieces(["x", "y"], pieces)], {"x": 0, "y": 0})
         assert minibatches == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
 
@@ -146,9 +106,7 @@ class TestForwardSlicers:
             kernel.forward_slicers([Slicer(["x"]), Broken(["y", "z"])], {"x": [], "y": 1, "z": 2})
         assert "Raised by Broken while it sliced ['y', 'z']" in shown(caught.value)
 
-    @pytest.mark.parametrize(
-        ("piece", "count"), [((1,), "1 value"), ([1], "1 value"), ((), "0 values")]
-    )
+    @pytest.mark.parametrize(("piece", "count"), [([1], "1 value"), ((), "0 values")])
     def test_pieces_with_too_few_values(self, kernel: Kernel, piece: Any, count: str) -> None:
         with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*piece 1 has {count}"):
             kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
@@ -165,9 +123,6 @@ class TestReverseSlicers:
         # y is joined, x and other are those of the batch, loss is that of the first minibatch.
         assert batch == {"y": [3, 4], "x": [1, 2], "other": "original", "loss": 0.5}
         assert batch["x"] is original["x"]
-
-    def test_keys_that_only_the_original_batch_has_are_left_out(self, kernel: Kernel) -> None:
-        assert kernel.reverse_slicers([], [{"x": 1}], {"x": 2, "y": 3}) == {"x": 2}
 
     @pytest.mark.parametrize("data", [[], ()])
     def test_no_minibatches(self, kernel: Kernel, data: Any) -> None:
@@ -192,13 +147,6 @@ class TestReverseSlicers:
         with pytest.raises(MissingKeyError) as caught:
             kernel.reverse_slicers([Slicer([], ["x"])], [{"x": [1]}, {"y": [2]}], {})
         assert shown(caught.value) == (missing("Slicer", "x", ["y"], verb="un-slices"))
-
-    def test_there_and_back(self, kernel: Kernel) -> None:
-        slicers = [Slicer(["x"], ["x"], size=3), Slicer(["y"], ["y"], size=1)]
-        data = {"x": list(range(12)), "y": [1, 2, 3, 4], "other": object()}
-        minibatches = kernel.forward_slicers(slicers, data)
-        assert len(minibatches) == 4
-        assert kernel.reverse_slicers(slicers, minibatches, data) == data
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")

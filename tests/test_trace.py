@@ -5,32 +5,25 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
-import math
-import os
-import time
-import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fastnet._trace import Readings
+from tests.containers import CONTAINERS as ALL_CONTAINERS
 from tests.containers import (
     Checked,
-    HandSlottedIce,
     Ice,
     Labels,
     Old,
     Picky,
     Point,
     Registry,
-    Slotted,
-    SlottedIce,
 )
 from tests.kernel.traces import (
     Array,
-    Derived,
     Framework,
     Pair,
     Plain,
@@ -41,39 +34,16 @@ from tests.kernel.traces import (
 )
 from tests.reference import Kernel
 
+CONTAINERS = [make for make in ALL_CONTAINERS if not isinstance(make(1), set | frozenset)]
+
+
+def make_default(data: dict[str, Any]) -> Any:
+    return collections.defaultdict(int, data)
+
 
 @pytest.fixture
 def framework(kernel: Kernel) -> Framework:
     return Framework(kernel)
-
-
-CONTAINERS: list[Callable[[Any], Any]] = [
-    lambda part: {"a": part, "b": 2},
-    lambda part: {1: part, None: 2},
-    lambda part: {"a": part, 1: 2},
-    lambda part: collections.OrderedDict(a=part, b=2),
-    lambda part: collections.defaultdict(list, {"a": part, "b": 2}),
-    lambda part: collections.Counter({"a": part}),
-    lambda part: collections.UserDict({"a": part, "b": 2}),
-    lambda part: collections.ChainMap({"a": part}, {"b": 2}),
-    lambda part: Registry("name", a=part),
-    lambda part: Store({"a": part, "b": 2}),
-    lambda part: [part, 2],
-    lambda part: Labels([part, 2], "name"),
-    lambda part: (part, 2),
-    lambda part: Point(part, 2),
-    lambda part: Point(x=2, y=part),
-    lambda part: Old(part, 2),
-    lambda part: Picky(part, second=2),
-    lambda part: Plain(part, 2),
-    lambda part: Ice(part, 2),
-    lambda part: Slotted(part, 2),
-    lambda part: SlottedIce(part, 2),
-    lambda part: HandSlottedIce(part, 2),
-    lambda part: Checked(part, seed=7),
-    lambda part: time.struct_time((part, *range(8))),
-    lambda part: os.terminal_size((part, 2)),
-]
 
 
 class TestStep:
@@ -91,49 +61,6 @@ class TestStep:
         assert framework.traced == [[x, y]]
         assert framework.called == [[epoch, x, y]] * 2
 
-    def test_the_first_axis_may_be_left_open(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        for size in (4, 7, 1, 0):
-            step.step({"x": Tensor("float", size, 3)}, {})
-        assert len(framework.traced) == 1
-        for other in (
-            Tensor("float", 4, 2),
-            Tensor("float", 4),
-            Tensor("float", 4, 3, 1),
-            Tensor("double", 4, 3),
-            Tensor("float"),
-        ):
-            before = len(framework.traced)
-            step.step({"x": other}, {})
-            assert len(framework.traced) == before + 1
-
-    def test_a_tensor_without_a_shape(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        unknown = Tensor("float", shape=None)
-        step.step({"x": Tensor("float", 4, 3)}, {})
-        step.step({"x": unknown}, {})
-        assert len(framework.traced) == 2
-        step.step({"x": Tensor("float", shape=None)}, {})
-        assert len(framework.traced) == 2
-        # The trace for an unknown shape does not match tensors with a shape.
-        step.step({"x": Tensor("float", 2, 2, 2)}, {})
-        step.step({"x": Tensor("float")}, {})
-        assert len(framework.traced) == 4
-        step.step({"x": Tensor("int", shape=None)}, {})
-        assert len(framework.traced) == 5
-
-    def test_values_that_are_converted_to_tensors(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        array, derived = Array("float", 5, 3), Derived("float", 6, 3)
-        step.step({"x": Tensor("float", 4, 3)}, {})
-        step.step({"x": array}, {})
-        step.step({"x": derived}, {})
-        assert len(framework.traced) == 1
-        assert framework.called[1] == [array.tensor]
-        assert framework.called[2] == [derived]
-        step.step({"x": Array("int", 5, 3)}, {})
-        assert len(framework.traced) == 2
-
     def test_values_of_several_tensors(self, framework: Framework) -> None:
         step = framework.step(["x", "y"], outputs={"z": "x"})
         tensors = [Tensor("float", 4), Tensor("int", 4), Tensor("int", 2)]
@@ -144,23 +71,6 @@ class TestStep:
         assert result["z"] is not pair
         assert (result["z"].kind, result["z"].tensors) == ("pair", tensors[:2])
         assert framework.step_count(step, {"x": Pair("pair", tensors[:2]), "y": tensors[2]}) == 1
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            Pair("other kind", [Tensor("float", 4), Tensor("int", 4)]),
-            Pair("pair", [Tensor("float", 4)]),
-            Pair("pair", [Tensor("float", 4), Tensor("float", 4)]),
-            Pair("pair", [Tensor("float", 4), Tensor("int", 4, 1)]),
-            Tensor("float", 4),
-            "text",
-            None,
-        ],
-    )
-    def test_other_values_of_several_tensors(self, framework: Framework, other: Any) -> None:
-        step = framework.step(["x"])
-        step.step({"x": Pair("pair", [Tensor("float", 4), Tensor("int", 4)])}, {})
-        assert framework.step_count(step, {"x": other}) == 2
 
 
 class TestSharedLengths:
@@ -272,18 +182,6 @@ class TestContainers:
             return
         assert framework.step_count(step, {"x": data}) == 4
 
-    @pytest.mark.parametrize("make", CONTAINERS)
-    @pytest.mark.parametrize("outer", CONTAINERS)
-    def test_one_in_another(
-        self, framework: Framework, make: Callable[[Any], Any], outer: Callable[[Any], Any]
-    ) -> None:
-        first, second = Tensor("float", 4), Tensor("float", 5)
-        step = framework.step(["x"], outputs={"y": "x"})
-        step.step({"x": outer(make(first))}, {})
-        result = step.step({"x": outer(make(second))}, {})
-        assert result["y"] == outer(make(second))
-        assert framework.called == [[first], [second]]
-
     def test_of_another_class(self, framework: Framework) -> None:
         tensors = [Tensor("float", 4), Tensor("float", 4)]
         step = framework.step(["x"])
@@ -304,10 +202,9 @@ class TestContainers:
         for data in others:
             assert framework.step_count(step, {"x": data}) == len(others)
 
-    @pytest.mark.parametrize("make", [dict, collections.UserDict, Store, collections.defaultdict])
+    @pytest.mark.parametrize("make", [dict, collections.UserDict, make_default])
     def test_keys_in_another_order(self, framework: Framework, make: Callable[..., Any]) -> None:
         a, b = Tensor("float", 4), Tensor("float", 4)
-        make = make if make is not collections.defaultdict else lambda d: make_default(d)
         step = framework.step(["x"], outputs={"y": "x"})
         for _ in range(2):
             step.step({"x": make({"a": a, "b": b})}, {})
@@ -316,23 +213,6 @@ class TestContainers:
             assert list(result["y"].items()) == [("b", b), ("a", a)]
         assert framework.called == [[a, b], [b, a]] * 2
         assert len(framework.traced) == 2
-
-    @pytest.mark.parametrize("make", [dict, collections.OrderedDict, collections.UserDict, Store])
-    def test_other_keys(self, framework: Framework, make: Callable[..., Any]) -> None:
-        tensor = Tensor("float", 4)
-        step = framework.step(["x"])
-        keys: list[list[Any]] = [["a", "b"], ["a", "c"], ["a"], ["a", "b", "c"], [], [1], [True]]
-        for count, some in enumerate(keys, 1):
-            data = make(dict.fromkeys(some, tensor))
-            assert framework.step_count(step, {"x": data}) == count
-            assert framework.step_count(step, {"x": make(data)}) == count
-
-    def test_a_defaultdict_creates_no_values(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        step.step({"x": make_default({"a": Tensor()})}, {})
-        data = make_default({"b": Tensor()})
-        assert framework.step_count(step, {"x": data}) == 2
-        assert list(data) == ["b"]
 
     def test_attributes_survive(self, framework: Framework) -> None:
         def through(data: Any) -> Any:
@@ -356,49 +236,6 @@ class TestContainers:
         assert framework.step_count(step, {"x": whole}) == 2
         assert vars(step.step({"x": half}, {})["y"]) == {"y": half.y}
 
-    @pytest.mark.parametrize(
-        "data",
-        [
-            collections.deque([Tensor()]),
-            types.MappingProxyType({"x": Tensor()}),
-            (part for part in [Tensor()]),
-            {Tensor()},
-            frozenset([Tensor()]),
-            {"x": Tensor()}.values(),
-        ],
-    )
-    def test_other_values(self, framework: Framework, data: Any) -> None:
-        step = framework.step(["x"])
-        step.step({"x": data}, {})
-        assert framework.called == [[]]
-
-    def test_a_copy_of_another_class(self, framework: Framework) -> None:
-        class Same(dict[str, Any]):
-            def __copy__(self) -> Same:
-                return self
-
-        class Other(list[Any]):
-            def __copy__(self) -> list[Any]:
-                return list(self)
-
-        class SameStore(Store):
-            def __deepcopy__(self, memo: Any) -> SameStore:
-                return self
-
-        tensor = Tensor()
-        for data in (Same(x=tensor), Other([tensor]), SameStore({"x": tensor})):
-            with pytest.raises(TypeError) as caught:
-                framework.kind.form_of([data])
-            name = type(data).__name__
-            assert str(caught.value) == (
-                f"a copy of a {name} is not another {name}: its copying returns something else"
-            )
-            assert list(data.values() if hasattr(data, "values") else data) == [tensor]
-
-
-def make_default(data: dict[str, Any]) -> Any:
-    return collections.defaultdict(int, data)
-
 
 class Colour(enum.Enum):
     RED = 1
@@ -410,22 +247,12 @@ class Loud(str):
 
 
 CONSTANTS: list[tuple[Any, Any]] = [
-    ("text", "other"),
-    (b"bytes", b"other"),
-    (1, 2),
-    (1.5, 2.5),
-    (1j, 2j),
-    (True, False),
     (None, "None"),
     (Colour.RED, Colour.BLUE),
     (range(3), range(4)),
     (int, float),
-    (..., None),
-    (len, max),
     (2**70, 2**70 + 1),
-    ({1, 2}, {1, 3}),
     (frozenset("ab"), frozenset("a")),
-    (bytearray(b"a"), bytearray(b"b")),
     (collections.deque([1]), collections.deque([2])),
     (Loud("text"), Loud("other")),
 ]
@@ -478,13 +305,7 @@ class TestConstants:
         [
             lambda: float("nan"),
             lambda: complex(0.0, float("nan")),
-            lambda: complex(float("nan"), 1.0),
             lambda: [float("nan"), {"a": float("nan")}],
-            lambda: float("inf"),
-            lambda: -0.0 * 1,
-            lambda: Plain(1, float("nan")),
-            lambda: "".join(["te", "xt"]),
-            lambda: b"".join([b"te", b"xt"]),
             lambda: int("123456"),
             lambda: {"".join(["te", "xt"]), 1},
             lambda: Ice((1, 2.0), frozenset([Ice(1, 2)])),
@@ -531,7 +352,7 @@ class TestConstants:
             assert framework.step_count(step, {"x": constant}) == 1
             assert framework.step_count(step, {"x": cls()}) == 2
 
-    @pytest.mark.parametrize("shape", [(), (1,), (2,), (0,), (1, 1)])
+    @pytest.mark.parametrize("shape", [(), (2,)])
     def test_arrays_of_objects(self, framework: Framework, shape: tuple[int, ...]) -> None:
         # Their comparisons are arrays, so each matches only itself.
         step = framework.step(["x"])
@@ -567,23 +388,13 @@ class TestConstants:
         assert framework.step_count(step, {"x": make()}) == 2
         assert step.step({"x": make()}, {})["y"] == make()
 
-    def test_a_constant_that_becomes_a_tensor(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        for count, value in enumerate([1, Tensor(), "text", None, Array(), [Tensor()]], 1):
-            expected = count if count < 5 else count - 1  # an array is a tensor
-            assert framework.step_count(step, {"x": value}) == expected
-
 
 class TestBatch:
     @pytest.mark.parametrize(
         "mapping",
         [
             dict,
-            collections.OrderedDict,
-            collections.UserDict,
             Store,
-            lambda batch: types.MappingProxyType(batch),
-            lambda batch: collections.ChainMap({}, batch),
             lambda batch: collections.ChainMap(batch, {"x": 99}),
             lambda batch: collections.defaultdict(lambda: 7, batch),
         ],
@@ -767,13 +578,6 @@ class TestFits:
 
 
 class TestForms:
-    def test_of_a_nest(self, framework: Framework) -> None:
-        nest = {"a": [Tensor("a", 1), 2.5, None], "b": (Point("text", Tensor("b")), {1})}
-        assert shapes_of(framework.kind.form_of(nest)) == {
-            "a": [("a", (1,)), 2.5, None],
-            "b": (Point("text", ("b", ())), {1}),
-        }
-
     @pytest.mark.parametrize("make", CONTAINERS)
     def test_mapped(self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]) -> None:
         pair = Pair("kind", [Tensor("c")])
@@ -818,7 +622,7 @@ class TestErrors:
             failing = False
             assert step.fits({"x": [value]})
 
-    @pytest.mark.parametrize("make", CONTAINERS[:10])
+    @pytest.mark.parametrize("make", CONTAINERS[::5])
     def test_a_container_that_contains_itself(
         self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]
     ) -> None:
@@ -860,7 +664,7 @@ class TestErrors:
         if kernel.compiled:
             assert str(caught.value) == ("maximum recursion depth exceeded while matching a batch")
 
-    @pytest.mark.parametrize("make", [dict, list, Labels, collections.OrderedDict, Store])
+    @pytest.mark.parametrize("make", [dict, list, Store])
     def test_data_that_a_callback_changes(
         self, framework: Framework, make: Callable[..., Any]
     ) -> None:
@@ -894,15 +698,3 @@ def test_readings_stop_at_the_gate() -> None:
     assert Readings(type, list, refuse)("text") == (str,)
     with pytest.raises(AssertionError):
         Readings(type, str, refuse)("text")
-
-
-def test_signed_zeros_and_nan_are_traced(framework: Framework) -> None:
-    step = framework.step(["x"], outputs={"y": "x"})
-
-    def through(value: float) -> Iterator[float]:
-        for _ in range(2):
-            yield step.step({"x": value}, {})["y"]
-
-    assert [math.copysign(1, found) for found in through(0.0)] == [1, 1]
-    assert [math.copysign(1, found) for found in through(-0.0)] == [-1, -1]
-    assert [math.isnan(found) for found in through(math.nan)] == [True, True]

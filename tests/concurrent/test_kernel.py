@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.kernel.ops import Delete, Op, new_state, plan_of, shown
-from tests.kernel.traces import Framework, Tensor
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -121,55 +120,3 @@ def test_what_is_deferred_stays_with_its_thread(kernel: Kernel) -> None:
 
     at_once(work)
     assert done == [[number] * times for number in range(THREADS)]
-
-
-def test_one_nest_map_for_all(kernel: Kernel) -> None:
-    class Leaf:
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-    def bump(leaf: Leaf) -> Leaf:
-        time.sleep(0)
-        return type(leaf)(leaf.value + 1)
-
-    bumped = kernel.NestMap(Leaf, bump)
-    shared = {"a": [Leaf(1), (Leaf(2), {"b": Leaf(3)})]}
-
-    def work(number: int) -> None:
-        for step in range(steps(kernel) // 40):
-            # classes that no thread has met before go through the cache of kinds
-            derived = type("Derived", (Leaf,), {})
-            assert bumped((derived(number), step))[0].value == number + 1
-            result = bumped(shared)
-            assert [result["a"][0].value, result["a"][1][0].value] == [2, 3]
-
-    at_once(work)
-    assert shared["a"][0].value == 1
-
-
-@pytest.mark.parametrize("kinds", [1, 3, 40])
-def test_one_traced_step_for_all(kernel: Kernel, kinds: int) -> None:
-    """As many kinds of batches as traces can be kept for, and more, so that threads drive out."""
-    framework = Framework(kernel)
-
-    def shape_of(tensor: Tensor) -> Any:
-        time.sleep(0)
-        return tensor.shape
-
-    step = framework.step(["x"], {"y": "x"}, ["epoch"], framework.new_kind(shape_of=shape_of))
-
-    def work(number: int) -> None:
-        for turn in range(steps(kernel) // 20):
-            kind = (number + turn) % kinds
-            tensor = Tensor("float", number + 1, kind + 1)
-            batch = {"x": {"a": [tensor, f"kind {kind}"]}, "other": number}
-            result = step.step(batch, {"epoch": number})
-            assert result == {**batch, "y": {"a": [tensor, f"kind {kind}"]}}
-            assert result["y"]["a"][0] is tensor
-            step.fits(batch)
-
-    at_once(work)
-    assert len(step.traces) <= 16
-    # not one of the traces twice, whatever the threads did to their order
-    assert len(set(map(id, step.traces))) == len(step.traces)
-    assert len(framework.called) == THREADS * (steps(kernel) // 20)

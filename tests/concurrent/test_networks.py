@@ -48,6 +48,19 @@ def at_once(*functions: Callable[[], Any]) -> list[Any]:
         return [one.result(4 * WAIT) for one in [pool.submit(call, each) for each in functions]]
 
 
+def trained_by_hand(model: nn.Module, inputs: list[torch.Tensor]) -> list[float]:
+    """Train a model in a hand-written loop, and return the losses."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for x in inputs:
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(loss.item())
+    return seen
+
+
 class Meeting(nn.Module):
     """A layer in which passes of several threads wait for each other."""
 
@@ -178,15 +191,7 @@ class TestModelsThatAreShared:
             return seen
 
         seen, _ = at_once(lambda: use("train"), lambda: use("eval"))
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-        expected = []
-        for batch in data:
-            loss = (twin(batch["x"]) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            expected.append(loss.item())
-        assert seen == expected
+        assert seen == trained_by_hand(twin, [batch["x"] for batch in data])
         assert same_weights(model, twin)
 
 
@@ -213,11 +218,7 @@ class TestParametersThatAreShared:
                         network.run_step(batch)
 
         at_once(*(lambda place=place: train(place) for place in range(6)))
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-        for x in order:
-            (twin(x) ** 2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        trained_by_hand(twin, order)
         assert len(order) == 120
         assert same_weights(first, twin)
         assert all(parameter.grad is None for parameter in first.parameters())
@@ -231,11 +232,7 @@ class TestParametersThatAreShared:
         with outer(mode="train", epoch=1), inner(mode="train", epoch=1):
             for place, batch in enumerate(data):
                 (inner if place % 2 else outer).run_step(batch)
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-        for batch in data:
-            (twin(batch["x"]) ** 2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        trained_by_hand(twin, [batch["x"] for batch in data])
         assert same_weights(model, twin)
 
 
@@ -325,15 +322,7 @@ class TestSettingsOfAThread:
             done.set()
 
         seen, _ = at_once(train, watch)
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-        expected = []
-        for batch in [*data, data[0]]:
-            loss = (twin(batch["x"]) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            expected.append(loss.item())
-        assert seen == expected[:-1]
+        assert seen == trained_by_hand(twin, [batch["x"] for batch in [*data, data[0]]])[:-1]
         assert same_weights(model, twin)
         assert is_free(network)
 

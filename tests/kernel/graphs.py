@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
-from tests.kernel.ops import Delete, Op, Slicer, State, entry_of, new_state, shown
+from tests.kernel.ops import Delete, Op, Slicer, State, new_state, shown
 from tests.reference import Kernel
 
 KEYS = "abcdef"
@@ -153,6 +154,7 @@ def open_and_run(
     ds_id: str | None,
     desired: set[str] | None,
     batch: dict[str, Any],
+    measured: bool = False,
 ) -> tuple[str, list[Any]]:
     """Do what a network does to open and to run a step.
 
@@ -201,10 +203,19 @@ def open_and_run(
     before = dict(batch)
     missing = plan.missing(batch)
     log.append(missing and (type(missing), shown(missing)))
-    for run in (plan.run, plan.step, entry_of(kernel, plan, "step_timed")):
+    stamps = kernel.StampLog()
+
+    def step_timed(batch: Any, state: State) -> Any:
+        around = [
+            lambda index, what=what: log.append((what, index)) for what in ("before", "after")
+        ]
+        return kernel.BoundPlan(plan, state).step_timed(batch, stamps, 0, *around[: 2 * measured])
+
+    for run in (plan.run, plan.step, step_timed):
         state = new_state(mode=mode)
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))
         log += [result, state]
+    log.append([row for _, row, _ in struct.iter_unpack("=dii", stamps.take())])
     assert batch == before
     return result[1].__name__ if result[0] == "raised" else "ran", log

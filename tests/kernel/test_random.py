@@ -53,17 +53,21 @@ def test_opening_and_running(
     ops=graphs.recipes(),
     desired=graphs.wanted,
     batch=st.just({name: f"batch {name}" for name in graphs.KEYS}),
+    measured=st.booleans(),
 )
 def test_running_without_slicers(
     kernels: Kernels,
     ops: list[graphs.Recipe],
     desired: set[str] | None,
     batch: dict[str, Any],
+    measured: bool,
 ) -> None:
     # with slicers most openings are refused; without, most of them run
     came_to, _ = same(
         kernels,
-        lambda kernel: graphs.open_and_run(kernel, ops, [], [], "train", "one", desired, batch),
+        lambda kernel: graphs.open_and_run(
+            kernel, ops, [], [], "train", "one", desired, batch, measured
+        ),
     )
     event(came_to)
 
@@ -132,6 +136,11 @@ def test_nests(kernels: Kernels, data: Any, when: str | None) -> None:
     def bump(leaf: nests.Leaf) -> nests.Leaf:
         return type(leaf)(leaf.value + 1, leaf.live)
 
+    def walk(kernel: Kernel) -> Any:
+        mapped = kernel.map_leaves(data, lambda leaf: (repr(leaf),))
+        return nests.shape(mapped), list(map(repr, kernel.leaves_of(data)))
+
+    same(kernels, walk)
     compiled, reference = (kernel.NestMap(nests.Leaf, bump, when)(data) for kernel in kernels)
     assert nests.shape(compiled) == nests.shape(reference)
     assert nests.shape(data) == before
