@@ -48,11 +48,6 @@ def test_definition(
     assert any(math.isclose(rate, value, rel_tol=1e-9, abs_tol=1e-12) for value in alternatives)
 
 
-def test_cycles_that_double() -> None:
-    ends = [cosine_decay(t, 4, init_lr=1.0, min_lr=0.1, cycle_multiplier=2) for t in (4, 12, 28)]
-    assert ends == pytest.approx([0.1, 0.1, 0.1])
-
-
 def test_warmup() -> None:
     rates = [cosine_decay(t, 10, init_lr=1.0, start=5, warmup=True) for t in (1, 2, 4)]
     assert rates == pytest.approx([0.2, 0.4, 0.8])

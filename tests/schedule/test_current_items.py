@@ -32,11 +32,6 @@ class Item:
         return f"Item({self.mode}, {self.ds_id})"
 
 
-class Empty(Item):
-    def __len__(self) -> int:
-        return 0
-
-
 def runs(item: Item, mode: str | None, ds_id: str | None) -> bool:
     """Apply the documented rules for one mode and one ds_id."""
     if mode and item.mode and mode not in item.mode:
@@ -99,27 +94,6 @@ class TestGetCurrentItems:
                     id_fits = not names or not item.ds_id or bool(item.ds_id & names)
                 assert (item in found) == (mode_fits and id_fits)
 
-    def test_items_without_mode_and_ds_id(self) -> None:
-        assert get_current_items(["text"], run_modes="train", epoch=1, ds_id="a") == ["text"]
-
-    def test_items_of_length_0(self) -> None:
-        item = Empty()
-        assert get_current_items([item], run_modes="train", epoch=1) == [item]
-
-    def test_foreign_schedulers(self) -> None:
-        class Foreign:
-            def get_current_value(self, epoch: int) -> str:
-                return f"epoch {epoch}"
-
-            def get_all_values(self) -> list[str]:
-                return ["one", "two"]
-
-        assert get_current_items([Foreign()], epoch=3) == ["epoch 3"]
-        assert get_current_items([Foreign()]) == ["one", "two"]
-
-    def test_iterators(self) -> None:
-        assert get_current_items(iter(["a", None, "b"])) == ["a", "b"]
-
 
 class TestGetSignatureEpochs:
     @given(st.lists(scheduled, max_size=4), st.integers(0, 9), modes, ds_ids)
@@ -136,6 +110,3 @@ class TestGetSignatureEpochs:
             if all(active(earlier) != active(epoch) for earlier in range(1, epoch))
         ]
         assert get_signature_epochs(given_items, total, mode=mode, ds_id=ds_id) == expected
-
-    def test_iterators(self) -> None:
-        assert get_signature_epochs(iter([EpochScheduler({1: "a", 3: "b"})]), 5) == [1, 3]

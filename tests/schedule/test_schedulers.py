@@ -59,12 +59,6 @@ class TestEpochScheduler:
         assert scheduler.get_current_value(epoch) == latest(epoch_dict, epoch)
         assert scheduler.get_all_values() == list(epoch_dict.values())
 
-    def test_attributes(self) -> None:
-        values = {3: "b", 1: "a"}
-        scheduler = EpochScheduler(values)
-        assert scheduler.epoch_dict is values
-        assert scheduler.keys == [1, 3]
-
     def test_epochs_that_are_added_later(self) -> None:
         scheduler = EpochScheduler({1: "a"})
         scheduler.epoch_dict[3] = "b"
@@ -97,12 +91,6 @@ class TestRepeatScheduler:
         endless = values * epoch
         assert scheduler.get_current_value(epoch) == endless[epoch - 1]
         assert scheduler.get_all_values() == values
-
-    def test_attributes(self) -> None:
-        values = ["a", "b"]
-        scheduler = RepeatScheduler(values)
-        assert scheduler.repeat_list is values
-        assert scheduler.cycle_length == 2
 
     @pytest.mark.parametrize("repeat_list", [("a", "b"), ["a"]])
     def test_invalid_values(self, repeat_list: Any) -> None:
@@ -144,15 +132,6 @@ class TestMap:
         assert scheduler.epoch_dict is epoch_dict
         assert epoch_dict == before
 
-    def test_repeats(self) -> None:
-        values = ["a", None, "a"]
-        mapped = map_scheduler(RepeatScheduler(values), lambda value: [value])
-        assert isinstance(mapped, RepeatScheduler)
-        assert mapped.get_all_values() == [["a"], None, ["a"]]
-        # The function is called once per entry.
-        assert mapped.get_current_value(1) is not mapped.get_current_value(3)
-        assert values == ["a", None, "a"]
-
     def test_derived_classes(self) -> None:
         class Named(EpochScheduler[Any]):
             def __init__(self, name: str) -> None:
@@ -169,19 +148,6 @@ class TestMap:
         mapped = map_scheduler(scheduler, str.upper)
         assert [mapped.get_current_value(epoch) for epoch in (1, 2)] == [None, "A"]
         assert mapped.get_all_values() == ["A", None]
-
-    def test_one_object_is_mapped_once(self) -> None:
-        value = object()
-        mapped = map_scheduler(EvenOdd(value, value), lambda _: object())
-        assert mapped.get_current_value(1) is mapped.get_current_value(2)
-
-    def test_equal_values(self) -> None:
-        class Fresh(EvenOdd):
-            def get_current_value(self, epoch: int) -> Any:
-                return [epoch % 2]
-
-        mapped = map_scheduler(Fresh([0], [1]), lambda value: value[0] * 10)
-        assert [mapped.get_current_value(epoch) for epoch in (1, 2)] == [10, 0]
 
     def test_values_that_were_not_listed(self) -> None:
         class Secretive(EvenOdd):

@@ -32,16 +32,6 @@ def test_slice_and_unslice(make: Maker, axis: int, dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(joined), DATA)
 
 
-@pytest.mark.tf
-def test_strings() -> None:
-    tf = pytest.importorskip("tensorflow")
-    names = tf.constant([["a", "b"], ["c", "d"]])
-    slicer = AxisSlicer(1, slice="x")
-    pieces = slicer._slice_batch(names)
-    assert [piece.numpy().tolist() for piece in pieces] == [[b"a", b"c"], [b"b", b"d"]]
-    np.testing.assert_array_equal(slicer._unslice_batch(tuple(pieces), "x"), names)
-
-
 @FRAMEWORKS
 def test_a_single_axis(make: Maker) -> None:
     slicer = AxisSlicer(0, slice="x")

@@ -48,14 +48,6 @@ def test_modes_and_datasets() -> None:
     assert slicer.ds_id == {"a", "b"}
 
 
-def test_the_keys_are_copied() -> None:
-    keys = ["x"]
-    slicer = Letters(keys)
-    keys.append("y")
-    slicer.slice_inputs.append("z")
-    assert slicer.unslice_inputs == ["x"]
-
-
 @pytest.mark.parametrize(
     ("cls", "arguments", "error", "text"),
     [
@@ -81,15 +73,6 @@ def test_one_method_is_enough() -> None:
         joins._slice_batch("ab")
     with pytest.raises(NotImplementedError, match=r"Cuts.*_unslice_batch"):
         cuts._unslice_batch(("a",), "x")
-
-
-def test_several_keys() -> None:
-    slicer = Letters(["x", "y"])
-    assert slicer.minibatch_size == 0
-    assert slicer.slice_batches(("ab", "cd")) == [("a", "c"), ("b", "d")]
-    assert slicer.minibatch_size == 2
-    with pytest.raises(AssertionError, match=r"Letters.*{'x': 3, 'y': 2}"):
-        slicer.slice_batches(("abc", "de"))
 
 
 def test_the_functions_of_the_kernel() -> None:

@@ -30,10 +30,6 @@ def test_lists_and_sets(data: Any, values: list[Any]) -> None:
     assert (type(to_list(data)), type(to_set(data))) == (list, set)
 
 
-def test_a_dict_is_one_value() -> None:
-    assert to_list({"a": 1}) == [{"a": 1}]
-
-
 def test_lists_and_sets_are_not_copied() -> None:
     a_list, a_set = [1], {1}
     assert to_list(a_list) is a_list

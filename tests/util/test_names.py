@@ -40,12 +40,6 @@ def test_every_set_of_modes_and_of_excluded_modes() -> None:
                 assert parse_modes({f"!{mode}" for mode in chosen}) == MODES - set(chosen)
 
 
-def test_the_set_of_modes_is_copied() -> None:
-    given = {"train"}
-    parse_modes(given).add("eval")
-    assert given == {"train"}
-
-
 @pytest.mark.parametrize(
     ("modes", "text"),
     [

@@ -34,14 +34,6 @@ def test_a_batch_is_padded_to_the_largest_size_of_each_axis() -> None:
     assert [sample["y"] for sample in batch] == [8, 4]
 
 
-def test_arrays_of_equal_shape_are_not_replaced() -> None:
-    array = np.ones(2)
-    batch = [{"x": array}, {"x": np.ones(2)}]
-    pad_batch(batch, 0)
-    assert batch[0]["x"] is array
-    pad_batch([], 0)
-
-
 @pytest.mark.parametrize(
     ("batch", "text"),
     [

@@ -67,13 +67,6 @@ def test_a_thread_without_user_code() -> None:
     assert [(one.filename, one.lineno) for one in caught] == [("main.py", 2)]
 
 
-def test_filters_apply() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="as an error"):
-            warn("as an error")
-
-
 def test_no_other_module_issues_warnings() -> None:
     """A fixed `stacklevel` is wrong as soon as the code is called in another way."""
     root = Path(fastnet.__file__).parent
