@@ -45,14 +45,6 @@ def test_forms(form: str, explanation: Any, capsys: pytest.CaptureFixture[str]) 
         assert written == getattr(explanation, f"to_{form}")()
 
 
-def test_a_picture_needs_graphviz(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(folder))
-    assert main(["explain", "networks.py:make_network", "--output", "graph.svg"]) == 2
-    assert "needs Graphviz" in capsys.readouterr().err
-
-
 def test_a_network_that_could_not_be_opened(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

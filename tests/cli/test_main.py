@@ -52,25 +52,19 @@ def test_help_of_a_command_has_examples_of_it(
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    refused()
-    assert "the following arguments are required: COMMAND" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
         (["profil", "networks.py:network"], ["'profil'", "run-fastestimator"]),
         (["explain", "a:b", "--mod", "eval"], ["--mod"]),
-        (["explain", "a:b", "c:d"], ["c:d"]),
         (["explain", "a:b", "--mode", "evl"], ["--mode", "'evl'", "infer"]),
         (["explain", "a:b", "--epoch", "0"], ["--epoch", "integer from 1 up", "'0'"]),
         (["profile", "a:b", "--batch", "c", "--steps", "many"], ["--steps", "'many'"]),
         (["explain", "a:b", "--output", "no/such/graph.svg"], ["no folder 'no/such'"]),
         (["explain", "a:b", "--output", "/"], ["'/' is a folder"]),
-        (["explain", "a:b", "--format", "sgv"], ["--format", "'sgv'", "mermaid"]),
         (["demo", "--framework", "torhc"], ["--framework", "'torhc'", "tf"]),
         (["profile", "a:b"], ["--batch"]),
+        ([], ["the following arguments are required: COMMAND"]),
     ],
 )
 def test_arguments_that_are_refused(

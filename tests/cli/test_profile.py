@@ -57,20 +57,6 @@ def counting(folder: Path) -> Any:
     sys.modules.pop("counting", None)
 
 
-def test_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMAND, "--steps", "7", "--skip", "2"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    lines = printed.out.splitlines()
-    assert lines[0] == "train: 7 steps"
-    ops = [line for line in lines if line.startswith("LambdaOp")]
-    assert [line.partition("  ")[0] for line in ops] == [
-        "LambdaOp(x) -> y",
-        "LambdaOp(y) -> z",
-        "LambdaOp(x) -> nobody_reads_this",
-    ]
-
-
 def test_what_is_run(counting: Any, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--mode", "eval", "--epoch", "4", "--ds-id", "scans", "--steps", "4", "--skip", "1"]
     assert main(["profile", "counting:network", "--batch", "counting:batches", *asked]) == 0

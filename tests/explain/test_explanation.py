@@ -19,7 +19,6 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.explain.programs import (
-    KEYS,
     batch,
     desired_keys,
     make_ops,
@@ -303,17 +302,3 @@ def test_as_a_dict() -> None:
     assert {key["name"]: key["returned"] for key in data["keys"]} == {
         key.name: key.returned for key in explanation.keys
     }
-
-
-@given(drawn=shapes())
-@settings(max_examples=20)
-def test_each_life_starts_and_ends(drawn: Any) -> None:
-    explanation = TorchNetwork(make_ops(drawn)).explain("infer")
-    for key in explanation.keys:
-        assert key.name in KEYS
-        assert list(key.writers) == [
-            place for place, item in enumerate(explanation.ops) if key.name in item.outputs
-        ]
-        assert list(key.readers) == [
-            place for place, item in enumerate(explanation.ops) if key.name in item.inputs
-        ]

@@ -146,21 +146,6 @@ def test_a_buffer_that_the_step_fills_is_empty_again() -> None:
     assert "mean" not in model.state_dict()
 
 
-def test_it_is_put_back_after_a_step_that_fails() -> None:
-    network = make()
-    train(network, 2)
-    was = state(network)
-
-    def batches() -> Any:
-        yield batch()
-        yield batch()
-        raise RuntimeError("no more data")
-
-    with pytest.raises(RuntimeError, match="no more data"):
-        fastnet.profile(network, batches(), skip=0)
-    check_same(was, state(network))
-
-
 def test_every_optimizer_of_a_scheduler() -> None:
     def sgd(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -174,13 +159,6 @@ def test_every_optimizer_of_a_scheduler() -> None:
             fastnet.profile(network, batch(), epoch=3, steps=4)
         losses.append(found + train(network, 3, epoch=1) + train(network, 3, epoch=3))
     assert losses[0] == losses[1]
-
-
-def test_it_trains_on_request() -> None:
-    network = make()
-    was = state(network)
-    fastnet.profile(network, batch(), steps=3, update=True)
-    assert not torch.equal(was["model last.weight"], state(network)["model last.weight"])
 
 
 def test_weights_that_are_yet_to_come() -> None:

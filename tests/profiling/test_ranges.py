@@ -53,15 +53,6 @@ class TestTorchProfiler:
         (step,) = [name for name in around if name.startswith("Optimizer.step#")]
         assert around[step] == {"deferred updates"}
 
-    def test_one_that_is_not_on_costs_nothing(self) -> None:
-        network = chain()
-        with network("infer", 1):
-            assert network._context is not None
-            assert network._context.bound is not None
-            with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
-                network.run_step(X)
-        assert ranges(profiler) == {}
-
     def test_in_a_profile_one_may_come_and_go(self) -> None:
         network = chain()
         with fastnet.profile(network) as profile, network("infer", 1):

@@ -79,15 +79,6 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.skipif(
-    not hasattr(tf.keras, "random"), reason="the dropout of Keras 2 draws from no generator"
-)
-def test_dropout_goes_on_as_if_nothing_had_been() -> None:
-    plain, profiled = make(1, 0.5), make(1, 0.5)
-    fastnet.profile(profiled, batch(), steps=3)
-    assert train(plain, 4) == train(profiled, 4)
-
-
 def test_random_numbers_go_on_as_they_would() -> None:
     network = make(1)
     generator = tf.random.get_global_generator()

@@ -73,22 +73,6 @@ class TestGraphs:
         assert graph.count == 12
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
-    def test_training_is_the_same(self) -> None:
-        data = batches(6)
-
-        def train(profiled: bool) -> list[Any]:
-            keras.utils.set_random_seed(1)
-            model = fastnet.build(mlp, lambda: keras.optimizers.Adam(0.01), model_name="model")
-            network = TFNetwork(supervised(model))
-            block = fastnet.profile(network) if profiled else nullcontext()
-            with block as profile, network("train", 1):
-                seen = [network.run_step(batch) for batch in data]
-            assert profile is None or only(profile).steps == 6
-            return [*(np.asarray(one["loss"]) for one in seen), *weights(model)]
-
-        for one, other in zip(train(False), train(True), strict=True):
-            np.testing.assert_array_equal(one, other)
-
 
 class TestEager:
     def test_each_op_has_a_row(self) -> None:
