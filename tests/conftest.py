@@ -24,7 +24,6 @@ LONGEST = (
     "network/torch/compiled/test_random.py",
     "network/tf/test_workers.py",
     "docs/test_programs.py",
-    "network/test_interrupts.py",
     "examples/test_distributed.py",
     "network/torch/compiled/test_inductor.py",
     "network/tf/compiled/test_training.py",

@@ -55,12 +55,3 @@ def test_in_tensorflow() -> None:
     assert shares.keys() == {2, 1}
     # a digit at most, which rounding may have read otherwise
     assert abs(shares[2] - shares[1]) < 0.25
-
-
-def test_one_process() -> None:
-    assert run(str(PROGRAM), "--epochs=6").keys() == {1}
-
-
-def test_there_is_a_target() -> None:
-    makefile = (PROGRAM.parents[1] / "Makefile").read_text(encoding="utf-8")
-    assert "torchrun --standalone --nproc_per_node=2 examples/distributed.py" in makefile

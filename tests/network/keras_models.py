@@ -45,17 +45,6 @@ def mlp() -> Any:
     )
 
 
-def softmax() -> Any:
-    """Return a network of (batch, 6) -> three probabilities."""
-    return keras.Sequential(
-        [
-            layers.Input((6,)),
-            layers.Dense(5, activation="relu"),
-            layers.Dense(3, activation="softmax"),
-        ]
-    )
-
-
 def batches(count: int, size: int = 8, seed: int = 0) -> list[Batch]:
     """Return batches of "x" and of class indices "t" below 3."""
     source = np.random.default_rng(seed)

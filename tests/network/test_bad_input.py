@@ -14,32 +14,29 @@ import fastnet
 from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
-from tests.network.programs import built, is_free, line, run
+from tests.network.programs import is_free, run
 
 
 def first(x: Any, *more: Any) -> Any:
     return x
 
 
-class TestModels:
-    def test_one_model_in_two_ops_is_one_model(self) -> None:
-        model = built(line, None)
-        ops = [ModelOp(model, "x", "y"), EpochScheduler({2: ModelOp(model, "x", "z")})]
-        assert fastnet.Network(ops).models == [model]
+def test_a_model_of_no_known_framework() -> None:
+    class Holding(TensorOp):
+        def get_fe_models(self) -> Any:
+            return [types.SimpleNamespace(model_name="mystery", mixed_precision=False)]
 
-    def test_of_no_known_framework(self) -> None:
-        class Holding(TensorOp):
-            def get_fe_models(self) -> Any:
-                return [types.SimpleNamespace(model_name="mystery", mixed_precision=False)]
-
-        with pytest.raises(ValueError, match=r"\['mystery'\] are of no known framework"):
-            fastnet.Network([Holding()])
+    with pytest.raises(ValueError, match=r"\['mystery'\] are of no known framework"):
+        fastnet.Network([Holding()])
 
 
 class TestOps:
+    def test_the_class_of_a_layer(self) -> None:
+        with pytest.raises(AssertionError, match=r"the class Linear, .*ModelOp\(fastnet\.build"):
+            TorchNetwork([torch.nn.Linear])
+
     @pytest.mark.parametrize("module", [torch.nn.MSELoss(), torch.nn.Flatten()])
     def test_a_module_without_parameters(self, module: torch.nn.Module) -> None:
         name = type(module).__name__
@@ -56,29 +53,6 @@ class TestOps:
         op.in_list, op.forward = False, first
         with pytest.raises(AssertionError, match=r"op 0 is SimpleNamespace.*\['out_list'\]"):
             TorchNetwork([op])
-
-    @pytest.mark.parametrize(
-        "forward",
-        [
-            lambda self, data, state: data,
-            lambda self, data, state=None, *, more=1: data,
-            lambda self, *arguments: arguments[0],
-            staticmethod(lambda data, state: data),
-            classmethod(lambda cls, data, state: data),
-            max,
-        ],
-    )
-    def test_a_forward_that_can_be_called(self, forward: Any) -> None:
-        op = type("Own", (TensorOp,), {"forward": forward})("x", "y")
-        assert TorchNetwork([op]).ops == [op]
-
-    def test_a_forward_that_is_decorated(self) -> None:
-        def decorated(self: Any, *arguments: Any) -> Any:
-            return self.forward.__wrapped__(self, arguments[0])
-
-        decorated.__wrapped__ = lambda self, data: data  # type: ignore[attr-defined]
-        op = type("Own", (TensorOp,), {"forward": decorated})("x", "y")
-        assert run(TorchNetwork([op]), {"x": 1})["y"] == 1
 
     @pytest.mark.parametrize("name", ["foward", "call"])
     def test_a_forward_that_is_missing(self, name: str) -> None:
@@ -145,37 +119,21 @@ class TestEpoch:
         assert type(seen[0]) is int
 
 
-class TestDesiredKeys:
-    def test_a_bare_string_is_one_key(self) -> None:
-        network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "y")])
-        assert run(network, {"x": 1}, desired_output_keys="loss") == {"x": 1, "loss": 1}
-
-    @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
-    def test_any_collection_will_do(self, kind: Any) -> None:
-        network = TorchNetwork([LambdaOp(first, "x", "y"), LambdaOp(first, "x", "z")])
-        assert run(network, {"x": 1}, desired_output_keys=kind(["z"])) == {"x": 1, "z": 1}
-
-    def test_a_misspelled_key(self) -> None:
-        network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "view1")])
-        with pytest.warns(UserWarning, match="'los' .* Did you mean 'loss'"):
-            assert run(network, {"x": 1}, desired_output_keys="los") == {"x": 1}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            run(network, {"x": 1, "lost": 1}, desired_output_keys=["x", "view2", "loss", "lost"])
-
-    def test_sliced_outputs_that_are_not_returned(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(lambda x, w: [x, w], ["x", "w"], ["y", "z"])],
-            slicers=[AxisSlicer(axis=0, slice="x", unslice=None), MeanUnslicer("z")],
-        )
-        batch = {"x": torch.ones(2), "w": torch.ones(1)}
-        with pytest.raises(ValueError, match=r"\['y'\].*un-slices"):
-            run(network, batch)
-        assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}
+def test_a_misspelled_desired_key() -> None:
+    network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "view1")])
+    with pytest.warns(UserWarning, match="'los' .* Did you mean 'loss'"):
+        assert run(network, {"x": 1}, desired_output_keys="los") == {"x": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(network, {"x": 1, "lost": 1}, desired_output_keys=["x", "view2", "loss", "lost"])
 
 
-def test_the_class_of_a_layer_is_to_be_wrapped() -> None:
-    with pytest.raises(
-        AssertionError, match=r"the class Linear, .*ModelOp\(fastnet\.build\(Linear"
-    ):
-        TorchNetwork([torch.nn.Linear])
+def test_sliced_outputs_that_are_not_returned() -> None:
+    network = TorchNetwork(
+        [LambdaOp(lambda x, w: [x, w], ["x", "w"], ["y", "z"])],
+        slicers=[AxisSlicer(axis=0, slice="x", unslice=None), MeanUnslicer("z")],
+    )
+    batch = {"x": torch.ones(2), "w": torch.ones(1)}
+    with pytest.raises(ValueError, match=r"\['y'\].*un-slices"):
+        run(network, batch)
+    assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,52 +43,22 @@ def files_entered(use: Any) -> set[str]:
     return found
 
 
-def test_an_eager_training_step_in_torch() -> None:
+@pytest.mark.parametrize(
+    ("compile", "most"),
+    [(False, MOST_FILES), (fastnet.CompileOptions(backend="eager"), MOST_COMPILED_FILES)],
+    ids=["eager", "compiled"],
+)
+def test_a_training_step_in_torch(compile: Any, most: int) -> None:
     model = fastnet.build(lambda: torch.nn.Linear(64, 10), optimizer_fn="adam")
-    network = fastnet.Network(
-        [
-            ModelOp(model, inputs="image", outputs="scores"),
-            CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
-            UpdateOp(model, loss_name="loss"),
-        ]
-    )
+    network = training_network(model, compile)
     batch = {"image": torch.randn(32, 64), "label": torch.randint(10, (32,))}
 
     def use() -> None:
         with network("train", epoch=1):
-            network.run_step(batch)
-
-    use()
-    python = files_entered(use)
-    print("\n".join(sorted(python | {f"{name}.pyx" for name in KERNEL})))
-    assert all((PACKAGE / f"{name}.pyx").exists() for name in KERNEL)
-    assert len(python) + len(KERNEL) <= MOST_FILES
-
-
-def test_a_compiled_training_step_in_torch() -> None:
-    model = fastnet.build(lambda: torch.nn.Linear(64, 10), optimizer_fn="adam")
-    network = fastnet.Network(
-        [
-            ModelOp(model, inputs="image", outputs="scores"),
-            CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
-            UpdateOp(model, loss_name="loss"),
-        ],
-        compile=fastnet.CompileOptions(backend="eager"),
-    )
-    batch = {"image": torch.randn(32, 64), "label": torch.randint(10, (32,))}
-
-    def use() -> None:
-        with network("train", epoch=1):
-            for _ in range(2):
+            for _ in range(2 if compile else 1):
                 network.run_step(batch)
 
-    use()
-    use()
-    # The first step of a context runs eagerly.
-    python = files_entered(use)
-    print("\n".join(sorted(python | {f"{name}.pyx" for name in (*KERNEL, "_trace")})))
-    assert [trace.fallback for trace in network.traces] == [None]
-    assert len(python) + len(KERNEL) + 1 <= MOST_COMPILED_FILES
+    check(network, use, {*KERNEL, "_trace"} if compile else KERNEL, most)
 
 
 @pytest.mark.tf
@@ -98,7 +69,18 @@ def test_a_static_training_step_in_tensorflow(compile: bool) -> None:
     model = fastnet.build(
         lambda: tf.keras.Sequential([tf.keras.Input((64,)), layers.Dense(10)]), optimizer_fn="adam"
     )
-    network = fastnet.Network(
+    network = training_network(model, compile)
+    batch = {"image": tf.zeros((32, 64)), "label": tf.zeros((32,), tf.int32)}
+
+    def use() -> None:
+        with network("train", epoch=1):
+            network.run_step(batch)
+
+    check(network, use, {*KERNEL, "_trace"}, MOST_STATIC_FILES)
+
+
+def training_network(model: Any, compile: Any) -> Any:
+    return fastnet.Network(
         [
             ModelOp(model, inputs="image", outputs="scores"),
             CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
@@ -106,17 +88,17 @@ def test_a_static_training_step_in_tensorflow(compile: bool) -> None:
         ],
         compile=compile,
     )
-    batch = {"image": tf.zeros((32, 64)), "label": tf.zeros((32,), tf.int32)}
 
-    def use() -> None:
-        with network("train", epoch=1):
-            network.run_step(batch)
 
+def check(network: Any, use: Callable[[], None], kernel: set[str], most: int) -> None:
+    """Compare the number of files with its limit, once all programs are compiled."""
+    use()
     use()
     python = files_entered(use)
-    print("\n".join(sorted(python | {f"{name}.pyx" for name in (*KERNEL, "_trace")})))
-    assert [trace.fallback for trace in network.traces] == [None]
-    assert len(python) + len(KERNEL) + 1 <= MOST_STATIC_FILES
+    print("\n".join(sorted(python | {f"{name}.pyx" for name in kernel})))
+    assert not any(trace.fallback for trace in network.traces)
+    assert all((PACKAGE / f"{name}.pyx").exists() for name in kernel)
+    assert len(python) + len(kernel) <= most
 
 
 def test_no_file_is_longer_than_500_lines() -> None:

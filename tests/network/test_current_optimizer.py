@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -12,27 +10,16 @@ from fastnet.schedule import RepeatScheduler
 from tests.network.programs import batches, built, is_free, mlp, run, supervised
 
 
-def test_current_optimizer_that_was_assigned_is_used() -> None:
+@pytest.mark.parametrize("name", ["optimizer", "current_optimizer"])
+def test_an_assigned_optimizer_is_used(name: str) -> None:
     model = built(mlp, "sgd")
     network = TorchNetwork(supervised(model))
     (batch,) = batches(1)
     run(network, batch, "train")
     adam = torch.optim.Adam(model.parameters())
-    model.current_optimizer = adam
+    setattr(model, name, adam)
     run(network, batch, "train")
-    assert model.current_optimizer is adam
-    assert model.optimizer is adam
-    assert adam.state
-
-
-def test_optimizer_that_was_assigned_is_used() -> None:
-    model = built(mlp, "sgd")
-    network = TorchNetwork(supervised(model))
-    (batch,) = batches(1)
-    adam = torch.optim.Adam(model.parameters())
-    model.optimizer = adam
-    run(network, batch, "train")
-    assert model.current_optimizer is adam
+    assert model.current_optimizer is model.optimizer is adam
     assert adam.state
 
 
@@ -62,13 +49,3 @@ def test_optimizers_that_were_both_assigned_are_refused_if_they_differ() -> None
     model.optimizer = model.current_optimizer
     run(network, batch, "train")
     assert model.current_optimizer.state
-
-
-def test_current_optimizer_of_a_copy() -> None:
-    network = copy.deepcopy(TorchNetwork(supervised(built(mlp, "sgd"))))
-    (model,) = network.models
-    (batch,) = batches(1)
-    model.current_optimizer = torch.optim.Adam(model.parameters())
-    run(network, batch, "train")
-    assert isinstance(model.optimizer, torch.optim.Adam)
-    assert model.optimizer.state

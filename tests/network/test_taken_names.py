@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from torch import nn
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model, set_lr
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.programs import (
     batches,
     line,
     mlp,
-    regression,
     run_all,
     same_weights,
     seeded,
@@ -54,18 +51,6 @@ class Learner(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.optimizer(x) * self.fe_alone
-        return y
-
-
-class Wrapped(nn.Module):
-    """A module that runs another one, whatever else it has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.inner(x)
         return y
 
 
@@ -104,6 +89,11 @@ class TestAModuleThatUsesAllOfThem:
         assert same_weights(learner, twin)
 
     def test_is_known_to_all_of_fastnet(self, learner: Learner, tmp_path: Path) -> None:
+        fastnet.build(lambda: learner, None, model_name="n")
+        with pytest.raises(ValueError, match="Model 'n' is to be updated, but it has no optimizer"):
+            run_all(TorchNetwork(supervised(learner)), batches(1))
+        with pytest.raises(ValueError, match="model 'n' has no optimizer now"):
+            get_lr(learner)
         schedule = EpochScheduler({1: sgd(0.5), 2: "adam"})
         fastnet.build(lambda: learner, schedule, model_name="m")
         network = TorchNetwork(supervised(learner, merge_grad=2))
@@ -128,76 +118,9 @@ class TestAModuleThatUsesAllOfThem:
         assert torch.equal(again[0]["exp_avg"], moments[0]["exp_avg"])
         assert learner.loss_name == "cross entropy"
 
-    def test_errors_name_it_as_build_did(self, learner: Learner) -> None:
-        fastnet.build(lambda: learner, None, model_name="m")
-        with pytest.raises(ValueError, match="Model 'm' is to be updated, but it has no optimizer"):
-            run_all(TorchNetwork(supervised(learner)), batches(1))
-        with pytest.raises(ValueError, match="model 'm' has no optimizer now"):
-            get_lr(learner)
-
-    def test_built_anew_has_the_new_optimizer(self, learner: Learner) -> None:
-        fastnet.build(lambda: learner, sgd(0.5), model_name="m")
-        fastnet.build(lambda: learner, sgd(0.25), model_name="n")
-        assert get_lr(learner) == 0.25
-        network = TorchNetwork(supervised(learner))
-        assert "model 'n' with SGD" in str(network.explain())
-        assert isinstance(learner.optimizer, nn.Sequential)
-
-    def test_two_of_them_are_told_apart(self) -> None:
-        models = fastnet.build(lambda: [Learner(), Learner()], ["sgd", None], model_name=["a", "A"])
-        with pytest.raises(AssertionError, match="Two models are called 'a' and 'A'"):
-            TorchNetwork([ModelOp(one, "x", "y") for one in models])
-
-
-@pytest.mark.parametrize("name", ["optimizer", "current_optimizer", "model_name", "loss_name"])
-@pytest.mark.parametrize("kind", ["module", "parameter", "buffer", "string", "none"])
-def test_each_kind_of_attribute_stays(name: str, kind: str) -> None:
-    values: dict[str, Any] = {
-        "module": nn.Linear(1, 1),
-        "parameter": nn.Parameter(torch.ones(1)),
-        "buffer": torch.ones(1),
-        "string": "mine",
-        "none": None,
-    }
-    model, own = Wrapped(), values[kind]
-    if kind == "buffer":
-        model.register_buffer(name, own)
-    else:
-        setattr(model, name, own)
-    fastnet.build(lambda: model, sgd())
-    before = [one.detach().clone() for one in model.parameters()]
-    run_all(TorchNetwork(supervised(model)), batches(1))
-    assert getattr(model, name) is own
-    assert not all(map(torch.equal, before, model.parameters()))
-
 
 class TestFreeNames:
     """They are written to as ever, for others read them."""
-
-    def test_an_optimizer_assigned_later_counts(self) -> None:
-        model, twin = seeded(mlp), seeded(mlp)
-        fastnet.build(lambda: model, sgd(0.1))
-        model.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        data = batches(2)
-        run_all(TorchNetwork(supervised(model)), data)
-        assert model.current_optimizer is model.optimizer
-        hand = torch.optim.Adam(twin.parameters(), lr=0.01)
-        by_hand(twin, [hand, hand], data)
-        assert same_weights(model, twin)
-
-    def test_the_losses_are_listed_in_one_set(self) -> None:
-        model = fastnet.build(line, "sgd")
-        UpdateOp(model, "one")
-        names = model.loss_name
-        UpdateOp(model, "two")
-        assert model.loss_name is names
-        assert names == {"one", "two"}
-
-    def test_what_was_put_there_since_stays(self) -> None:
-        model = fastnet.build(line, "sgd")
-        model.loss_name = "mine"
-        run_all(TorchNetwork(regression(model)), [{"x": torch.ones(3, 2)}])
-        assert model.loss_name == "mine"
 
     def test_built_by_fastestimator_they_are_written_over(self) -> None:
         """What FastEstimator's own build leaves on a model."""
@@ -216,53 +139,8 @@ class TestFreeNames:
         assert get_lr(outer) == 0.25
 
 
-class TestDistributedDataParallel:
-    """It has a `mixed_precision` of its own, which its forward goes by."""
-
-    @pytest.fixture
-    def group(self, tmp_path: Path) -> Iterator[None]:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1
-        )
-        yield
-        torch.distributed.destroy_process_group()
-
-    @pytest.mark.usefixtures("group")
-    def test_is_trained_as_by_hand(self) -> None:
-        parallel = nn.parallel.DistributedDataParallel
-        model, twin = parallel(seeded(mlp)), parallel(seeded(mlp))
-        fastnet.build(lambda: model, sgd())
-        assert model.mixed_precision is None
-        data = batches(3)
-        run_all(TorchNetwork(supervised(model)), data)
-        by_hand(twin, [torch.optim.SGD(twin.parameters(), lr=0.1)] * 3, data)
-        assert same_weights(model, twin)
-
-
 class TestModelsMadeBefore:
-    """`build` takes them as they are, though a module can be called like a function."""
-
-    def test_one(self) -> None:
-        made, twin = seeded(mlp), seeded(mlp)
-        assert fastnet.build(made, sgd(), model_name="m") is made
-        assert made.model_name == "m"
-        data = batches(2)
-        run_all(TorchNetwork(supervised(made)), data)
-        by_hand(twin, [torch.optim.SGD(twin.parameters(), lr=0.1)] * 2, data)
-        assert same_weights(made, twin)
-
-    @pytest.mark.parametrize("kind", [list, tuple])
-    def test_several(self, kind: Any) -> None:
-        made = kind([line(), mlp()])
-        models = fastnet.build(made, ["sgd", None], model_name=["a", "b"])
-        assert type(models) is list
-        assert models is not made
-        assert [id(one) for one in models] == [id(one) for one in made]
-        assert [one.model_name for one in models] == ["a", "b"]
-
-    def test_one_in_a_list_is_one(self) -> None:
-        made = line()
-        assert fastnet.build([made], "sgd") is made
+    """`build` also takes modules, although they are callable."""
 
     def test_one_whose_forward_needs_no_argument_is_not_run(self) -> None:
         class Source(nn.Module):
@@ -271,12 +149,6 @@ class TestModelsMadeBefore:
 
         made = Source()
         assert fastnet.build(made, None) is made
-
-    @pytest.mark.parametrize("make", [mlp, lambda: mlp(), Learner, [Learner][0]])
-    def test_what_makes_them_is_still_called(self, make: Any) -> None:
-        one, other = fastnet.build(make, "sgd"), fastnet.build(make, "sgd")
-        assert isinstance(one, nn.Module)
-        assert one is not other
 
     @pytest.mark.parametrize(
         ("given", "text"),

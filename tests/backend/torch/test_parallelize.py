@@ -44,14 +44,6 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 class TestDataParallel:
-    @pytest.mark.parametrize("count", [0, 1])
-    def test_no_hint_for_one_device(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-        with_gpus(monkeypatch, count)
-        model = line()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert fastnet.build(model, None) is model
-
     def test_several_are_a_hint(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with_gpus(monkeypatch, 4)
         model = line()

@@ -16,10 +16,10 @@ from fastnet.network import TFNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp
-from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, UpdateOp
 from fastnet.slicer import AxisSlicer, SlidingSlicer
 from tests import own_process
+from tests.network.tf.strategy_programs import STEPS, adam, by_hand, mlp, numbers, regression
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.own_process]
 
@@ -43,11 +43,6 @@ def _leaves_no_strategy() -> Iterator[None]:
     assert not tf.distribute.has_strategy()
 
 
-def mlp() -> Any:
-    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2, use_bias=False)]
-    return keras.Sequential([keras.layers.Input((3,)), *layers])
-
-
 def lazy_mlp() -> Any:
     """A model that has no variables before its first step."""
     return keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)])
@@ -55,23 +50,6 @@ def lazy_mlp() -> Any:
 
 def momentum() -> Any:
     return keras.optimizers.SGD(0.1, momentum=0.9)
-
-
-def adam() -> Any:
-    return keras.optimizers.Adam(0.01)
-
-
-def numbers(size: int, seed: int) -> dict[str, np.ndarray]:
-    x = np.random.default_rng(seed).normal(size=(size, 3)).astype("float32")
-    return {"x": x, "y": np.stack([x[:, 0] * x[:, 1], x.sum(axis=1)], axis=1)}
-
-
-STEPS = [numbers(size, seed) for seed, size in enumerate([8, 8, 4, 6, 8, 2])]
-
-
-def regression(model: Any, **settings: Any) -> list[Any]:
-    loss = MeanSquaredError(("y_pred", "y"), "loss")
-    return [ModelOp(model, "x", "y_pred"), loss, UpdateOp(model, "loss", **settings)]
 
 
 def built(make: Callable[[], Any] = mlp, optimizer: Any = momentum, **settings: Any) -> Any:
@@ -106,24 +84,6 @@ def distributed(value: Any, first: int) -> Any:
     """Make a distributed value, of which the first device gets the first rows."""
     waiting = iter([tf.constant(value[:first]), tf.constant(value[first:])])
     return STRATEGY.experimental_distribute_values_from_function(lambda context: next(waiting))
-
-
-def by_hand(
-    model: Any, optimizer: Any, steps: Any, merge: int = 1, norm: Any = None
-) -> list[float]:
-    losses, sums = [], None
-    for place, batch in enumerate(steps):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(batch["x"], training=True) - batch["y"]) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
-        losses.append(float(loss))
-        if place % merge == merge - 1:
-            means = [one / merge for one in sums]
-            means = means if norm is None else tf.clip_by_global_norm(means, norm)[0]
-            optimizer.apply_gradients(zip(means, model.trainable_variables, strict=True))
-            sums = None
-    return losses
 
 
 class TestTraining:
@@ -339,27 +299,19 @@ class TestErrors:
             assert network.run_step({"x": x[:2]})["y"].shape == (2,)
 
 
-class TestBuild:
-    def test_models_are_mirrored_over_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = tf.config.list_logical_devices("CPU")
-        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: list(found))
-        try:
-            model = fastnet.build(mlp, momentum)
-            network = fastnet.Network(regression(model))
-            assert "MirroredStrategy over 2 devices" in str(network.explain("train"))
-        finally:
-            tf.distribute.experimental_set_strategy(None)
-        twin = twin_of(model)
-        with network("train", 1):
-            network.run_step(STEPS[0])
-        by_hand(twin, momentum(), STEPS[:1])
-        assert_same_weights(model, twin)
-
-    def test_explain_names_the_strategy(self) -> None:
-        with STRATEGY.scope():
-            network = TFNetwork([ModelOp(fastnet.build(mlp, None, model_name="m"), "x", "y")])
-            alone = TFNetwork([LambdaOp(lambda x: x, "x", "y")])
-            assert not alone.explain("infer").parallelism
-        explanation = network.explain("infer")
-        assert explanation.parallelism == {"m": "by MirroredStrategy over 2 devices"}
-        assert "by MirroredStrategy over 2 devices" in " ".join(str(explanation).split())
+def test_models_are_mirrored_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tf.config.list_logical_devices("CPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: list(found))
+    try:
+        model = fastnet.build(mlp, momentum)
+        network = fastnet.Network(regression(model))
+        assert "MirroredStrategy over 2 devices" in str(network.explain("train"))
+    finally:
+        tf.distribute.experimental_set_strategy(None)
+    explanation = network.explain("infer")
+    assert list(explanation.parallelism.values()) == ["by MirroredStrategy over 2 devices"]
+    twin = twin_of(model)
+    with network("train", 1):
+        network.run_step(STEPS[0])
+    by_hand(twin, momentum(), STEPS[:1])
+    assert_same_weights(model, twin)

@@ -19,14 +19,21 @@ from fastnet import distributed
 from fastnet.backend import load_model, save_model
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp
-from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import UpdateOp
+from tests.network.tf.strategy_programs import (
+    STEPS,
+    Batch,
+    adam,
+    by_hand,
+    mlp,
+    numbers,
+    regression,
+)
 from tests.ranks import Ranks, join_tensorflow, set_tf_config
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 keras = tf.keras
-Batch = dict[str, np.ndarray]
 
 
 @cache
@@ -40,31 +47,9 @@ def _ends_workers() -> Any:
     workers().end()
 
 
-def mlp() -> Any:
-    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)]
-    return keras.Sequential([keras.layers.Input((3,)), *layers])
-
-
-def adam() -> Any:
-    return keras.optimizers.Adam(0.01)
-
-
-def batches(sizes: Any = (8, 8, 4, 6, 8, 2)) -> list[Batch]:
-    made = []
-    for seed, size in enumerate(sizes):
-        x = np.random.default_rng(seed).normal(size=(size, 3)).astype("float32")
-        made.append({"x": x, "y": np.stack([x[:, 0] * x[:, 1], x.sum(axis=1)], axis=1)})
-    return made
-
-
 def own_part(batch: Batch) -> Batch:
     rank, size = distributed.rank(), len(batch["x"]) // 2
     return {key: value[rank * size : (rank + 1) * size] for key, value in batch.items()}
-
-
-def regression(model: Any, **settings: Any) -> list[Any]:
-    loss = MeanSquaredError(("y_pred", "y"), "loss")
-    return [ModelOp(model, "x", "y_pred"), loss, UpdateOp(model, "loss", **settings)]
 
 
 def values(model: Any) -> list[np.ndarray]:
@@ -73,19 +58,9 @@ def values(model: Any) -> list[np.ndarray]:
 
 def alone(before: list[np.ndarray], steps: list[Batch], merge: int = 1) -> list[np.ndarray]:
     """Train in this process on whole batches."""
-    model, optimizer = mlp(), adam()
-    for weight, value in zip(model.weights, before, strict=True):
-        weight.assign(value)
-    sums: Any = None
-    for place, batch in enumerate(steps):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(batch["x"], training=True) - batch["y"]) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
-        if place % merge == merge - 1:
-            means = [one / merge for one in sums]
-            optimizer.apply_gradients(zip(means, model.trainable_variables, strict=True))
-            sums = None
+    model = mlp()
+    model.set_weights(before)
+    by_hand(model, adam(), steps, merge)
     return values(model)
 
 
@@ -108,7 +83,7 @@ def train(program: str, eager: bool) -> Any:
         tf.distribute.experimental_set_strategy(None)
     for epoch in (1, 2):
         with network("train", epoch, eager=eager):
-            for batch in batches():
+            for batch in STEPS:
                 network.run_step(own_part(batch))
     tf.distribute.experimental_set_strategy(strategy)
     return before, values(model), len(network.traces)
@@ -121,7 +96,7 @@ def test_training_equals_one_process(program: str, eager: bool) -> None:
     for mine, theirs in zip(before + after, second[0] + second[1], strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert traces == (0 if eager else 1)
-    assert_close(after, alone(before, batches() * 2, 2 if program == "merged" else 1))
+    assert_close(after, alone(before, STEPS * 2, 2 if program == "merged" else 1))
 
 
 def train_on_uneven_sizes() -> Any:
@@ -129,7 +104,7 @@ def train_on_uneven_sizes() -> Any:
     model = fastnet.build(mlp, adam)
     network = fastnet.Network(regression(model))
     with network("train", 1):
-        for batch in batches((4, 4, 4)):
+        for batch in STEPS[:3]:
             count = 4 if distributed.rank() else 3
             network.run_step({key: value[:count] for key, value in batch.items()})
     return values(model)
@@ -144,7 +119,7 @@ def train_on_dataset() -> Any:
     keras.utils.set_random_seed(0)
     model = fastnet.build(mlp, adam)
     before = values(model)
-    (batch,) = batches((24,))
+    batch = numbers(24, 0)
     dataset = tf.data.Dataset.from_tensor_slices(batch).batch(8)
     strategy = tf.distribute.get_strategy()
     network = fastnet.Network(regression(model))
@@ -154,7 +129,7 @@ def train_on_dataset() -> Any:
     network.transform(dataset, mode="train")
     if distributed.is_main():
         with network("eval", 1):  # The other worker does not take part.
-            network.run_step(batches((3,))[0])
+            network.run_step(numbers(3, 0))
     assert "MultiWorkerMirroredStrategy over 2 devices of 2" in str(network.explain("train"))
     return before, values(model)
 
@@ -162,7 +137,7 @@ def train_on_dataset() -> Any:
 def test_a_distributed_dataset() -> None:
     (before, after), second = workers()(train_on_dataset)
     assert_close(after, second[1])
-    (batch,) = batches((24,))
+    batch = numbers(24, 0)
     steps = [{key: value[i : i + 8] for key, value in batch.items()} for i in (0, 8, 16)]
     assert_close(after, alone(before, steps))
 
@@ -206,7 +181,7 @@ def resume(path: str) -> Any:
         keras.utils.set_random_seed(distributed.rank())
         model = fastnet.build(mlp, adam, model_name="m")
         network = fastnet.Network(regression(model, merge_grad=2))
-        steps = [own_part(batch) for batch in batches((8, 8, 8, 8))]
+        steps = [own_part(numbers(8, seed)) for seed in range(4)]
         with network("train", 1):
             for batch in steps[:3]:
                 network.run_step(batch)
@@ -245,7 +220,7 @@ def test_different_ops_raise_on_every_worker() -> None:
 def end_early() -> None:
     network = fastnet.Network(regression(fastnet.build(mlp, adam)))
     with network("train", 1):
-        for step, batch in enumerate(batches()):
+        for step, batch in enumerate(STEPS):
             if step == 2 and distributed.rank():
                 os._exit(1)
             network.run_step(own_part(batch))
@@ -271,7 +246,7 @@ def train_by_strategy_of_program() -> Any:
         model = fastnet.build(mlp, adam)
     network = fastnet.Network(regression(model))
     with network("train", 1):
-        for batch in batches():
+        for batch in STEPS:
             network.run_step(own_part(batch))
     return text, distributed.rank(), values(model)
 

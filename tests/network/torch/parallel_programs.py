@@ -5,7 +5,6 @@ Each program is a class. `losses` is all that the three have in common.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -174,21 +173,6 @@ class Given(Program):
             parameter.grad = gradient
 
 
-class GivenMerged(Given):
-    """Two steps of clipped gradients are averaged."""
-
-    merge, has_loop = 2, False
-
-    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
-        parameters = list(models[0].parameters())
-        clipped = self.clip(torch.autograd.grad(self.losses(models, joined(parts))[0], parameters))
-        for parameter, gradient in zip(parameters, clipped, strict=True):
-            before = 0 if parameter.grad is None else parameter.grad
-            parameter.grad = before + gradient / 2
-        if step % 2:
-            self.step(optimizers)
-
-
 class Gan(Program):
     """Two models with a loss each, whose updates are deferred; one loss goes through both."""
 
@@ -245,33 +229,6 @@ class NormedGan(Gan):
 
     def make(self) -> Models:
         return [seeded(mlp), seeded(Normed, 1)]
-
-
-class Trunk(Program):
-    """A trunk with two heads, updated one after another by different losses."""
-
-    count, has_loop = 3, False
-
-    def ops(self, models: Models) -> list[Any]:
-        trunk, first, second = models
-        return [
-            ModelOp(trunk, "x", "h"),
-            LambdaOp(Gan.widen, "h", "w"),
-            ModelOp(first, "w", "y"),
-            ModelOp(second, "w", "v"),
-            CrossEntropy(("y", "t"), "loss", from_logits=True),
-            LambdaOp(lambda v: (v**2).mean(), "v", "other"),
-            LambdaOp(lambda a, b: a + b, ["loss", "other"], "sum"),
-            UpdateOp(first, "loss"),
-            UpdateOp(second, "other"),
-            UpdateOp(trunk, "sum"),
-        ]
-
-    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
-        trunk, first, second = models
-        wide = Gan.widen(trunk(batch["x"]))
-        loss, other = cross_entropy(first(wide), batch["t"]), (second(wide) ** 2).mean()
-        return [loss + other, loss, other]
 
 
 class Branches(nn.Module):
@@ -352,25 +309,14 @@ class Normed(nn.Module):
 class Buffers(Program):
     """BatchNorm, whose buffers are those of rank 0 in each step."""
 
-    blocks = ()
+    blocks, has_one = (), False
 
     def make(self) -> Models:
         return [seeded(Normed)]
 
-    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
-        (model,) = models
-        copies = [copy.deepcopy(model) for _ in parts]
-        for one, part in zip(copies, parts, strict=True):
-            (self.losses([one], part)[0] / len(parts)).backward()
-        columns = zip(model.parameters(), *(one.parameters() for one in copies), strict=True)
-        for parameter, *others in columns:
-            parameter.grad = torch.stack([one.grad for one in others]).sum(0)
-        model.load_state_dict(dict(copies[0].named_buffers()), strict=False)
-        self.step(optimizers)
-
 
 class MergedBuffers(Buffers):
-    merge, has_one = 2, False
+    merge = 2
 
 
 class Penalised(Program):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,9 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -31,7 +29,14 @@ from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import mlp, seeded, sgd, supervised
 from tests.network.torch import parallel_programs
-from tests.network.torch.parallel_programs import Program, build, data, full_states, no_sync, wrap
+from tests.network.torch.parallel_programs import (
+    Program,
+    build,
+    data,
+    full_states,
+    joined,
+    wrap,
+)
 from tests.ranks import ranks
 
 PROGRAMS = [
@@ -79,9 +84,6 @@ def test_programs(program: type[Program], engine: str, world: int) -> None:
     assert distance(first["build"][: len(models)], models, but="running") > 1e-3
 
 
-# ------------------------------------------------------------------- collectives of a step
-
-
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
     """Count the collectives of this process by their names."""
@@ -97,7 +99,7 @@ def reductions(names: Counter[str]) -> int:
 
 
 def count_steps(name: str, engine: str) -> tuple[list[Counter[str]], list[Counter[str]]]:
-    """Count what each step communicates with fastnet, and in a hand-written loop."""
+    """Count the collectives of each step with fastnet, and in a hand-written loop."""
     program: Program = getattr(parallel_programs, name)()
     rank = dist.get_rank()
     batches = data(4, dist.get_world_size())
@@ -127,36 +129,6 @@ def test_a_plain_step_communicates_what_the_loop_does(engine: str) -> None:
 def test_merged_steps_communicate_in_the_last_one(engine: str) -> None:
     for own, _ in ranks(2)(count_steps, "Merged", engine):
         assert [reductions(names) > 0 for names in own] == [False, True] * 2
-
-
-def test_updates_communicate_once_for_each_model() -> None:
-    for own, _ in ranks(2)(count_steps, "Gan", "ddp"):
-        assert [reductions(names) for names in own] == [2] * 4
-
-
-def count_broadcasts() -> list[int]:
-    """Train two models with one optimizer."""
-    body = fastnet.build(seeded(parallel_programs.Normed), None, parallel="ddp", model_name="body")
-    head = fastnet.build(
-        nn.Linear(4, 4),
-        lambda parameters: torch.optim.SGD([*body.parameters(), *parameters], 0.1),
-        parallel="ddp",
-        model_name="head",
-    )
-    network = fastnet.Network([ModelOp(body, "x", "x"), *supervised(head)])
-    counts = []
-    with network("train", 1):
-        for parts in data(3, dist.get_world_size()):
-            with counted() as names:
-                network.run_step(parts[dist.get_rank()])
-            counts.append(names["c10d::broadcast_"])
-    return counts
-
-
-def test_the_buffers_of_all_updated_models_are_broadcast() -> None:
-    for counts in ranks(2)(count_broadcasts):
-        # In the second step, DistributedDataParallel also broadcasts the order of its buckets.
-        assert counts[::2] == [3, 3]
 
 
 def run_alone() -> Any:
@@ -190,9 +162,6 @@ def test_nothing_is_communicated_outside_of_training() -> None:
     assert ranks(2)(run_alone) == [Counter()] * 2
 
 
-# ------------------------------------------------------------------- what models may be
-
-
 def train(model: Any, steps: int = 4, ops: Callable[[Any], list[Any]] = supervised) -> State:
     network = fastnet.Network(ops(model))
     with network("train", 1):
@@ -215,13 +184,6 @@ def averaged_by_op(engine: str) -> tuple[State, State]:
     return train(built[0]), train(built[1], ops=ops)
 
 
-def without_sync(engine: str) -> tuple[State, State]:
-    """`no_sync` must not leave the ranks with different weights, as each step updates."""
-    model, other = (fastnet.build(seeded(mlp), sgd(), parallel=engine) for _ in range(2))
-    with no_sync(model) if engine == "ddp" else nullcontext():
-        return train(other), train(model)
-
-
 def by_function(engine: str) -> tuple[State, State]:
     """Update with the functions that ops are made of."""
     model, other = (fastnet.build(seeded(mlp), sgd(), parallel="ddp") for _ in range(2))
@@ -230,20 +192,6 @@ def by_function(engine: str) -> tuple[State, State]:
         gradients = fastnet.backend.get_gradient(loss, list(model.parameters()))
         fastnet.backend.update_model(model, gradients)
     return train(other), full_states([model])
-
-
-def compiled(engine: str) -> tuple[State, State]:
-    """A model that is compiled inside of its wrapper, and the other way round."""
-    states = [train(fastnet.build(seeded(mlp), sgd(), parallel="ddp"))]
-    for order in ("outside", "inside"):
-        inner: Any = seeded(mlp)
-        inside = torch.compile(inner, backend="eager") if order == "inside" else inner
-        wrapped: Any = DistributedDataParallel(inside)
-        wrapped = torch.compile(wrapped, backend="eager") if order == "outside" else wrapped
-        model = fastnet.build(wrapped, sgd())
-        assert (parallel_type(model), innermost(model)) == ("ddp", inner)
-        states.append(train(model))
-    return [*states[0], *states[0]], [*states[1], *states[2]]
 
 
 def after_failures(engine: str) -> tuple[State, State]:
@@ -268,9 +216,7 @@ def after_failures(engine: str) -> tuple[State, State]:
     ("function", "engine"),
     [
         (averaged_by_op, "ddp"),
-        (without_sync, "ddp"),
         (by_function, "ddp"),
-        (compiled, "ddp"),
         (after_failures, "ddp"),
         (after_failures, "fsdp"),
     ],
@@ -278,6 +224,53 @@ def after_failures(engine: str) -> tuple[State, State]:
 def test_equals_plain_training(function: Callable[[str], Any], engine: str) -> None:
     for plain, other in ranks(2)(function, engine):
         assert distance(plain, other) <= 1e-6
+
+
+def train_jointly(engine: str, make_body: Callable[[], nn.Module]) -> tuple[State, list[int]]:
+    """Train two models with one optimizer; return how often each step broadcasts."""
+    body = fastnet.build(seeded(make_body), None, parallel=engine)
+    head = fastnet.build(
+        seeded(mlp, 1),
+        lambda parameters: torch.optim.SGD([*body.parameters(), *parameters], 0.1),
+        parallel=engine,
+    )
+    network = fastnet.Network([ModelOp(body, "x", "x"), *supervised(head, clip_norm=0.1)])
+    counts = []
+    with network("train", 1):
+        for parts in data(4, dist.get_world_size()):
+            with counted() as names:
+                network.run_step(parts[dist.get_rank()])
+            counts.append(names["c10d::broadcast_"])
+    return full_states([body, head]), counts
+
+
+@EITHER
+def test_one_optimizer_and_clipping_norm_over_two_models(engine: str) -> None:
+    body, head = seeded(linear), seeded(mlp, 1)
+    parameters = [*body.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    for parts in data(4, 2):
+        batch = joined(parts)
+        nn.functional.cross_entropy(head(body(batch["x"])), batch["t"]).backward()
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    for state, _ in ranks(2)(train_jointly, engine, linear):
+        assert distance(state, full_states([body, head])) <= 1e-6
+
+
+def linear() -> nn.Module:
+    return nn.Linear(16, 16)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 16))
+
+
+def test_the_buffers_of_all_updated_models_are_broadcast() -> None:
+    for _, counts in ranks(2)(train_jointly, "ddp", normed):
+        # In the second step, DistributedDataParallel also broadcasts the order of its buckets.
+        assert [counts[0], *counts[2:]] == [3, 3, 3]
 
 
 def initial_weights(engine: str) -> State:
@@ -317,32 +310,6 @@ def test_all_ranks_agree_to_skip_an_update(engine: str, merge: int) -> None:
     assert distance(states[1], full_states([seeded(mlp)])) > 1e-3
 
 
-def hooked(change: str) -> tuple[int, State, int]:
-    """Train a model with a communication hook of the user."""
-    model = seeded(mlp)
-    wrapped, called = DistributedDataParallel(model), []
-    model[0].requires_grad_(change == "none")
-
-    # torch compares annotations, which are strings here
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
-        called.append(bucket.index())
-        return allreduce_hook(state, bucket)
-
-    wrapped.register_comm_hook(None, hook)
-    before = len(called)
-    state = train(fastnet.build(wrapped, sgd()))
-    return before, state, len(called)
-
-
-@pytest.mark.parametrize("change", ["none", "frozen"])
-def test_hooks_are_called_where_ddp_communicates(change: str) -> None:
-    (before, state, after), other = ranks(2)(hooked, change)
-    assert after - before == (4 if change == "none" else 0)
-    assert distance(state, other[1]) == 0
-    is_same = torch.equal(state[0]["0.weight"], seeded(mlp, 0)[0].weight)
-    assert is_same == (change == "frozen")
-
-
 class Named(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -377,9 +344,6 @@ def use(engine: str) -> Any:
 def test_parallel_models_are_used_like_others(engine: str) -> None:
     expected = engine, "m", {"loss"}, [{True}, {False}], ((4, 4), (4, 8)), True
     assert ranks(2)(use, engine) == [expected] * 2
-
-
-# ------------------------------------------------------------------- ranks that differ
 
 
 def network_of(*more: Any, merge: int = 1, rate: float = 0.1, model: Any = None) -> Any:

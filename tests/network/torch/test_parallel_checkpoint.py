@@ -177,24 +177,11 @@ class TestGoingOn:
         assert load_and_draw(path) == saved[0]
 
 
-class TestFailures:
-    def test_a_file_that_one_rank_has_not(self, tmp_path: Path) -> None:
-        first, second = ranks(2)(load_where_it_lacks, str(tmp_path))
-        assert "failed on rank 1" in first["error"]
-        assert first["error"].startswith("RankError: ")
-        assert second["error"].startswith("FileNotFoundError: There is no checkpoint 'run.ckpt'")
-        for one in (first, second):
-            assert one["as_before"]
-            assert one["usable"]
-
-    def test_weights_of_another_model_on_one_rank(self, tmp_path: Path) -> None:
-        torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
-        for parallel in ("ddp", "fsdp"):
-            first, second = ranks(2)(load_other_weights, str(tmp_path), parallel)
-            assert first["error"].startswith("RankError: Loading a model has failed on rank 1")
-            assert second["error"].startswith("ValueError: The weights file")
-            assert first["as_before"]
-            assert second["as_before"]
+def test_a_load_that_fails_on_one_rank_changes_nothing(tmp_path: Path) -> None:
+    first, second = ranks(2)(load_where_it_lacks, str(tmp_path))
+    assert "failed on rank 1" in first
+    assert first.startswith("RankError: ")
+    assert second.startswith("FileNotFoundError: There is no checkpoint 'run.ckpt'")
 
 
 class TestModels:
@@ -227,16 +214,6 @@ class TestModels:
     def test_one_process_may_save_what_is_not_sharded(self, tmp_path: Path) -> None:
         """Many a program lets the first process save, which must not wait for the others."""
         assert ranks(2)(save_alone, str(tmp_path)) == [["net.pt"], None]
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_one_optimizer_and_clipping_norm_over_two_models(tmp_path: Path, parallel: str) -> None:
-    path = str(tmp_path / "run.ckpt")
-    expected = hand_written_pair(6)
-    for one in ranks(2)(train_pair, path, parallel):
-        assert same(one["resumed"], one["weights"])
-        assert_close(one["weights"], expected)
-    assert_close(load_pair(path, None), expected)
 
 
 def stopped_and_gone_on(path: str, parallel: Any, before: int) -> dict[str, Any]:
@@ -284,32 +261,7 @@ def hand_written_loop(steps: int) -> dict[str, Any]:
     return dict(model.state_dict())
 
 
-def drawn() -> tuple[float, float, float]:
-    return random.random(), np.random.random_sample(), float(torch.rand(()))
-
-
-def save_and_draw(path: str) -> Any:
-    run = Run("ddp", 0)
-    fastnet.save_checkpoint(path, run.network)
-    return drawn()
-
-
-def load_and_draw(path: str) -> Any:
-    run = Run("auto", 0)
-    seed_all(77)
-    fastnet.load_checkpoint(path, run.network)
-    return drawn()
-
-
-def error_of(call: Any, *args: Any, **settings: Any) -> str:
-    try:
-        call(*args, **settings)
-    except (RankError, OSError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def load_where_it_lacks(folder: str) -> dict[str, Any]:
+def load_where_it_lacks(folder: str) -> str:
     """As on two machines, of which one does not see the other's folder."""
     run = Run("fsdp", 0)
     run.go(0, 4)
@@ -319,34 +271,18 @@ def load_where_it_lacks(folder: str) -> dict[str, Any]:
         fastnet.save_checkpoint("run.ckpt", run.network)
         run.go(4, 7)
         before = run.weights(), run.optimizers()
-        error = error_of(fastnet.load_checkpoint, "run.ckpt", run.network)
-    as_before = same((run.weights(), run.optimizers()), before)
-    return {"error": error, "as_before": as_before, "usable": len(run.go(7, STEPS)) == STEPS - 7}
-
-
-def load_other_weights(folder: str, parallel: str) -> dict[str, Any]:
-    run = Run(parallel, 0)
-    save_model(run.model, folder)
-    torch.distributed.barrier()
-    run.go(0, 3)
-    before = run.weights()
-    path = f"{folder}/{['net', 'other'][run.place[0]]}.pt"
-    return {
-        "error": error_of(load_model, run.model, path),
-        "as_before": same(run.weights(), before),
-    }
+        with pytest.raises((RankError, FileNotFoundError)) as caught:
+            fastnet.load_checkpoint("run.ckpt", run.network)
+    assert same((run.weights(), run.optimizers()), before)
+    run.go(7, STEPS)
+    return f"{type(caught.value).__name__}: {caught.value}"
 
 
 def built(parallel: Any, seed: int = 0) -> tuple[Any, Any]:
     seed_all(seed)
     model = fastnet.build(with_buffers, adam, model_name="net", parallel=parallel)
-    return model, trained(model)
-
-
-def trained(model: Any) -> Any:
-    return fastnet.Network(
-        [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), UpdateOp(model, "loss")]
-    )
+    ops = [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), UpdateOp(model, "loss")]
+    return model, fastnet.Network(ops)
 
 
 def train_and_save(folder: str, parallel: Any) -> Any:
@@ -379,63 +315,18 @@ def save_alone(folder: str) -> Any:
     return found
 
 
-class Pair:
-    """Two models whose parameters are in the optimizer of the second one."""
-
-    def __init__(self, parallel: Any, seed: int) -> None:
-        self.place = rank_count()
-        seed_all(seed)
-        self.encoder = fastnet.build(
-            lambda: nn.Linear(6, 7), None, model_name="encoder", parallel=parallel
-        )
-        self.decoder = fastnet.build(
-            lambda: nn.Linear(7, 3),
-            lambda parameters: adam([*self.encoder.parameters(), *parameters]),
-            model_name="decoder",
-            parallel=parallel,
-        )
-        models = ModelOp(self.encoder, "x", "z"), ModelOp(self.decoder, "z", "y")
-        update = UpdateOp(self.decoder, "loss", clip_norm=0.1)
-        self.network = fastnet.Network([*models, MeanSquaredError(("y", "t"), "loss"), update])
-
-    def go(self, first: int, last: int) -> None:
-        with self.network(mode="train", epoch=1):
-            for step in range(first, last):
-                self.network.run_step(batch(step, *self.place))
-
-    def weights(self) -> dict[str, Any]:
-        models = {"encoder": self.encoder, "decoder": self.decoder}
-        return {
-            f"{name}.{key}": value
-            for name, model in models.items()
-            for key, value in whole_weights(model).items()
-        }
+def save_and_draw(path: str) -> Any:
+    run = Run("ddp", 0)
+    fastnet.save_checkpoint(path, run.network)
+    return drawn()
 
 
-def hand_written_pair(steps: int) -> dict[str, Any]:
-    """All samples in one process, as a loop in torch."""
-    seed_all(0)
-    pair = nn.ModuleDict({"encoder": nn.Linear(6, 7), "decoder": nn.Linear(7, 3)})
-    optimizer = adam(pair.parameters())
-    for step in range(steps):
-        data = batch(step)
-        optimizer.zero_grad()
-        ((pair["decoder"](pair["encoder"](data["x"])) - data["t"]) ** 2).mean().backward()
-        nn.utils.clip_grad_norm_(pair.parameters(), 0.1)
-        optimizer.step()
-    return dict(pair.state_dict())
+def load_and_draw(path: str) -> Any:
+    run = Run("auto", 0)
+    seed_all(77)
+    fastnet.load_checkpoint(path, run.network)
+    return drawn()
 
 
-def train_pair(path: str, parallel: str) -> dict[str, Any]:
-    first = Pair(parallel, 0)
-    first.go(0, 3)
-    fastnet.save_checkpoint(path, first.network)
-    first.go(3, 6)
-    return {"weights": first.weights(), "resumed": load_pair(path, parallel)}
-
-
-def load_pair(path: str, parallel: Any) -> dict[str, Any]:
-    pair = Pair(parallel, 1)
-    fastnet.load_checkpoint(path, pair.network)
-    pair.go(3, 6)
-    return pair.weights()
+def drawn() -> tuple[float, float, float]:
+    return random.random(), np.random.random_sample(), float(torch.rand(()))

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fastnet
-from tests.network.programs import seeded, supervised
-from tests.network.torch.parallel_programs import Normed, Program, data, full_states, joined
+from tests.network.programs import supervised
+from tests.network.torch.parallel_programs import Program, data, full_states, joined
 from tests.ranks import ranks
 
 SEVERAL = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -67,28 +67,3 @@ def test_two_ranks_on_one_gpu(merge: int) -> None:
         assert places == ["cuda:0"] * 2
         for name, value in wanted.items():
             torch.testing.assert_close(states[0][name], value, rtol=1e-3, atol=1e-5)
-
-
-def statistics() -> list[Any]:
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(seeded(Normed))
-    built = fastnet.build(lambda: model, Program().optimizer, parallel="ddp")
-    network = fastnet.Network(supervised(built))
-    with network("train", 1):
-        for parts in data(4, dist.get_world_size()):
-            network.run_step(parts[dist.get_rank()])
-    return [{name: one.cpu() for name, one in state.items()} for state in full_states([built])]
-
-
-@SEVERAL
-def test_sync_batch_norm_has_the_statistics_of_the_joined_batch() -> None:
-    program = Program()
-    model = seeded(Normed)
-    optimizer = program.optimizer(model.parameters())
-    for parts in data(4, 2):
-        batch = joined(parts)
-        cross_entropy(model(batch["x"]), batch["t"]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for (state,) in ranks(2, "nccl")(statistics):
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-5)

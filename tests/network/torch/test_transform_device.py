@@ -11,7 +11,7 @@ from fastnet.network import TorchNetwork
 from fastnet.network.torch import network as networks
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
-from tests.network.programs import built, line, raising
+from tests.network.programs import built, line
 
 BATCH = {"x": torch.ones(2, 2)}
 
@@ -56,6 +56,12 @@ def test_an_error_brings_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert network.transform({"x": torch.ones(1)}, "infer")["y"].item() == 2
 
 
+def test_no_device() -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
+    with pytest.raises(TypeError, match=r"^device=\[\] is of type list"):
+        network.transform(BATCH, "infer", device=[])
+
+
 def test_ops_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "resolve_device", torch.device)
     seen: list[str] = []
@@ -69,30 +75,3 @@ def test_ops_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["meta", "meta"]
     network.transform(BATCH, "infer")
     assert seen[2:] == ["cpu"]
-
-
-def test_a_network_in_use_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "resolve_device", torch.device)
-    network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], device="cpu")
-    with network(mode="infer", epoch=1):
-        with pytest.raises(ValueError, match="is open already"):
-            network.transform(BATCH, "infer", device="meta")
-        assert network.device == torch.device("cpu")
-        network.run_step(BATCH)
-
-
-def test_its_own_device_is_nothing_new() -> None:
-    model = built(line, None)
-    network = TorchNetwork([ModelOp(model, "x", "y")], device="cpu")
-    result = network.transform(BATCH, "infer", device="cpu")
-    assert torch.equal(result["y"], model(BATCH["x"]).detach())
-
-
-def test_no_device() -> None:
-    network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
-    with raising(
-        TypeError,
-        "device=[] is of type list. Pass a torch.device, a name such as 'cuda:1', an index, or "
-        "None.",
-    ):
-        network.transform(BATCH, "infer", device=[])

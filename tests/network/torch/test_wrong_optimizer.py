@@ -25,15 +25,6 @@ def test_an_optimizer_of_another_model_is_an_error_that_names_both() -> None:
         )
 
 
-def test_an_optimizer_of_a_module_that_was_not_built() -> None:
-    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD of other parameters"):
-        fastnet.build(
-            lambda: nn.Linear(2, 1),
-            lambda _: sgd(nn.Linear(2, 1).parameters()),
-            model_name="second",
-        )
-
-
 def test_optimizers_that_update_more_or_less_than_the_model() -> None:
     extra = nn.Parameter(torch.ones(1))
     first = fastnet.build(lambda: nn.Linear(2, 1), lambda own: sgd([*own, extra]))
