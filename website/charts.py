@@ -14,7 +14,7 @@ from bench.results import SUBJECT, Cell, Growth, Row, Section
 from bench.tables import microseconds, with_unit
 
 _GRAY = "#8a8f98"
-_WIDEST_LABEL = 16
+_WIDEST_LABEL = 20
 _ROW_PX, _AROUND_PX = 38, 120
 
 

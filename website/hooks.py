@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,13 @@ _measurements = {page.path: page for page in report.pages()}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Name the added pages in the navigation."""
+    """Show the version, link the repository, and name the added pages in the navigation."""
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.*)"', pyproject, re.MULTILINE)
+    config.site_name += f" {version[1]}" if version else ""
+    if not config.repo_url and "GITHUB_REPOSITORY" in os.environ:
+        config.repo_url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}"
+        config.repo_name = os.environ["GITHUB_REPOSITORY"]
     added: dict[str, list[dict[str, str]]] = {
         "API reference": [{page.module: path} for path, page in _reference.items()],
         "Measurements": [

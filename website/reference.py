@@ -37,6 +37,9 @@ MODULES = (
     "fastnet.integrations.fastestimator",
 )
 
+# These come first on the page of `fastnet`; the others follow in the order of `__all__`.
+FIRST = ("Network", "build", "steps")
+
 
 @dataclass
 class Page:
@@ -92,7 +95,7 @@ def pages() -> list[Page]:
     made = []
     for module in MODULES:
         page = Page(module)
-        for name in exported(module):
+        for name in sorted(exported(module), key=lambda name: name not in FIRST):
             if _file(f"{module}.{name}") is not None and name not in _imported(module):
                 page.packages.append(f"{module}.{name}")
                 continue

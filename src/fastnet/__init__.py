@@ -1,4 +1,4 @@
-"""fastnet: graphs of ops over dict batches, compiled, with FastEstimator's API."""
+"""Training steps as lists of ops over dict batches, for PyTorch and Keras."""
 
 from typing import TYPE_CHECKING, Any
 
