@@ -1,10 +1,45 @@
-"""Comparing what two ways to run a program have seen."""
+"""Compares two runs of a random program; FASTNET_PROGRAMS says how many run in each framework."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+# For each action its result, or what it raised, and what was observed afterwards.
+Seen = list[tuple[Any, Any]]
+
+
+def seeds(count: int) -> list[int]:
+    """Return the numbers of the programs that run."""
+    first = int(os.environ.get("FASTNET_FIRST_PROGRAM", "0"))
+    return list(range(first, first + int(os.environ.get("FASTNET_PROGRAMS", count))))
+
+
+def first_difference(
+    actions: Sequence[Any], expected: Seen, actual: Seen, close: float = 0.0
+) -> str | None:
+    """Return at which action two runs of a program differ first, and how.
+
+    With a tolerance, as in TensorFlow, errors may be of any type: a graph raises others.
+    """
+    for number, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        (told, state), (own_told, own_state) = one, other
+        place = f"action {number}, {actions[number]}"
+        if isinstance(told, BaseException) or isinstance(own_told, BaseException):
+            kind = type(told) if isinstance(told, BaseException) and not close else Exception
+            if not isinstance(told, kind) or not isinstance(own_told, kind):
+                return f"{place}: {told!r} by the oracle, {own_told!r} by fastnet"
+        else:
+            found = difference(told, own_told, f"{place}: the result", close)
+            if found is not None:
+                return found
+        found = difference(state, own_state, f"{place}: afterwards", close)
+        if found is not None:
+            return found
+    return None
 
 
 def difference(expected: Any, actual: Any, at: str, close: float = 0.0) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.differential.tf_programs import Open, Program
+from tests.differential.programs import Open, Program
 from tests.differential.tf_side import FUNCTIONS, Batch, Side, make_optimizer
 from tests.network.keras_models import tf
 
@@ -17,7 +17,7 @@ class ByHand(Side):
     def __init__(self, program: Program, weights: dict[str, Any]) -> None:
         super().__init__(program, weights)
         self._optimizers = {
-            name: make_optimizer(spec.optimizer, self.models[name])
+            name: make_optimizer(spec.optimizers[1], self.models[name])
             for name, spec in program.models.items()
         }
         self._ops = [SimpleNamespace(**vars(op), **op.settings) for op in program.ops]
@@ -30,8 +30,8 @@ class ByHand(Side):
     def put_optimizer(self, name: str, optimizer: Any) -> None:
         self._optimizers[name] = optimizer
 
-    def change_op(self, place: int, attribute: str, value: Any) -> None:
-        setattr(self._ops[place], attribute, value)
+    def change_op(self, name: str, attribute: str, value: Any) -> None:
+        setattr(self._ops[int(name)], attribute, value)
 
     def open(self, action: Open) -> None:
         self._mode = action.mode
@@ -122,17 +122,8 @@ def _squared(op: Any, y: Any, truth: Any) -> Any:
     return _mean(op, tf.reduce_mean(tf.square(y - truth), axis=-1))
 
 
-def _repeat(op: Any, x: Any) -> Any:
-    x = FUNCTIONS[op.fn](x)
-    while FUNCTIONS[op.until](x):
-        x = FUNCTIONS[op.fn](x)
-    return x
-
-
 _RUNS: dict[str, Callable[..., Any]] = {
     "lambda": lambda op, *data: FUNCTIONS[op.fn](*data),
-    "one of": lambda op, x: FUNCTIONS[op.fns[0]](x),
-    "repeat": _repeat,
     "sparse": _sparse,
     "categorical": _categorical,
     "binary": _binary,

@@ -9,9 +9,8 @@ from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
-from fastnet.op.tensorop.meta import OneOf, Repeat
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.differential.tf_programs import Op, Open, Program
+from tests.differential.programs import Op, Open, Program
 from tests.differential.tf_side import FUNCTIONS, Batch, Side, make_optimizer
 
 
@@ -31,7 +30,7 @@ class OnFastnet(Side):
             model = self.models[name]
             fastnet.build(
                 lambda model=model: model,
-                lambda model=model, spec=spec: make_optimizer(spec.optimizer, model),
+                lambda model=model, spec=spec: make_optimizer(spec.optimizers[1], model),
                 model_name=name,
             )
         self._ops = [self._make_op(op) for op in program.ops]
@@ -43,8 +42,8 @@ class OnFastnet(Side):
     def put_optimizer(self, name: str, optimizer: Any) -> None:
         self.models[name].optimizer = self.models[name].current_optimizer = optimizer
 
-    def change_op(self, place: int, attribute: str, value: Any) -> None:
-        setattr(self._ops[place], attribute, FUNCTIONS[value] if attribute == "fn" else value)
+    def change_op(self, name: str, attribute: str, value: Any) -> None:
+        setattr(self._ops[int(name)], attribute, FUNCTIONS[value] if attribute == "fn" else value)
 
     def open(self, action: Open) -> None:
         self.network(mode=action.mode, epoch=action.epoch, eager=self._eager).__enter__()
@@ -62,12 +61,6 @@ class OnFastnet(Side):
         mode = op.mode
         if op.kind == "lambda":
             return LambdaOp(FUNCTIONS[given["fn"]], reads, writes, mode=mode)
-        if op.kind == "one of":
-            ops = [LambdaOp(FUNCTIONS[name], reads, writes) for name in given["fns"]]
-            return OneOf(*ops, probs=[1.0, 0.0])
-        if op.kind == "repeat":
-            until = FUNCTIONS[given["until"]]
-            return Repeat(LambdaOp(FUNCTIONS[given["fn"]], reads, writes), until)
         if op.kind == "model":
             model = self.models[given["model"]]
             return ModelOp(model, reads, writes, mode=mode, trainable=given["trainable"])

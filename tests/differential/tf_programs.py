@@ -1,53 +1,12 @@
-"""Random programs for TensorFlow: models, ops and what happens to them, as plain data."""
+"""Random programs for TensorFlow."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.torch_programs import Change, Close
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """An optimizer: its class, and its arguments."""
-
-    kind: str
-    arguments: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model: what it is made of, and its optimizer."""
-
-    kind: str
-    optimizer: Optimizer
-
-
-@dataclass(frozen=True)
-class Op:
-    """An op: what it is, what it reads and writes, its settings, and the mode it runs in."""
-
-    kind: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
-    mode: str | None = None
-
-    def __str__(self) -> str:
-        told = [f"{key}={value!r}" for key, value in self.settings.items()]
-        told += [f"mode={self.mode!r}"] if self.mode else []
-        arrow = f"{', '.join(self.reads)} -> {', '.join(self.writes)}"
-        return f"{self.kind}({arrow}{''.join('; ' + one for one in told)})"
-
-
-@dataclass(frozen=True)
-class Open:
-    """The network is opened."""
-
-    mode: str
-    epoch: int
+from tests.differential.programs import Change, Close, Model, Op, Open, Optimizer, Program
 
 
 @dataclass(frozen=True)
@@ -62,26 +21,6 @@ class Step:
     how: str
     turn: float
     reverse: bool
-
-
-Action = Open | Step | Close | Change
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program; see torch_programs.py."""
-
-    seed: int
-    models: dict[str, Model]
-    ops: tuple[Op, ...]
-    actions: tuple[Action, ...]
-
-    def __str__(self) -> str:
-        lines = [f"TensorFlow program {self.seed}"]
-        lines += [f"  model {name}: {model}" for name, model in self.models.items()]
-        lines += [f"  op {number} {op}" for number, op in enumerate(self.ops)]
-        lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]
-        return "\n".join(lines)
 
 
 def draw(seed: int) -> Program:
@@ -108,7 +47,7 @@ class _Drawing:
 
     def optimizer(self) -> Optimizer:
         kind = self.pick("SGD", "SGD", "Adam", "RMSprop")
-        arguments: dict[str, Any] = {"learning_rate": self.pick(0.1, 0.03)}
+        rate, arguments = self.pick(0.1, 0.03), dict[str, Any]()
         if kind != "SGD":
             # with less a rounding of a small gradient is a large part of an update
             arguments["epsilon"] = 0.01
@@ -116,30 +55,26 @@ class _Drawing:
             arguments["momentum"] = 0.9
         if self.chance(0.2):
             arguments[self.pick("clipnorm", "global_clipnorm", "clipvalue")] = 0.1
-        return Optimizer(kind, arguments)
+        return Optimizer(kind, rate, arguments)
 
     def model(self, *kinds: str) -> Model:
-        return Model(self.random.choice(kinds), self.optimizer())
+        return Model(self.random.choice(kinds), (4, 3), {1: self.optimizer()})
 
     def add(self, kind: str, reads: Any, writes: Any, mode: Any = None, **settings: Any) -> None:
         reads = (reads,) if isinstance(reads, str) else reads
         writes = (writes,) if isinstance(writes, str) else writes
-        self.ops.append(Op(kind, reads, writes, settings, mode))
+        self.ops.append(Op(str(len(self.ops)), kind, reads, writes, settings, mode))
 
     def _graph(self) -> None:
         # all that a step may trace anew for; few of them, so that a program has few traces
         features = self.random.sample(
-            ["length", "mean", "one of", "repeat", "scale", "how", "knob", "nest", "width"], 2
+            ["length", "mean", "scale", "how", "knob", "nest", "width"], 2
         )
         for feature in features:
             if feature == "length":
                 self.add("lambda", "x", "x", fn="branch on length")
             elif feature == "mean":
                 self.add("lambda", "x", "x", fn="branch on mean")
-            elif feature == "one of":
-                self.add("one of", "x", "x", fns=["branch on mean", "halve"])
-            elif feature == "repeat":
-                self.add("repeat", "x", "x", fn="halve", until="until small")
             elif feature in ("scale", "how", "knob", "nest"):
                 self.add("lambda", ("x", feature), "x", fn=f"by {feature}")
         last = self.model("flat", "norm", "conv", "regular")
@@ -167,8 +102,8 @@ class _Drawing:
             settings = {"model": name, "merge_grad": merge, "defer": defer, "given": given}
             self.add("update", key, (), mode="train", **settings)
 
-    def _actions(self) -> list[Action]:
-        actions: list[Action] = []
+    def _actions(self) -> list[Any]:
+        actions: list[Any] = []
         lengths = self.random.sample([2, 3, 5], 2)
         widths = self.random.sample([1, 4, 5], 2)
         for number in range(self.pick(2, 2, 3)):
@@ -204,14 +139,13 @@ class _Drawing:
         if self.chance(0.2):
             return self._change_at_once()
         if self.chance(0.15):
-            place = self.random.randrange(len(self.ops))
-            op = self.ops[place]
+            op = self.random.choice(self.ops)
             if op.kind == "lambda" and len(op.reads) == 1:
-                return Change("op", str(place), ("fn", self.pick("halve", "branch on length")))
+                return Change("op", op.name, ("fn", self.pick("halve", "branch on length")))
             if op.kind == "model":
-                return Change("op", str(place), ("trainable", self.chance(0.5)))
+                return Change("op", op.name, ("trainable", self.chance(0.5)))
             if "average_loss" in op.settings:
-                return Change("op", str(place), ("average_loss", self.chance(0.5)))
+                return Change("op", op.name, ("average_loss", self.chance(0.5)))
         name = self.random.choice(list(self.models))
         place = self.random.randrange(4)
         values: dict[str, Any] = {
@@ -224,9 +158,7 @@ class _Drawing:
             "momentum": 0.5,
             "optimizer": self.optimizer(),
             "activation": self.pick("relu", "sigmoid"),
-            "lora": None,
             "layer added": self.random.randrange(1000),
-            "layer taken off": None,
             "regularizer": 0.1,
             "BatchNormalization.momentum": 0.5,
         }

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.differential.tf_programs import Change, Optimizer, Program, Step
+from tests.differential.programs import Change, Optimizer, Program
+from tests.differential.tf_programs import Step
 from tests.network.keras_models import KERAS_3, keras, layers, tf
 
 Batch = dict[str, Any]
@@ -60,10 +61,6 @@ def by_width(loss: Any, w: Any) -> Any:
     return loss * (1.0 + 0.01 * share * tf.reduce_mean(tf.abs(w)))
 
 
-def until_small(x: Any) -> Any:
-    return tf.reduce_max(tf.abs(x)) > 1.0
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "halve": halve,
     "branch on length": by_length,
@@ -73,7 +70,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "by knob": by_knob,
     "by nest": by_nest,
     "by width": by_width,
-    "until small": until_small,
 }
 
 
@@ -95,7 +91,7 @@ def make_model(kind: str) -> Any:
 
 def make_optimizer(spec: Optimizer, model: Any) -> Any:
     """Make an optimizer, with variables for all that may come to be trained."""
-    made = getattr(keras.optimizers, spec.kind)(**spec.arguments)
+    made = getattr(keras.optimizers, spec.kind)(spec.rate, **spec.arguments)
     made.build(_weights(model))
     return made
 
@@ -167,7 +163,7 @@ class Side(ABC):
         """Return a model another one."""
 
     @abstractmethod
-    def change_op(self, place: int, attribute: str, value: Any) -> None:
+    def change_op(self, name: str, attribute: str, value: Any) -> None:
         """Set an attribute of an op."""
 
     def observe(self) -> Batch:
@@ -185,7 +181,7 @@ class Side(ABC):
 def apply(side: Side, change: Change) -> None:
     """Change something on one side."""
     if change.kind == "op":
-        side.change_op(int(change.of), *change.value)
+        side.change_op(change.of, *change.value)
         return
     _CHANGES[change.kind](side, change.of, change.value)
 
@@ -253,22 +249,12 @@ def _other_optimizer(side: Side, name: str, value: Optimizer) -> None:
 
 def _renew_optimizer(side: Side, name: str) -> None:
     # one that has its variables takes no more of them
-    spec = side.program.models[name].optimizer
+    spec = side.program.models[name].optimizers[1]
     side.put_optimizer(name, make_optimizer(spec, side.models[name]))
 
 
 def _activation(side: Side, name: str, value: str) -> None:
     _kernels(side.models[name])[0].activation = keras.activations.get(value)
-
-
-def _lora(side: Side, name: str, value: None) -> None:
-    layer = _kernels(side.models[name])[-1]
-    if not KERAS_3 or getattr(layer, "lora_enabled", False):
-        return
-    layer.enable_lora(2)
-    for one in (layer.lora_kernel_a, layer.lora_kernel_b):
-        one.assign(0.1 * np.ones(one.shape))
-    _renew_optimizer(side, name)
 
 
 def _add_layer(side: Side, name: str, value: int) -> None:
@@ -279,14 +265,6 @@ def _add_layer(side: Side, name: str, value: int) -> None:
     layer = model.layers[-1]
     layer.set_weights([source.standard_normal(one.shape) for one in layer.get_weights()])
     _renew_optimizer(side, name)
-
-
-def _take_layer(side: Side, name: str, value: None) -> None:
-    model = side.models[name]
-    last, before = model.layers[-1], model.layers[-2]
-    if isinstance(last, layers.Dense) and isinstance(before, layers.Dense):
-        model.pop()
-        _renew_optimizer(side, name)
 
 
 def _regularizer(side: Side, name: str, value: float) -> None:
@@ -311,9 +289,7 @@ _CHANGES: dict[str, Callable[[Side, str, Any], None]] = {
     "momentum": _attribute("momentum"),
     "optimizer": _other_optimizer,
     "activation": _activation,
-    "lora": _lora,
     "layer added": _add_layer,
-    "layer taken off": _take_layer,
     "regularizer": _regularizer,
     "BatchNormalization.momentum": _norm_momentum,
 }

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.differential.torch_programs import Op, Open, Program
+from tests.differential.programs import Op, Open, Program
 from tests.differential.torch_side import FUNCTIONS, PATCHES, Side, Tensors
 
-_TAKERS = ("update", "gradient", "watch", "fgsm")
+_TAKERS = ("update", "gradient")
 
 
 class ByHand(Side):
@@ -51,9 +51,6 @@ class ByHand(Side):
     def insert_op(self, place: int, function: str, key: str) -> None:
         op = Op(f"inserted {len(self._ops)}", "lambda", (key,), (key,), {"fn": function})
         self._ops.insert(place, _settings_of(op))
-
-    def load_file(self, name: str, path: str) -> None:
-        self.modules[name].load_state_dict(torch.load(path))
 
     def open(self, action: Open) -> None:
         self._opening = action
@@ -217,18 +214,6 @@ class ByHand(Side):
         ones = torch.ones_like(loss)
         return [torch.autograd.grad(loss, trained, ones, retain_graph=True, allow_unused=True)]
 
-    def moved(self, op: Any, x: Any, loss: Any) -> list[Any]:
-        (gradient,) = torch.autograd.grad(
-            loss, x, torch.ones_like(loss), retain_graph=True, allow_unused=True
-        )
-        if gradient is None:
-            raise ValueError("an op has overwritten what was watched")
-        return [(x + op.epsilon * gradient.sign()).clamp(x.min(), x.max())]
-
-    def squares(self, op: Any, loss: Any) -> list[Any]:
-        trained = [p for p in self.modules[op.model].parameters() if p.requires_grad]
-        return [op.beta * torch.stack([(p**2).sum() / 2 for p in trained]).sum() + loss]
-
 
 def _settings_of(op: Op) -> Any:
     return SimpleNamespace(**{**vars(op), "patched": None, **op.settings})
@@ -280,45 +265,14 @@ def _squared_error(op: Any, y: Any, truth: Any) -> Any:
     return functional.mse_loss(y, truth, reduction="none").mean(-1)
 
 
-def _absolute_error(op: Any, y: Any, truth: Any) -> Any:
-    if op.loss_type == "L1":
-        losses = functional.l1_loss(y, truth, reduction="none")
-    elif op.loss_type == "Smooth":
-        losses = functional.smooth_l1_loss(y, truth, reduction="none", beta=op.beta)
-    else:
-        losses = functional.huber_loss(y, truth.to(y.dtype), reduction="none", delta=op.beta)
-    losses = losses.mean(-1)
-    return losses.mean() if op.average_loss else losses
-
-
-def _hinge(op: Any, y: Any, truth: Any) -> Any:
-    losses = (1.0 - truth.to(y.dtype) * y).clamp(min=0).mean(-1)
-    return losses.mean() if op.average_loss else losses
-
-
-def _chain(functions: list[str], x: Any) -> list[Any]:
-    values = []
-    for name in functions:
-        x = FUNCTIONS[name](x)
-        values.append(x)
-    return values
-
-
 _RUNS: dict[str, Callable[..., list[Any]]] = {
     "model": ByHand.call,
     "gradient": ByHand.gradients,
-    "fgsm": ByHand.moved,
-    "l2": ByHand.squares,
     "cross entropy": lambda side, op, *data: [_cross_entropy(op, *data)],
     "squared error": lambda side, op, *data: [_squared_error(op, *data)],
-    "absolute error": lambda side, op, *data: [_absolute_error(op, *data)],
-    "hinge": lambda side, op, *data: [_hinge(op, *data)],
     "lambda": lambda side, op, *data: [FUNCTIONS[op.fn](*data)],
     "affine": lambda side, op, x: [x * op.factor + 1],
     "split": lambda side, op, x: [x * 2, x + 1],
     "extra": lambda side, op, x: [x * side.extras[op.model]],
-    "watch": lambda side, op, x: [x if x.requires_grad else x.detach().requires_grad_()],
-    "fuse": lambda side, op, x: _chain(op.fns, x),
-    "repeat": lambda side, op, x: _chain([op.fn] * op.times, x)[-1:],
     "trip": lambda side, op, x: [side.trip() or x],
 }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
 
-from tests.differential.torch_programs import Change, Optimizer
+from tests.differential.programs import Change, Optimizer
 from tests.differential.torch_side import Side, Trip
 
 
@@ -42,7 +39,7 @@ def _freeze(side: Side, name: str, value: tuple[int, bool]) -> None:
 
 def _new_linear(side: Side, like: nn.Linear, seed: int) -> nn.Linear:
     torch.manual_seed(seed)
-    return nn.Linear(like.in_features, like.out_features).to(like.weight.dtype)
+    return nn.Linear(like.in_features, like.out_features)
 
 
 def _linears(module: nn.Module) -> list[str]:
@@ -68,24 +65,10 @@ def _add_layer(side: Side, name: str, value: tuple[int, bool]) -> None:
     module = side.modules[name]
     torch.manual_seed(seed)
     width = side.program.models[name].width[1]
-    new = nn.Linear(width, width).to(side.dtype)
+    new = nn.Linear(width, width)
     module.add_module(f"added {len(list(module.children()))}", new)
     if joins:
         side.optimizer(name).add_param_group({"params": list(new.parameters())})
-
-
-def _weight_norm(side: Side, name: str, value: tuple[int, bool]) -> None:
-    place, joins = value
-    module = side.modules[name]
-    names = _linears(module)
-    if not names:
-        return
-    layer = module.get_submodule(names[place % len(names)])
-    parametrizations.weight_norm(layer)
-    # a class of its own from now on, so that nothing else is done to the layer
-    if joins:
-        new = list(layer.parametrizations.parameters())
-        side.optimizer(name).add_param_group({"params": new})
 
 
 def _forward_hook(side: Side, name: str, value: float) -> None:
@@ -165,36 +148,9 @@ def _no_hooks(side: Side, name: str, value: None) -> None:
     side.hooks.clear()
 
 
-def _double(side: Side, name: str, value: str) -> None:
-    if side.dtype is torch.float64:
-        return
-    side.dtype = torch.float64
-    # "overwritten" parameters are new objects, which optimizers must be told of
-    before = torch.__future__.get_overwrite_module_params_on_conversion()
-    torch.__future__.set_overwrite_module_params_on_conversion(value == "overwritten")
-    try:
-        for module in side.modules.values():
-            module.double()
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(before)
-    for one, module in side.modules.items():
-        optimizer = side.optimizer(one)
-        if value == "overwritten":
-            optimizer.add_param_group({"params": list(module.parameters())})
-        elif value == "recast":
-            optimizer.load_state_dict(optimizer.state_dict())
-
-
 def _load_state(side: Side, name: str, value: int) -> None:
     module = side.modules[name]
     module.load_state_dict(_other_state(module, value))
-
-
-def _load_file(side: Side, name: str, value: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "weights.pt")
-        torch.save(_other_state(side.modules[name], value), path)
-        side.load_file(name, str(path))
 
 
 def _other_state(module: nn.Module, seed: int) -> dict[str, torch.Tensor]:
@@ -221,11 +177,6 @@ def _other_optimizer(side: Side, name: str, value: Optimizer) -> None:
 def _eval_layer(side: Side, name: str, value: int) -> None:
     children = list(side.modules[name].children())
     children[value % len(children)].eval()
-
-
-def _patched_forward(side: Side, name: str, value: float) -> None:
-    module = side.modules[name]
-    module.forward = lambda x: type(module).forward(module, x) * value
 
 
 def _patched_zero_grad(side: Side, name: str, value: None) -> None:
@@ -273,7 +224,6 @@ CHANGES: dict[str, Callable[[Side, str, Any], None]] = {
     "requires_grad": _freeze,
     "layer replaced": _replace_layer,
     "layer added": _add_layer,
-    "weight norm": _weight_norm,
     "forward hook": _forward_hook,
     "forward pre-hook": _pre_hook,
     "gradient hook": _gradient_hook,
@@ -282,13 +232,10 @@ CHANGES: dict[str, Callable[[Side, str, Any], None]] = {
     "raising hook": _raising_hook,
     "step hook": _step_hook,
     "hooks removed": _no_hooks,
-    "double": _double,
     "load_state_dict": _load_state,
-    "weights file": _load_file,
     "optimizer's load_state_dict": _load_optimizer,
     "another optimizer": _other_optimizer,
     "layer.eval": _eval_layer,
-    "model.forward patched": _patched_forward,
     "zero_grad patched": _patched_zero_grad,
     "step patched": _patched_step,
     "extra parameter in the optimizer": _extra,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.differential.torch_programs import (
+from tests.differential.programs import (
     Action,
     Change,
     Close,
@@ -40,9 +40,7 @@ class _Drawing:
 
     def program(self) -> Program:
         self.mixed = self.chance(0.12)
-        kind = self.random.choice(
-            ["single", "single", "chain", "chain", "heads", "pair", "trunk", "adversarial"]
-        )
+        kind = self.random.choice(["single", "single", "chain", "chain", "heads", "pair", "trunk"])
         getattr(self, f"_{kind}")()
         if self.chance(0.3):
             like = self.random.choice(self.updated)
@@ -111,8 +109,7 @@ class _Drawing:
     def maybe_change(self, key: str) -> None:
         """Put ops in that read a key and write it again, or others."""
         for _ in range(self.pick(0, 0, 0, 1, 1, 2)):
-            kind = self.pick("lambda", "lambda", "affine", "split", "fuse", "repeat")
-            number = len(self.ops)
+            kind = self.pick("lambda", "lambda", "affine", "split")
             ds_id = self.pick(None, None, None, "other", "!other")
             turns = self.pick((), (), (), (True, False), (False, True, True))
             rest: dict[str, Any] = {"ds_id": ds_id, "turns": turns}
@@ -120,38 +117,19 @@ class _Drawing:
                 self.add(kind, key, key, fn=self.pick(*_UNARY), **rest)
             elif kind == "affine":
                 self.add(kind, key, key, factor=self.pick(0.5, 2.0), **rest)
-            elif kind == "split":
-                form = self.pick("list", "tuple", "mapping", "OrderedDict")
-                self.add(kind, key, (key, f"other {number}"), form=form, **rest)
-            elif kind == "fuse":
-                fns = [self.pick(*_UNARY), self.pick(*_UNARY)]
-                self.add(kind, key, (f"between {number}", key), fns=fns, **rest)
             else:
-                self.add(kind, key, key, fn=self.pick(*_UNARY), times=self.pick(1, 2, 3), **rest)
+                self.add(kind, key, (key, f"other {len(self.ops)}"), **rest)
 
     def loss(self, reads: str, writes: str) -> None:
-        """Compare what has three columns with the truth."""
-        kind = self.pick(
-            "cross entropy", "cross entropy", "squared error", "absolute error", "hinge"
-        )
-        average = self.chance(0.75)
-        settings: dict[str, Any] = {"average_loss": average}
-        truth = "target"
-        if kind == "cross entropy":
-            settings["form"] = self.pick("sparse", "categorical", "binary")
-            truth = "t" if settings["form"] == "sparse" else "onehot"
-            weights = self.pick(None, None, {1: 3.0}, {0: 0.5, 1: 2.0})
-            settings["class_weights"] = weights
-        elif kind == "absolute error":
-            settings["loss_type"] = self.pick("L1", "Smooth", "Huber")
-            settings["beta"] = self.pick(0.5, 1.0)
-        elif kind == "hinge":
-            truth = "sign"
-        self.add(kind, (reads, truth), writes, mode="!infer", **settings)
-
-    def maybe_penalty(self, model: str, loss: str) -> None:
-        if self.chance(0.12):
-            self.add("l2", loss, loss, mode="!infer", model=model, beta=0.05)
+        """Compare three columns with the truth."""
+        settings: dict[str, Any] = {"average_loss": self.chance(0.75)}
+        if self.chance(0.3):
+            self.add("squared error", (reads, "target"), writes, mode="!infer", **settings)
+            return
+        settings["form"] = self.pick("sparse", "categorical", "binary")
+        settings["class_weights"] = self.pick(None, None, {1: 3.0}, {0: 0.5, 1: 2.0})
+        truth = "t" if settings["form"] == "sparse" else "onehot"
+        self.add("cross entropy", (reads, truth), writes, mode="!infer", **settings)
 
     def update(self, model: str, loss: str, may_give: bool = False) -> None:
         merge = self.pick(1, 1, 1, 1, 2, 3)
@@ -171,19 +149,14 @@ class _Drawing:
     # ------------------------------------------------------------------ graphs
 
     def _single(self) -> None:
-        self.models["net"] = self.model(6, 3, (*_PLAIN, *_PLAIN, "checkpointed"))
+        self.models["net"] = self.model(6, 3)
         self.maybe_change("x")
         self.run("net", "x", "y")
-        self._end_of_single("net")
-
-    def _end_of_single(self, model: str) -> None:
         if self.chance(0.25):
-            self.add("extra", "y", "y", model=model)
+            self.add("extra", "y", "y", model="net")
         self.maybe_change("y")
         self.loss("y", "loss")
-        self.maybe_penalty(model, "loss")
-        # torch.autograd.grad refuses what is under a reentrant checkpoint
-        self.update(model, "loss", may_give=self.models[model].kind != "checkpointed")
+        self.update("net", "loss", may_give=True)
 
     def _chain(self) -> None:
         self.models["front"] = self.model(6, 4)
@@ -243,15 +216,6 @@ class _Drawing:
         self.update("left", "loss left")
         self.update("right", "loss right")
 
-    def _adversarial(self) -> None:
-        self.models["net"] = self.model(6, 3)
-        self.add("watch", "x", "x")
-        self.run("net", "x", "y clean")
-        self.add("lambda", "y clean", "clean", fn="mean of squares")
-        self.add("fgsm", ("x", "clean"), "moved", epsilon=self.pick(0.05, 0.1))
-        self.run("net", "moved", "y")
-        self._end_of_single("net")
-
     def _put_in_trip(self, number: int) -> None:
         self.ops.insert(
             self.random.randrange(len(self.ops) + 1),
@@ -307,7 +271,6 @@ class _Drawing:
             "requires_grad": (place, self.chance(0.4)),
             "layer replaced": (place, seed, joins),
             "layer added": (seed, joins),
-            "weight norm": (place, joins),
             "forward hook": factor,
             "forward pre-hook": factor,
             "gradient hook": (place, factor),
@@ -317,16 +280,13 @@ class _Drawing:
             "step hook": factor,
             "hooks removed": None,
             "load_state_dict": seed,
-            "weights file": seed,
             "optimizer's load_state_dict": 0.05,
             "another optimizer": self.optimizer(),
             "layer.eval": place,
-            "model.forward patched": factor,
             "zero_grad patched": None,
             "step patched": self.pick(0.1, 1.0),
             "extra parameter in the optimizer": None,
             "stray gradients": 0.1,
-            "double": self.pick("plain", "recast", "overwritten"),
         }
         for kind in self._left_out(name):
             values.pop(kind, None)
@@ -345,10 +305,8 @@ class _Drawing:
             # it hides what is behind it, so that all of the graph is walked; if an earlier update
             # has overwritten some of that, an error says to defer it
             left_out += ["backward hook"]
-        if self.models[name].kind == "checkpointed":
-            left_out += ["layer replaced", "layer added"]
         if self.models[name].trunk:
-            left_out += ["layer replaced", "weight norm"]
+            left_out += ["layer replaced"]
         if any(op.settings.get("layer") for op in self.ops if op.settings.get("model") == name):
             # the layer whose output is asked for is the one that was there when the op was made;
             # an error says so
@@ -367,20 +325,14 @@ class _Drawing:
             choices = [average, ("class_weights", self.pick(None, {0: 5.0}, {2: 0.1}))]
             if op.settings["class_weights"]:
                 choices += [("class_weights[1]", 100.0)]
-        elif op.kind in ("squared error", "hinge"):
+        elif op.kind == "squared error":
             choices = [average]
-        elif op.kind == "absolute error":
-            choices = [average, ("beta", 2.0), ("loss_type", self.pick("L1", "Smooth", "Huber"))]
-        elif op.kind == "l2":
-            choices = [("beta", 0.5)]
         elif op.kind == "lambda" and op.settings["fn"] in _UNARY:
             choices = [("fn", self.pick(*_UNARY)), ("patched", self.pick("tripled", "negated"))]
         elif op.kind == "affine":
             choices = [("factor", 3.0), ("patched", self.pick("tripled", "negated"))]
         elif op.kind == "update":
             choices = [("merge_grad", self.pick(1, 2)), ("defer", self.chance(0.5))]
-        elif op.kind == "fgsm":
-            choices = [("epsilon", 0.3)]
         if not choices:
             key = self.pick("x", "y")
             # in front of all that reads it, or behind all that writes it

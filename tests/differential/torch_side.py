@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from tests.differential.torch_programs import Model, Optimizer, Program, Step
+from tests.differential.programs import Model, Optimizer, Program, Step
 
 Tensors = dict[str, Any]
 
@@ -31,7 +30,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": lambda x: torch.tanh(x),
     "center": lambda x: x - x.mean(),
     "sum": lambda x, y: x + y,
-    "mean of squares": lambda x: x.square().mean(),
     "no less than 0.1": lambda x: torch.where(x > 0.1, x, 0.1 * x),
     "against ones": lambda x: nn.functional.softplus(-x).mean(),
     "against zeros": lambda x: nn.functional.softplus(x).mean(),
@@ -56,21 +54,6 @@ class Interrupt(BaseException):
 FAILURES: dict[str, type[BaseException]] = {"error": Trip, "interrupt": Interrupt}
 
 
-class Checkpointed(nn.Module):
-    """A block under a reentrant checkpoint, whose input is a leaf that needs gradients."""
-
-    def __init__(self, width: tuple[int, int]) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.Linear(width[0], 5), nn.Tanh())
-        self.last = nn.Linear(5, width[1])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            x = x.detach().requires_grad_()
-            return self.last(checkpoint(self.block, x, use_reentrant=True))
-        return self.last(self.block(x))
-
-
 def make_modules(program: Program) -> dict[str, nn.Module]:
     """Make a program's models, of the same weights each time."""
     torch.manual_seed(program.seed)
@@ -89,16 +72,14 @@ def _make_module(model: Model, trunks: dict[int, nn.Module]) -> nn.Module:
         return nn.Sequential(nn.Linear(first, 5), nn.Tanh(), nn.Linear(5, last))
     if model.kind == "norm":
         return nn.Sequential(nn.Linear(first, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, last))
-    if model.kind == "conv":
-        return nn.Sequential(
-            nn.Unflatten(1, (1, first)),
-            nn.Conv1d(1, 2, 3, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(2 * first, last),
-        )
-    assert model.kind == "checkpointed"
-    return Checkpointed(model.width)
+    assert model.kind == "conv"
+    return nn.Sequential(
+        nn.Unflatten(1, (1, first)),
+        nn.Conv1d(1, 2, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * first, last),
+    )
 
 
 def make_optimizer(spec: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -108,12 +89,12 @@ def make_optimizer(spec: Optimizer, parameters: Iterable[nn.Parameter]) -> torch
     return made
 
 
-def make_batch(step: Step, dtype: torch.dtype) -> Tensors:
+def make_batch(step: Step) -> Tensors:
     """Make the batch of a step."""
     source = torch.Generator().manual_seed(step.seed)
 
     def normal(width: int) -> torch.Tensor:
-        return torch.randn(step.size, width, generator=source).to(dtype)
+        return torch.randn(step.size, width, generator=source)
 
     truth = torch.randint(3, (step.size,), generator=source)
     onehot = nn.functional.one_hot(truth, 3)
@@ -122,8 +103,7 @@ def make_batch(step: Step, dtype: torch.dtype) -> Tensors:
         "z": normal(4),
         "target": normal(3),
         "t": truth,
-        "onehot": onehot.to(dtype),
-        "sign": (2 * onehot - 1).to(dtype),
+        "onehot": onehot.float(),
         "note": "kept",
     }
 
@@ -135,7 +115,6 @@ class Side(ABC):
         program: The program.
         modules: Its models.
         extras: Learnable parameters that are in no model.
-        dtype: Of the batches' numbers.
         counts: How often hooks were called.
         hooks: What takes hooks away again.
         made: All optimizers of each model, those of old too.
@@ -146,7 +125,6 @@ class Side(ABC):
         self.program = program
         self.modules: dict[str, Any] = make_modules(program)
         self.extras = {name: nn.Parameter(torch.full((), 1.5)) for name in program.models}
-        self.dtype = torch.float32
         self.counts: Counter[str] = Counter()
         self.hooks: list[Any] = []
         self.made: dict[str, list[torch.optim.Optimizer]] = {name: [] for name in program.models}
@@ -180,10 +158,6 @@ class Side(ABC):
     @abstractmethod
     def insert_op(self, place: int, function: str, key: str) -> None:
         """Put an op that calls a function among the ops."""
-
-    @abstractmethod
-    def load_file(self, name: str, path: str) -> None:
-        """Fill a model from a file of weights."""
 
     def make(self, name: str, spec: Optimizer, parameters: Any = None) -> torch.optim.Optimizer:
         """Make an optimizer of a model, and remember it."""

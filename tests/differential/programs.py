@@ -1,6 +1,7 @@
-"""Programs for torch: what there is of models and ops, and what happens to them, as plain data.
+"""Random programs as plain data: models, ops, and the actions on them.
 
-A program is drawn in torch_drawing.py, and run by torch_by_hand.py and torch_on_fastnet.py.
+A program is drawn in torch_drawing.py or tf_programs.py, and run by `…_by_hand.py` and
+`…_on_fastnet.py`.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ class Program:
     models: dict[str, Model]
     ops: tuple[Op, ...]
     actions: tuple[Action, ...]
-    mixed: bool
+    mixed: bool = False
 
     def __str__(self) -> str:
-        lines = [f"torch program {self.seed}" + (", mixed precision" if self.mixed else "")]
+        lines = [f"program {self.seed}" + (", mixed precision" if self.mixed else "")]
         lines += [f"  model {name}: {model}" for name, model in self.models.items()]
         lines += [f"  op {op}" for op in self.ops]
         lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]
