@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -48,8 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fastestimator() -> ModuleType:
     """FastEstimator, all of it imported when the first test asks for it."""
     module = importlib.import_module("fastestimator")
-    # not offered by the package until somebody has imported it; brings TensorFlow along
+    # The package offers it only after it was imported; this imports TensorFlow too.
     importlib.import_module("fastestimator.network")
+    with _torchvision():
+        importlib.import_module("fastestimator.op.tensorop.normalize")
     _let_samplers_be_initialised()
     # Every build of FastEstimator's collects garbage: half a second if it looks at TensorFlow too,
     # which the first one imports.
@@ -88,6 +93,38 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+class _Normalize:
+    """The only class of torchvision that FastEstimator uses."""
+
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        self.mean, self.std = mean, std
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        mean, std = (
+            one.to(tensor.dtype).reshape(-1, 1, 1) if one.dim() else one.to(tensor.dtype)
+            for one in (self.mean, self.std)
+        )
+        return (tensor - mean) / std
+
+
+@contextmanager
+def _torchvision() -> Iterator[None]:
+    """Let FastEstimator import torchvision, which it does not list among its requirements."""
+    if importlib.util.find_spec("torchvision") is not None:
+        yield
+        return
+    package, transforms = ModuleType("torchvision"), ModuleType("torchvision.transforms")
+    transforms.Normalize = _Normalize  # type: ignore[attr-defined]
+    package.transforms = transforms  # type: ignore[attr-defined]
+    names = {"torchvision": package, "torchvision.transforms": transforms}
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def _let_samplers_be_initialised() -> None:

@@ -1,7 +1,7 @@
-"""One program, run in two packages, and what came of it compared.
+"""Runs one program in FastEstimator and in fastnet, and compares the results.
 
-This is torch's side of it, and tf_sides.py TensorFlow's, with the same names: a test that is given
-one of the two modules as `fw` is a program of either framework.
+This module has the models and tensors of torch, and tf_sides.py those of TensorFlow, under the same
+names: a test that is given one of the two modules as `fw` is a program for either framework.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ import numpy as np
 import pytest
 import torch
 
-# every module of tests here imports this one, and so is skipped where there is nothing to compare
+# Every module of tests here imports this one, and so is skipped where there is nothing to compare.
 pytest.importorskip(
     "fastestimator",
     reason="compares fastnet with FastEstimator 1.7.0, which is not installed here: `make test-fe`",
 )
 
-# float32's own rounding, once or twice over
+import tensorflow as tf
+
+# float32's own rounding, once, and after some steps.
 LOSS = 1e-6
 WEIGHTS = 1e-5
 
 Program = Callable[[Any], Any]
 
 NAME = "torch"
+# A layer of `mlp`, by index in torch and by name in Keras.
+LAYER: Any = 0
 
 
 class Sides:
     """FastEstimator and fastnet, for programs that are given one of them as an argument.
 
     Both have the same import paths, so a program says `lib.op.tensorop.LambdaOp` and means the
-    class of the package that it runs in. That a program needs nothing else is itself what is
-    tested.
+    class of the package that it runs in. That a program needs nothing else is itself tested.
     """
 
     def __init__(self, fastestimator: ModuleType, fastnet: ModuleType) -> None:
@@ -47,32 +50,41 @@ class Sides:
         """Run a program in both, from the same seeds; FastEstimator's result comes first."""
         results = []
         for lib in (self.fastestimator, self.fastnet):
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
+            start_over(seed)
             results.append(program(lib))
+        start_over()
         return results[0], results[1]
 
     def agree(self, program: Program, rtol: float = 0.0, seed: int = 0) -> Any:
-        """Check that a program has the same result in both, and give fastnet's.
+        """Check that a program has the same result in both, and return fastnet's.
 
-        Without a tolerance the same means equal to the bit.
+        Without a tolerance, results must be bitwise equal.
         """
         expected, actual = self.run(program, seed)
         assert_same(actual, expected, rtol)
         return actual
 
 
-def assert_same(actual: Any, expected: Any, rtol: float = 0.0, path: str = "result") -> None:
-    """Compare two nests: values, shapes, dtypes, keys.
+def start_over(seed: int = 0) -> None:
+    """Seed every generator, and reset Keras's layer names and its precision policy."""
+    tf.keras.backend.clear_session()
+    tf.keras.mixed_precision.set_global_policy("float32")  # FastEstimator's build changes it.
+    tf.keras.utils.set_random_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
-    Models stand for their weights. A ChainMap counts as the dict that it looks like, and floats
-    are compared like tensors.
+
+def assert_same(actual: Any, expected: Any, rtol: float = 0.0, path: str = "result") -> None:
+    """Compare two nests: values, shapes, dtypes, keys, and which of them are tensors.
+
+    Models stand for their weights. A ChainMap counts as the dict that it looks like.
     """
     if isinstance(expected, torch.nn.Module):
         actual, expected = actual.state_dict(), expected.state_dict()
-    if isinstance(expected, (torch.Tensor, np.ndarray, float)):
-        assert isinstance(actual, type(expected)), f"{path}: {actual!r} is not like {expected!r}"
+    elif isinstance(expected, tf.keras.Model):
+        actual, expected = actual.get_weights(), expected.get_weights()
+    if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(
             actual,
             expected,
@@ -81,12 +93,21 @@ def assert_same(actual: Any, expected: Any, rtol: float = 0.0, path: str = "resu
             equal_nan=True,
             msg=lambda text: f"{path}: {text}",
         )
+    elif tf.is_tensor(expected) or isinstance(expected, (np.ndarray, np.generic, float)):
+        assert tf.is_tensor(actual) == tf.is_tensor(expected), f"{path}: {type(actual)}"
+        one, other = np.asarray(actual), np.asarray(expected)
+        assert one.dtype == other.dtype, f"{path}: {one.dtype}, not {other.dtype}"
+        assert one.shape == other.shape, f"{path}: {one.shape}, not {other.shape}"
+        if rtol:
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol / 10, err_msg=path)
+        else:
+            np.testing.assert_array_equal(one, other, err_msg=path)
     elif isinstance(expected, Mapping):
         assert isinstance(actual, Mapping), path
         assert set(actual) == set(expected), path
         for key in expected:
             assert_same(actual[key], expected[key], rtol, f"{path}[{key!r}]")
-    elif isinstance(expected, Sequence) and not isinstance(expected, str):
+    elif isinstance(expected, Sequence) and not isinstance(expected, (str, bytes)):
         assert type(actual) is type(expected), path
         assert len(actual) == len(expected), path
         for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
@@ -110,20 +131,6 @@ def batches(count: int, seed: int = 0, size: int = 8, width: int = 6) -> list[di
             }
         )
     return made
-
-
-def agree(sides: Sides, program: Program, rtol: float = 0.0, seed: int = 0) -> Any:
-    """Check that a program has the same result in both packages, and return fastnet's."""
-    return sides.agree(program, rtol, seed)
-
-
-def run(sides: Sides, program: Program, seed: int = 0) -> tuple[Any, Any]:
-    """Run a program in both packages; FastEstimator's result comes first."""
-    return sides.run(program, seed)
-
-
-def start_over(seed: int = 0) -> None:
-    torch.manual_seed(seed)
 
 
 def random_numbers_start_over() -> None:
@@ -216,22 +223,3 @@ def freeze(model: Any, first: bool, last: bool) -> None:
     """Decide which of the two layers of an `mlp` are not trained."""
     model[0].requires_grad_(not first)
     model[2].requires_grad_(not last)
-
-
-def mean(x: Any, axes: Any = None) -> Any:
-    return x.mean() if axes is None else x.mean(axes, keepdim=True)
-
-
-def square(x: Any) -> Any:
-    return x.square()
-
-
-def distance(one: Any, other: Any) -> Any:
-    return (one - other).abs().sum()
-
-
-def clip(x: Any, low: float, high: float) -> Any:
-    return x.clamp(low, high)
-
-
-ones_like, zeros_like = torch.ones_like, torch.zeros_like

@@ -1,80 +1,94 @@
-"""What `build` makes of models, optimizers, names and weights files."""
+"""What `build` makes of models, optimizers and names, and what a network shows of itself."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.integrations.sides import Sides, mlp
+from tests.integrations.sides import Sides
+from tests.integrations.tf_sides import mlp, tf
 
 
-@pytest.mark.parametrize("name", ["adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd"])
-def test_optimizers_by_name(sides: Sides, name: str) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, name, model_name="mlp")
-        optimizer = model.optimizer
+def attributes(fw: Any, model: Any) -> dict[str, Any]:
+    optimizer = model.current_optimizer
+    told = {
+        "names": (model.model_name, type(optimizer).__name__, model.fe_compiled),
+        "mixed": model.mixed_precision,
+        "same": model.optimizer is optimizer,
+        "memory": None if optimizer is None else fw.momenta(model),
+    }
+    if fw.NAME == "tf":
+        told["input"] = model.input_spec
+        told["policy"] = [layer.dtype_policy.name for layer in model.layers]
+        told["settings"] = None if optimizer is None else optimizer.get_config()
+    elif optimizer is not None:
         (group,) = optimizer.state_dict()["param_groups"]
-        return {
-            "same": optimizer is model.current_optimizer,
-            "class": type(optimizer).__name__,
-            "scaler": optimizer.scaler,
-            "defaults": {key: repr(value) for key, value in optimizer.defaults.items()},
-            "group": {key: repr(value) for key, value in group.items()},
-            "model": (model.model_name, model.fe_compiled, model.mixed_precision),
-        }
+        told["settings"] = {key: repr(value) for key, value in group.items()}
+        told["scaler"] = optimizer.scaler
+    return told
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    "optimizer", ["adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", None, "function"]
+)
+def test_one_model(sides: Sides, fw: Any, optimizer: str | None, mixed: bool) -> None:
+    def program(lib: Any) -> Any:
+        optimizer_fn: Any = fw.adam(0.1) if optimizer == "function" else optimizer
+        model = lib.build(fw.mlp, optimizer_fn, model_name="mlp", mixed_precision=mixed)
+        return attributes(fw, model), model
 
     sides.agree(program)
 
 
-def test_several_models(sides: Sides) -> None:
+def test_several_models(sides: Sides, fw: Any) -> None:
+    """Names that are not given count up, over all builds of a process."""
+
+    mlp = fw.mlp
+
     def program(lib: Any) -> Any:
-        models = lib.build(
-            lambda: (mlp(), mlp(), mlp()),
-            ["adam", None, lambda params: torch.optim.SGD(params, lr=0.5)],
-            model_name=["one", "two", "three"],
+        start = int(lib.build(mlp, "sgd").model_name.removeprefix("model") or 0)
+        models = lib.build(lambda: [mlp(), mlp()], ["sgd", None])
+        named = lib.build(lambda: (mlp(), mlp()), ["adam", None], model_name=["one", "two"])
+        models.append(lib.build(mlp, "sgd"))
+        numbers = [int(one.model_name.removeprefix("model")) - start for one in models]
+        return numbers, [attributes(fw, one) for one in named], named
+
+    numbers, _, _ = sides.agree(program)
+    assert numbers == [1, 2, 3]
+
+
+@pytest.mark.tf
+def test_attributes_of_a_network(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        model = lib.build(mlp, "sgd", model_name="only")
+        models = lib.op.tensorop.model
+        network = lib.Network(
+            [
+                None,
+                models.ModelOp(model, "a", "b"),
+                lib.op.tensorop.LambdaOp(tf.reduce_sum, "b", "loss"),
+                models.UpdateOp(model, "loss"),
+            ]
         )
-        assert isinstance(models, list)
-        return [
-            (model.model_name, type(model.optimizer).__name__, type(model.current_optimizer))
-            for model in models
-        ], models
+        before = {
+            "ops": [type(op).__name__ for op in network.ops],
+            "models": [model.model_name for model in network.models],
+            "network": (network.target_type, network.device, type(network).__name__),
+            "is one": isinstance(network, lib.network.BaseNetwork),
+            "losses": network.get_loss_keys(),
+            "inputs": network.ctx_inputs,
+        }
+        with network("train", 2, "some", {"b"}, warmup=True, eager=True):
+            state = dict(network.ctx_state)
+            state.pop("_force_tf_retrace", None)  # FastEstimator's own
+            within = {
+                "keys": (network.ctx_inputs, network.ctx_gpu_inputs, network.ctx_outputs),
+                "ops": [type(op).__name__ for op in network.ctx_ops],
+                "models": [model.model_name for model in network.ctx_models],
+                "state": state,
+            }
+        return before, within, network.ctx_state, network.ctx_ops, network.ctx_models
 
     sides.agree(program)
-
-
-def test_names_that_are_made(sides: Sides) -> None:
-    """They count up, over all builds of a process."""
-
-    def program(lib: Any) -> Any:
-        first = lib.build(mlp, "sgd").model_name
-        start = int(first.removeprefix("model") or 0)
-        made = [model.model_name for model in lib.build(lambda: [mlp(), mlp()], ["sgd", None])]
-        lib.build(mlp, "sgd", model_name="named")
-        made.append(lib.build(mlp, "sgd").model_name)
-        return [int(name.removeprefix("model")) - start for name in made]
-
-    assert sides.agree(program) == [1, 2, 3]
-
-
-def refused(lib: Any, error: Any, *args: Any, **settings: Any) -> None:
-    with pytest.raises(error):
-        lib.build(*args, **settings)
-
-
-def test_an_optimizer_of_no_known_name(sides: Sides) -> None:
-    """FastEstimator lets the dict's own KeyError out; fastnet's is a ValueError too."""
-    for error in (KeyError, ValueError):
-        with pytest.raises(error, match=r"is called 'adamv', but the names are .*'adagrad'"):
-            sides.fastnet.build(mlp, "adamv")
-    refused(sides.fastestimator, KeyError, mlp, "adamv")
-
-
-def test_weights_of_another_model(sides: Sides, tmp_path: Path) -> None:
-    path = str(tmp_path / "weights.pt")
-    torch.save(torch.nn.Linear(3, 3).state_dict(), path)
-    refused(sides.fastestimator, RuntimeError, mlp, "sgd", weights_path=path)
-    with pytest.raises(ValueError, match="does not fit the model"):
-        sides.fastnet.build(mlp, "sgd", weights_path=path)

@@ -16,14 +16,10 @@ import torch
 from tests.docs.migration_page import PAGE, read_page
 from tests.integrations.sides import Sides
 from tests.integrations.tf_sides import MARKS
-from tests.integrations.torchvision_stand_in import complete_fastestimator
 
 pytestmark = MARKS
 
 SECTIONS = read_page(PAGE.read_text(encoding="utf-8"))
-
-# a module and no package: it names what it imports as well
-WITHOUT_PUBLIC_NAMES = {"network"}
 
 
 def public_names(path: str) -> set[str]:
@@ -31,32 +27,23 @@ def public_names(path: str) -> set[str]:
     return {name for name in dir(module) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("path", sorted(SECTIONS.keys() - WITHOUT_PUBLIC_NAMES))
-def test_every_public_name_is_told_of(fastestimator: ModuleType, path: str) -> None:
-    section = SECTIONS[path]
-    told = {*section.covered, *section.missing, *section.packages}
-    there = public_names(path)
-    if not path:
-        # which FastEstimator names only once somebody has imported them
-        there -= {"network", "slicer", "types", "cli", "estimator", "pipeline", "test"}
-        told -= {"network", "slicer"}
-    assert told == there
-
-
 @pytest.mark.parametrize("path", sorted(SECTIONS))
-def test_what_only_fastnet_has_is_not_there(fastestimator: ModuleType, path: str) -> None:
-    assert public_names(path).isdisjoint(SECTIONS[path].added)
-
-
-@pytest.mark.parametrize("path", sorted(SECTIONS.keys() - {"", "network"}))
-def test_files_have_the_same_names_but_for_those_of_functions(
-    fastestimator: ModuleType, path: str
-) -> None:
-    package = importlib.import_module(f"fastestimator.{path}")
-    with complete_fastestimator():
-        files = {name: getattr(package, name).__module__ for name in SECTIONS[path].covered}
-    for name, module in files.items():
-        file = module.removeprefix("fastestimator.")
+def test_public_names(fastestimator: ModuleType, path: str) -> None:
+    """The page lists every public name, and says which package has it, in the same file."""
+    section, names = SECTIONS[path], public_names(path)
+    assert names.isdisjoint(section.added)
+    told = {*section.covered, *section.missing, *section.packages}
+    if path == "network":  # This module names its imports too.
+        assert names >= set(section.covered)
+        return
+    if not path:
+        # FastEstimator names these only after they were imported.
+        names -= {"network", "slicer", "types", "cli", "estimator", "pipeline", "test"}
+        told -= {"network", "slicer"}
+    assert told == names
+    package = importlib.import_module(f"fastestimator.{path}" if path else "fastestimator")
+    for name in section.covered if path else ():
+        file = getattr(package, name).__module__.removeprefix("fastestimator.")
         if path in ("backend", "util"):
             assert importlib.util.find_spec(f"fastnet.{file}") is None, file
         else:
@@ -99,25 +86,18 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, str]]:
 
 @pytest.mark.parametrize("path", [path for path in sorted(SECTIONS) if SECTIONS[path].covered])
 def test_signatures_are_the_same(fastestimator: ModuleType, path: str) -> None:
-    with complete_fastestimator():
-        theirs = importlib.import_module(f"fastestimator.{path}" if path else "fastestimator")
-        ours = importlib.import_module(f"fastnet.{path}" if path else "fastnet")
-        for covered in SECTIONS[path].covered:
-            thing = getattr(ours, covered)
-            for name, function in callables(getattr(theirs, covered)):
-                own = thing if name == covered else getattr(thing, name)
-                expected = parameters(function)
-                actual = parameters(own)
-                where = f"{path}.{covered}.{name}"
-                assert actual[: len(expected)] == expected, where
-                added = [each for each, *_ in actual[len(expected) :]]
-                assert added == ADDED_PARAMETERS.get(name if name == covered else f".{name}", []), (
-                    where
-                )
-
-
-def test_what_is_covered_of_the_network_is_there(fastestimator: ModuleType) -> None:
-    assert public_names("network") >= set(SECTIONS["network"].covered)
+    theirs = importlib.import_module(f"fastestimator.{path}" if path else "fastestimator")
+    ours = importlib.import_module(f"fastnet.{path}" if path else "fastnet")
+    for covered in SECTIONS[path].covered:
+        thing = getattr(ours, covered)
+        for name, function in callables(getattr(theirs, covered)):
+            expected = parameters(function)
+            actual = parameters(thing if name == covered else getattr(thing, name))
+            where = f"{path}.{covered}.{name}"
+            assert actual[: len(expected)] == expected, where
+            added = [each for each, *_ in actual[len(expected) :]]
+            key = name if name == covered else f".{name}"
+            assert added == ADDED_PARAMETERS.get(key, []), where
 
 
 def test_a_network_without_models(sides: Sides) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integrations import tf_sides
-from tests.integrations.sides import LOSS, Sides, steps
+from fastnet.backend import clip_by_value, reduce_mean
+from tests.integrations.sides import LOSS, Sides, assert_same, start_over, steps, trainer
 from tests.integrations.tf_sides import tf
 
 
@@ -75,11 +75,10 @@ CHOICES = {
 }
 
 
-def agrees(fw: Any, sides: Sides, choice: str, program: Any, rtol: float = 0.0) -> None:
+def agrees(sides: Sides, choice: str, program: Any, rtol: float = 0.0) -> None:
     """Check that FastEstimator alone, and with fastnet beside what it supplies, do the same."""
     mixture: Any = Mixture(sides, CHOICES[choice]())
-    expected, actual = fw.run(Sides(sides.fastestimator, mixture), program)
-    fw.assert_same(actual, expected, rtol)
+    Sides(sides.fastestimator, mixture).agree(program, rtol)
 
 
 def cases(**choices: Iterable[str]) -> Any:
@@ -98,7 +97,7 @@ def cases(**choices: Iterable[str]) -> Any:
 @cases(torch=CHOICES, tf_eager=CHOICES, tf_static=["all", "in turn"])
 def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
     """Everything at once: two models, schedules, updates put off and added up, postprocessing."""
-    clip, dense = fw.clip, fw.dense
+    dense = fw.dense
 
     def program(lib: Any) -> Any:
         scheduler = lib.schedule.EpochScheduler({1: "adam", 2: "sgd"})
@@ -110,11 +109,11 @@ def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
                 ops.model.ModelOp(front, "x", "code"),
                 ops.model.ModelOp(back, "code", ["y", "inner"], intermediate_layers="inner"),
                 lib.schedule.RepeatScheduler(
-                    [None, ops.LambdaOp(lambda y: clip(y, -1, 1), "y", "y")]
+                    [None, ops.LambdaOp(lambda y: clip_by_value(y, -1, 1), "y", "y")]
                 ),
                 ops.loss.CrossEntropy(("y", "onehot"), "loss", from_logits=True),
                 ops.Delete("inner"),
-                # in a graph FastEstimator cannot defer what it adds up: see test_tf_mended.py
+                # in a graph FastEstimator cannot defer what it adds up: see test_mended.py
                 ops.model.UpdateOp(
                     back, "loss", merge_grad=2 if fw.NAME == "torch" else 1, defer=True
                 ),
@@ -134,7 +133,7 @@ def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
         memories = fw.momenta(front), fw.momenta(back)
         return told, front, back, memories, network.get_loss_keys()
 
-    agrees(fw, sides, choice, program)
+    agrees(sides, choice, program)
 
 
 @cases(torch=CHOICES, tf_eager=["all", "in turn", "slicers", "schedulers"])
@@ -170,40 +169,71 @@ def test_slicers(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
             for epoch in (1, 2)
         ], model
 
-    agrees(fw, sides, choice, program, rtol=LOSS)
+    agrees(sides, choice, program, rtol=LOSS)
 
 
 def test_models_go_back_and_forth(sides: Sides, fw: Any) -> None:
     """A model that either has built trains in a network of the other, in turn, like in one."""
 
     def program(order: list[Any]) -> Any:
-        fw.start_over()
+        start_over()
         model = order[0].build(fw.mlp, "adam", model_name="mlp")
         told = [
-            steps(fw.trainer(lib, model), fw.batches(3, seed=epoch), epoch=epoch)
+            steps(trainer(lib, model), fw.batches(3, seed=epoch), epoch=epoch)
             for epoch, lib in enumerate(order, start=1)
         ]
         return told, model, fw.momenta(model)
 
     fe, fastnet = sides.fastestimator, sides.fastnet
     expected = program([fe, fe, fe])
-    fw.assert_same(program([fastnet, fe, fastnet]), expected)
-    fw.assert_same(program([fe, fastnet, fe]), expected)
+    assert_same(program([fastnet, fe, fastnet]), expected)
+    assert_same(program([fe, fastnet, fe]), expected)
 
 
 @pytest.mark.tf
-def test_a_table_that_an_op_has_made_for_itself(sides: Sides) -> None:
-    """FastEstimator's weights of classes are a hash table, which fastnet's graph captures."""
-    tf_sides.start_over()
+def test_ops_with_class_weights(sides: Sides) -> None:
+    """FastEstimator's class weights are a hash table, which fastnet's graph captures."""
     y = tf.constant(np.random.default_rng(0).normal(size=(5, 3)), tf.float32)
-    truth = tf.constant([0, 1, 2, 1, 0])
+    fe = sides.fastestimator
+    loss = fe.op.tensorop.loss.CrossEntropy
 
-    def program(lib: Any, loss: Any) -> Any:
-        op = loss.op.tensorop.loss.CrossEntropy(
-            ("y", "truth"), "loss", from_logits=True, class_weights={1: 3.0}
-        )
-        network = lib.network.TFNetwork([op])
-        return steps(network, [{"y": y, "truth": truth}] * 3, "eval")
+    def program(lib: Any) -> Any:
+        op = loss(("y", "truth"), "loss", from_logits=True, class_weights={1: 3.0})
+        batch = {"y": y, "truth": tf.constant([0, 1, 2, 1, 0])}
+        return steps(lib.network.TFNetwork([op]), [batch] * 3, "eval")
 
-    fe, fastnet = sides.fastestimator, sides.fastnet
-    tf_sides.assert_same(program(fastnet, fe), program(fe, fe))
+    sides.agree(program)
+
+
+@pytest.mark.parametrize("fw", ["torch", "tf"], indirect=True)
+def test_image_augmentation(sides: Sides, fw: Any) -> None:
+    """FastEstimator's ops on images, which fastnet does not copy, run in fastnet's metas."""
+    source = np.random.default_rng(3)
+    images = source.integers(40, 200, (3, 24, 24, 3)).astype("uint8")
+    n = sides.fastestimator.op.numpyop
+
+    def single(name: str, **settings: Any) -> Any:
+        return getattr(n.univariate, name)(inputs="image", outputs="image", **settings)
+
+    def several(name: str, **settings: Any) -> Any:
+        return getattr(n.multivariate, name)(image_in="image", mask_in="mask", **settings)
+
+    def program(lib: Any) -> Any:
+        meta = lib.op.numpyop.meta
+        pops = [
+            single("CLAHE"),
+            single("HistogramMatching", reference_images=[images[0]], read_fn=lambda one: one),
+            several("CropNonEmptyMaskIfExists", height=12, width=10),
+            meta.Sometimes(several("HorizontalFlip"), prob=0.5),
+            meta.OneOf(single("Blur"), single("ToSepia"), probs=[0.3, 0.7]),
+            meta.Repeat(several("Rotate"), repeat=2),
+            meta.Fuse([several("VerticalFlip"), several("Resize", height=12, width=10)]),
+            meta.Sometimes(meta.OneOf(single("ToGray"), single("InvertImg"))),
+            single("ToFloat", max_value=255.0),
+        ]
+        op = lib.op.tensorop.LambdaOp(lambda mask: mask * 2, "mask", "twice")
+        network = fw.network_class(lib)([op], pops)
+        batch = {"image": fw.tensor(images), "mask": fw.tensor((images[..., 0] > 128) * 1)}
+        return steps(network, [batch] * 6, "eval")
+
+    assert len({float(reduce_mean(one["image"])) for one in sides.agree(program)}) > 3

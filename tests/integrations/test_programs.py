@@ -112,7 +112,7 @@ def test_the_same_comes_of_both(outcome: Outcome, name: str, framework: str) -> 
     assert losses
     assert all(len(expected[key]) == 12 for key in losses)
     if saved == "classifier-tf":
-        # It drops at random, other numbers in a later epoch (see test_tf_mended.py).
+        # It drops at random, other numbers in a later epoch (docs/migration.md).
         assert losses == ["losses/loss"]
         np.testing.assert_array_equal(actual[losses[0]][:4], expected[losses[0]][:4])
         return

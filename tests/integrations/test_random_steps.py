@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.integrations import graphs
 from tests.integrations.graphs import Item, Opening
-from tests.integrations.sides import Sides
+from tests.integrations.sides import Sides, assert_same
 
 batch_keys = st.sets(st.sampled_from(graphs.KEYS), min_size=1)
 
@@ -81,7 +81,7 @@ def stepped(fw: Any, network: Any, keys: set[str], opening: Opening) -> Any:
         return type(error).__name__
     assert list(batch) == list(before)
     assert all(batch[key] is before[key] for key in before)
-    fw.assert_same(batch, filled(fw, keys))
+    assert_same(batch, filled(fw, keys))
     return result
 
 
@@ -105,7 +105,7 @@ def compare(
 ) -> None:
     """Compare the steps of networks of drawn ops, postprocessing and slicers."""
     if fw.NAME == "tf":
-        # FastEstimator cannot delete a key of the batch eagerly: see test_tf_mended.py
+        # FastEstimator cannot delete a key of the batch eagerly: see test_mended.py
         keys = keys - deletable(drawn[0])
     results = []
     for lib in (sides.fastestimator, sides.fastnet):
@@ -115,7 +115,7 @@ def compare(
         always = lib.op.tensorop.TensorOp()  # FastEstimator cannot open a network without ops
         network = fw.network_class(lib)([always, *ops], pops, slicers)
         results.append(stepped(fw, network, keys, opening))
-    fw.assert_same(results[1], results[0])
+    assert_same(results[1], results[0])
 
 
 @settings(max_examples=100)

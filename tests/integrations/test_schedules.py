@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.integrations import graphs
 from tests.integrations.graphs import Item
-from tests.integrations.sides import Sides, steps
+from tests.integrations.sides import Sides, one_hot_loss, steps
 
 values = st.sampled_from(["a", "b", "c", None])
 epoch_dicts = st.dictionaries(st.integers(1, 12), values, min_size=1, max_size=5)
 repeat_lists = st.lists(values, min_size=2, max_size=5)
 
 
+@settings(max_examples=100)
 @given(epoch_dicts, repeat_lists)
 def test_values(sides: Sides, epoch_dict: dict[int, Any], repeat_list: list[Any]) -> None:
     def program(lib: Any) -> Any:
@@ -25,11 +26,8 @@ def test_values(sides: Sides, epoch_dict: dict[int, Any], repeat_list: list[Any]
             lib.schedule.RepeatScheduler(list(repeat_list)),
         ]
         return [
-            [
-                [scheduler.get_current_value(epoch) for epoch in range(15)],
-                scheduler.get_all_values(),
-            ]
-            for scheduler in schedulers
+            ([one.get_current_value(epoch) for epoch in range(15)], one.get_all_values())
+            for one in schedulers
         ]
 
     sides.agree(program)
@@ -38,6 +36,7 @@ def test_values(sides: Sides, epoch_dict: dict[int, Any], repeat_list: list[Any]
 plain_items = st.one_of(graphs.pops, st.lists(values, max_size=3))
 
 
+@settings(max_examples=100)
 @given(
     plain_items,
     st.none() | st.sampled_from(graphs.MODES) | st.sets(st.sampled_from(graphs.MODES), max_size=2),
@@ -70,6 +69,7 @@ def test_current_items(
     sides.agree(program)
 
 
+@settings(max_examples=50)
 @given(
     st.integers(0, 200),
     st.integers(1, 40),
@@ -126,7 +126,7 @@ def test_scheduled_optimizers(sides: Sides, fw: Any, kind: str, merge: int, eage
         network = lib.Network(
             [
                 models.ModelOp(model, "x", "y"),
-                fw.one_hot_loss(lib),
+                one_hot_loss(lib),
                 scheduled(lib, kind, update, update),
             ]
         )
@@ -140,4 +140,4 @@ def test_scheduled_optimizers(sides: Sides, fw: Any, kind: str, merge: int, eage
         items = network.get_scheduled_items("train")
         return told, model, lib.schedule.get_signature_epochs(items, 8, "train")
 
-    fw.agree(sides, program)
+    sides.agree(program)

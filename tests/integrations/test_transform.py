@@ -8,29 +8,15 @@ from typing import Any
 import numpy as np
 
 from tests.integrations import sides as torch_sides
-from tests.integrations.sides import Sides
+from tests.integrations.sides import Sides, trainer
 
 
 def classifier(fw: Any, lib: Any) -> Any:
-    return fw.trainer(lib, lib.build(fw.mlp, "sgd", model_name="mlp"))
+    return trainer(lib, lib.build(fw.mlp, "sgd", model_name="mlp"))
 
 
 def as_arrays(batch: dict[str, Any]) -> dict[str, Any]:
     return {key: value.numpy() for key, value in batch.items()}
-
-
-def test_a_batch(sides: Sides, fw: Any) -> None:
-    def program(lib: Any) -> Any:
-        network = classifier(fw, lib)
-        (batch,) = fw.batches(1)
-        return [
-            dict(network.transform({"x": batch["x"]}, mode="infer")),
-            dict(network.transform(dict(batch), "eval", 3, "some")),
-            dict(network.transform(dict(batch), mode="train", epoch=2)),
-            dict(network.transform(dict(batch), mode="infer", ds_id="some")),
-        ]
-
-    fw.agree(sides, program)
 
 
 def test_a_batch_of_arrays_and_numbers(sides: Sides, fw: Any) -> None:
@@ -47,7 +33,7 @@ def test_a_batch_of_arrays_and_numbers(sides: Sides, fw: Any) -> None:
         }
         return dict(classifier(fw, lib).transform(values, mode="infer"))
 
-    fw.agree(sides, program)
+    sides.agree(program)
 
 
 def pipeline_of(fe: ModuleType, data: dict[str, Any]) -> Any:
@@ -74,7 +60,7 @@ def test_a_pipeline(sides: Sides, fw: Any) -> None:
             told.append([dict(result) for result in results])
         return told
 
-    results = fw.agree(sides, program)
+    results = sides.agree(program)
     assert [len(result["x"]) for result in results[0]] == [4, 4, 2]
 
 

@@ -29,10 +29,3 @@ def fe(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     with install():
         yield package
-
-
-@pytest.fixture(params=["torch", "tf"])
-def framework(request: pytest.FixtureRequest) -> str:
-    """Each framework in turn."""
-    name: str = request.param
-    return name

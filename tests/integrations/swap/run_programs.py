@@ -1,10 +1,6 @@
-"""Run programs on one side, in this fresh process, and write down what came of them.
+"""Runs programs with or without the swap, in this fresh process, and pickles their results.
 
 python run_programs.py unswapped|swapped results.pkl program:framework …
-
-A program may be followed by how TensorFlow's random numbers go from opening to opening: "again",
-where each draws the same, or "on", where they go on. FastEstimator has the first, fastnet the
-second; each is asked of the other one, too.
 """
 
 from __future__ import annotations
@@ -17,8 +13,6 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,45 +22,23 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 def main(side: str, results: str, *wanted: str) -> None:
     if side == "swapped":
-        swap()
+        from fastnet.integrations.fastestimator import install
+
+        install()
     let_old_code_run()
     shuffle_alike()
     sys.path.insert(0, str(PROGRAMS))
     found: dict[str, Any] = {}
     for each in wanted:
-        name, framework, *draws = each.split(":")
+        name, framework = each.split(":")
         start_over()
         try:
-            with tempfile.TemporaryDirectory() as folder, drawing(side, *draws):
+            with tempfile.TemporaryDirectory() as folder:
                 found[each] = importlib.import_module(name).main(framework, folder)
         except Exception:
             found[each] = traceback.format_exc()
     with open(results, "wb") as file:
         pickle.dump(found, file)
-
-
-def swap(reseed: bool = False) -> Any:
-    from fastnet.integrations.fastestimator import install
-
-    return install(reseed=reseed)
-
-
-@contextmanager
-def drawing(side: str, draws: str = "") -> Iterator[None]:
-    """Have random numbers go from opening to opening as is asked for."""
-    if side == "swapped":
-        with swap(reseed=draws == "again"):
-            yield
-        return
-    import tensorflow as tf
-
-    clear = tf.keras.backend.clear_session
-    if draws == "on":
-        tf.keras.backend.clear_session = lambda: None
-    try:
-        yield
-    finally:
-        tf.keras.backend.clear_session = clear
 
 
 def let_old_code_run() -> None:

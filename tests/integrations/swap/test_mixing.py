@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -31,32 +32,27 @@ def _put_back() -> Iterator[None]:
     uninstall()
 
 
+CLASSES = {
+    "network": ["BaseNetwork", "TorchNetwork", "TFNetwork"],
+    "op.op": ["Op"],
+    "op.tensorop": ["TensorOp", "LambdaOp", "Delete"],
+    "op.tensorop.meta": ["Fuse", "Repeat"],
+    "op.tensorop.loss": ["LossOp", "CrossEntropy", "SuperLoss"],
+    "op.tensorop.model": ["ModelOp", "UpdateOp"],
+    "schedule": ["Scheduler", "EpochScheduler", "RepeatScheduler"],
+    "slicer": ["Slicer", "AxisSlicer"],
+}
+NAMES = [name for names in CLASSES.values() for name in names]
+
+
 def classes(package: Any) -> SimpleNamespace:
-    """Take the classes that tests make objects of."""
-    tensorop = package.op.tensorop
-    return SimpleNamespace(
-        Network=package.Network,
-        build=package.build,
-        BaseNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).BaseNetwork,
-        TorchNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).TorchNetwork,
-        TFNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).TFNetwork,
-        Op=__import__(f"{package.__name__}.op.op", fromlist=["x"]).Op,
-        TensorOp=tensorop.TensorOp,
-        LambdaOp=tensorop.LambdaOp,
-        Delete=tensorop.Delete,
-        Fuse=tensorop.meta.Fuse,
-        Repeat=tensorop.meta.Repeat,
-        LossOp=tensorop.loss.LossOp,
-        CrossEntropy=tensorop.loss.CrossEntropy,
-        SuperLoss=tensorop.loss.SuperLoss,
-        ModelOp=tensorop.model.ModelOp,
-        UpdateOp=tensorop.model.UpdateOp,
-        Scheduler=package.schedule.Scheduler,
-        EpochScheduler=package.schedule.EpochScheduler,
-        RepeatScheduler=package.schedule.RepeatScheduler,
-        Slicer=package.slicer.Slicer,
-        AxisSlicer=package.slicer.AxisSlicer,
-    )
+    """Take the classes that tests make objects of, as they are now."""
+    found = {
+        name: getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
+        for module, names in CLASSES.items()
+        for name in names
+    }
+    return SimpleNamespace(Network=package.Network, build=package.build, **found)
 
 
 Library = SimpleNamespace
@@ -95,26 +91,19 @@ def make_objects(lib: Library) -> dict[str, tuple[Any, tuple[str, ...]]]:
     return {**made, "network": (network, ("TorchNetwork", "BaseNetwork"))}
 
 
-NAMES = list(vars(classes(fastnet)))[2:]  # of classes, not of functions
-
-
 @pytest.mark.parametrize("made_by", ["theirs", "swapped", "fastnet"])
-def test_instances_of_the_swapped_classes(theirs: Library, swapped: Library, made_by: str) -> None:
-    """FastEstimator's modules ask with the swapped names: whoever made an object, it counts."""
+def test_instances(theirs: Library, swapped: Library, made_by: str) -> None:
+    """FastEstimator's modules ask with the swapped names, and count an object whoever made it.
+
+    A program that has imported names before the swap asks with those.
+    """
     library = {"theirs": theirs, "swapped": swapped, "fastnet": classes(fastnet)}[made_by]
+    asked = [swapped, *([theirs, classes(fastnet)] if made_by == "swapped" else [])]
     for kind, (item, expected) in make_objects(library).items():
-        found = {name for name in NAMES if isinstance(item, getattr(swapped, name))}
-        assert found == set(expected), kind
+        for names in asked:
+            found = {name for name in NAMES if isinstance(item, getattr(names, name))}
+            assert found == set(expected), kind
         found = {name for name in NAMES if issubclass(type(item), getattr(swapped, name))}
-        assert found == set(expected), kind
-
-
-def test_instances_of_the_classes_from_before(theirs: Library, swapped: Library) -> None:
-    """A program that has imported names before the swap asks with these."""
-    for kind, (item, expected) in make_objects(swapped).items():
-        found = {name for name in NAMES if isinstance(item, getattr(theirs, name))}
-        assert found == set(expected), kind
-        found = {name for name in NAMES if isinstance(item, getattr(classes(fastnet), name))}
         assert found == set(expected), kind
 
 
