@@ -180,7 +180,7 @@ class Torch(Framework):
 
     def array(self, tensor: Any) -> Array:
         assert not tensor.requires_grad
-        copied: Array = tensor.numpy().copy()
+        copied: Array = tensor.cpu().numpy().copy()
         return copied
 
     def mean(self, x: Any, axis: int | None = None) -> Any:
@@ -214,7 +214,7 @@ class Torch(Framework):
 
     def weights(self, model: Any) -> list[Array]:
         return [
-            one.detach().numpy().copy()
+            one.detach().cpu().numpy().copy()
             for layer in self.dense_layers(model)
             for one in (layer.weight.T, layer.bias)
         ]

@@ -116,6 +116,11 @@ def draw_kernels() -> dict[str, Array]:
     return {name: source.normal(0, 0.5, shape).astype("float32") for name, shape in SHAPES.items()}
 
 
+def values_of(kernels: dict[str, Any]) -> dict[str, Array]:
+    """Copy the values of kernels in torch."""
+    return {name: kernel.detach().cpu().numpy().copy() for name, kernel in kernels.items()}
+
+
 def draw_batches(epoch: int) -> list[Array]:
     """Draw the inputs of an epoch."""
     source = np.random.default_rng(epoch)
@@ -167,7 +172,7 @@ class TorchModels:
         return lambda parameters: torch.optim.SGD(parameters, rate, momentum=MOMENTUM)
 
     def values(self) -> dict[str, Array]:
-        return {name: kernel.detach().numpy().copy() for name, kernel in self.kernels.items()}
+        return values_of(self.kernels)
 
 
 class TFModels:
@@ -274,7 +279,9 @@ class HandWrittenLoop:
             self.generator = "a" if epoch < 3 else "c"
             for x in draw_batches(epoch):
                 self.step(torch.tensor(x))
-                yield {name: one.detach().numpy().copy() for name, one in self.kernels.items()}
+                yield {
+                    name: one.detach().cpu().numpy().copy() for name, one in self.kernels.items()
+                }
 
     def step(self, x: torch.Tensor) -> None:
         deferred: dict[str, list[Callable[[], None]]] = {}

@@ -171,7 +171,10 @@ class TorchUpdate(ModelUpdate):
             if gradient is not None:
                 gradient = gradient.detach()
                 total = sums.get(parameter)
-                sums[parameter] = gradient.clone() if total is None else total + gradient
+                # A sum that was loaded is on the device that the parameter was on at that time.
+                sums[parameter] = (
+                    gradient.clone() if total is None else total.to(gradient.device) + gradient
+                )
         self.merged_gradients = Merged(times + 1, sums)
         if times + 1 < self.merges:
             return False

@@ -201,7 +201,9 @@ class _Tracer:
         reals = self._state.tensors
         fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
         numbers = mode.from_tensor(
-            torch.zeros(max(len(self._state.numbers()), 1), dtype=torch.float64),
+            torch.zeros(
+                max(len(self._state.numbers()), 1), dtype=torch.float64, device=self._state.device
+            ),
             static_shapes=True,
         )
         inputs: list[torch.Tensor] = []

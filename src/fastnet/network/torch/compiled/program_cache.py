@@ -237,6 +237,9 @@ class ProgramCache:
                     return found
         return common_batch_size(values) if dynamic else None
 
+    def _is_here(self, model: torch.nn.Module) -> bool:
+        return all(one.device == self._device for one in model.parameters())
+
     def _make_program(
         self, step: _Step, values: list[Any], rows: Rows | None, held: list[NumberInput]
     ) -> tuple[Program, float]:
@@ -244,7 +247,9 @@ class ProgramCache:
         plan, context = self._plan, step.bound.state
         takes_gradients = plan.takes_gradients
         try:
-            models = {id(one): one for one in (*plan.models, *context.get(TRAINED, ()))}
+            # A model that joins in another epoch may not have been moved to the device yet.
+            others = [one for one in context.get(TRAINED, ()) if self._is_here(one)]
+            models = {id(one): one for one in (*plan.models, *others)}
             state = StepState(list(models.values()), takes_gradients, self._device, held)
             for one in state.parameters:
                 _, gradient, *hooks = grad_hooks(one)
