@@ -139,13 +139,15 @@ class ByHand(Side):
 
     def _update(self, op: Any, data: Any, deferred: bool) -> None:
         optimizer = self._current[op.model]
+        # If `merge_grad` was lowered, the next update takes what was merged before.
+        merges = op.merge_grad > 1 or self._merging.get(op.name, (0, {}))[0] > 0
         if op.given:
             trained = [p for p in self.modules[op.model].parameters() if p.requires_grad]
             gradients = list(zip(trained, data, strict=True))
-            ready = self._add_up(op, gradients) if op.merge_grad > 1 else gradients
+            ready = self._add_up(op, gradients) if merges else gradients
         else:
             loss = data.mean() if data.dim() else data
-            if op.merge_grad > 1:
+            if merges:
                 ready = self._add_up(op, self._apart(op.model, loss))
             else:
                 self._backward(op.model, loss)
@@ -196,7 +198,7 @@ class ByHand(Side):
         self._merging[op.name] = (0, {})
         # what was added up counts, also where it is frozen by now
         known = [one for one in self._owned(op.model, frozen=True) if one in sums]
-        return [(one, (sums[one] / op.merge_grad).to(one)) for one in known]
+        return [(one, (sums[one] / (times + 1)).to(one)) for one in known]
 
     def _backward(self, name: str, loss: Any) -> None:
         others = {op.model for op in self._ops if op.kind in ("model", "update")} - {name}
