@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastnet import backend
-from tests.backend.makers import FRAMEWORKS, WITH_GRADIENTS, gradient, make, read, type_name
+from tests.backend.makers import FRAMEWORKS, make, read, type_name
 from tests.network.programs import raising
 
 TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
@@ -38,12 +38,6 @@ class TestByName:
             backend.cast(make(framework, np.ones(2)), dtype)
 
 
-def test_the_frameworks_own_types() -> None:
-    assert backend.cast(torch.ones(2), torch.int8).dtype is torch.int8
-    assert backend.cast(np.ones(2), np.int8).dtype == np.int8
-    assert backend.cast(np.ones(2), np.dtype("int8")).dtype == np.int8
-
-
 @pytest.mark.tf
 def test_tensorflows_own_types() -> None:
     tf = pytest.importorskip("tensorflow")
@@ -68,22 +62,6 @@ class TestLikeATensor:
             assert type_name(result) == dtype
             rounded = np.array(expected).astype("int64") if dtype == "int64" else expected
             assert read(result).tolist() == np.array(rounded).tolist()
-
-    def test_values_of_another_framework(self, framework: str) -> None:
-        reference = make(framework, np.zeros(2), "float32")
-        result = backend.cast(torch.tensor([1.5, 2.5], dtype=torch.bfloat16), reference)
-        assert type(result) is type(reference) or framework == "numpy"
-        assert type_name(result) == "float32"
-        assert read(result).tolist() == [1.5, 2.5]
-
-
-@WITH_GRADIENTS
-def test_gradients(framework: str) -> None:
-    array = np.array([1.0, 2.0])
-    found = gradient(framework, lambda x: 3 * backend.cast(x, "float32"), array)
-    assert found.tolist() == [3, 3]
-    reference = make(framework, array, "float32")
-    assert gradient(framework, lambda x: 3 * backend.cast(x, reference), array).tolist() == [3, 3]
 
 
 @FRAMEWORKS

@@ -79,12 +79,6 @@ class TestToNumpy:
         assert tensor[0] == 0
 
 
-@pytest.mark.parametrize("data", [1, {}])
-def test_unknown_target(data: Any) -> None:
-    with pytest.raises(ValueError, match="'torch', 'tf' or 'np', but got 'jax'"):
-        to_tensor(data, "jax")
-
-
 DATA = {
     "x": np.ones((10, 15), dtype="float32"),
     "y": [np.ones(4, dtype="int8"), torch.ones(5, 3)],
@@ -105,12 +99,6 @@ class TestToShape:
 
     def test_inexact(self) -> None:
         assert to_shape(DATA, exact_shape=False)["y"] == [[None], [None, None]]
-
-    def test_both(self) -> None:
-        assert to_shape(np.ones((2, 3)), add_batch=True, exact_shape=False) == [None, None, None]
-
-    def test_what_has_no_shape(self) -> None:
-        assert to_shape(["text", 3.5, None]) == [(), (), ()]
 
 
 class TestToType:

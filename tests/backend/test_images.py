@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fastnet import backend
 from tests.backend.makers import (
@@ -43,28 +42,6 @@ class TestNormalize:
         np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=2e-6)
         assert type_name(result) == "float32"
         np.testing.assert_array_equal(read(tensor), before)
-
-    @pytest.mark.tf
-    def test_under_a_policy(self, framework: str) -> None:
-        policies = pytest.importorskip("tensorflow").keras.mixed_precision
-        before = policies.global_policy()
-        policies.set_global_policy("mixed_float16")
-        try:
-            result = backend.normalize(make(framework, laid_out(framework, IMAGES)))
-        finally:
-            policies.set_global_policy(before)
-        assert type_name(result) == "float16"
-        expected = (IMAGES / 255 - MEAN) / STD
-        np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=2e-2)
-
-
-def test_settings_made_in_inference_mode_serve_training() -> None:
-    tensor = torch.ones(1, 3, 2, 2)
-    with torch.inference_mode():
-        backend.normalize(tensor, mean=0.123)
-    tensor.requires_grad_()
-    backend.normalize(tensor, mean=0.123).sum().backward()
-    assert tensor.grad is not None
 
 
 def area_oracle(array: Any, size: tuple[int, ...]) -> Any:
@@ -115,14 +92,6 @@ class TestResize3D:
         text = "resize_mode must be one of ['nearest', 'area'], but got 'linear'."
         with raising(AssertionError, text):
             backend.resize_3d(make(framework, VOLUMES), (2, 2, 2), "linear")
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("size", SIZES)
-def test_parts_that_are_cut_through(size: tuple[int, ...]) -> None:
-    # torch counts what a new position touches as a whole, TensorFlow in part
-    result = backend.resize_3d(make("tf", VOLUMES, "float32"), list(size), "area")
-    np.testing.assert_allclose(read(result), area_oracle(VOLUMES, size), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.tf

@@ -64,10 +64,6 @@ class TestElements:
         expected = oracle(read(tensor).astype("float64"))
         np.testing.assert_allclose(read(result), expected, rtol=EXACT[dtype], atol=1e-7)
 
-    def test_a_power_for_each(self, framework: str) -> None:
-        base, power = make(framework, POSITIVE), make(framework, X)
-        np.testing.assert_allclose(read(backend.pow(base, power)), POSITIVE**X)
-
 
 @WITH_GRADIENTS
 @pytest.mark.parametrize("name", SMOOTH)
@@ -79,14 +75,6 @@ def test_gradients(framework: str, name: str) -> None:
 
 @FRAMEWORKS
 class TestClipping:
-    @pytest.mark.parametrize("dtype", FLOATS)
-    def test_to_tensors(self, framework: str, dtype: str) -> None:
-        tensor = make(framework, X, dtype)
-        low, high = make(framework, np.array(-0.25), dtype), make(framework, np.array(0.5), dtype)
-        result = backend.clip_by_value(tensor, low, high)
-        np.testing.assert_array_equal(read(result), np.clip(read(tensor), -0.25, 0.5))
-        assert type_name(result) == dtype
-
     def test_to_nothing(self, framework: str) -> None:
         with pytest.raises(AssertionError, match="min_value"):
             backend.clip_by_value(make(framework, X))
@@ -96,14 +84,6 @@ def test_bounds_in_torch_get_no_gradients() -> None:
     # as where a bound is a number
     bound = torch.tensor(0.0, requires_grad=True)
     assert not backend.clip_by_value(torch.ones(2), min_value=bound).requires_grad
-
-
-def test_ints_in_torch_clipped_to_fractions() -> None:
-    ints = torch.tensor([1, 5])
-    for low in (2.5, torch.tensor(2.5)):
-        result = backend.clip_by_value(ints, min_value=low, max_value=10)
-        assert result.tolist() == [2.5, 5.0]
-        assert result.dtype is torch.float32
 
 
 @FRAMEWORKS
@@ -170,26 +150,6 @@ class TestSlopeOfLambertW:
         found = gradient(framework, backend.lambertw, z)
         np.testing.assert_allclose(found, 1 / (np.exp(w) * (1 + w)), rtol=1e-9)
 
-    def test_second(self, framework: str) -> None:
-        def first(x: Any) -> Any:
-            w = backend.lambertw(x)
-            if framework == "torch":
-                return torch.autograd.grad(w.sum(), x, create_graph=True)[0]
-            tf = pytest.importorskip("tensorflow")
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                w = backend.lambertw(x)
-            return tape.gradient(w, x)
-
-        z = np.array([-0.2, 0.5, 3.0])
-
-        def oracle(x: Any) -> Any:
-            w = np.array([w_of(each) for each in x])
-            return 1 / (np.exp(w) * (1 + w))
-
-        found = gradient(framework, first, z)
-        np.testing.assert_allclose(found, slopes(oracle, z), rtol=1e-4)
-
 
 @FRAMEWORKS
 class TestPairs:
@@ -249,8 +209,10 @@ class TestZScore:
         result = backend.zscore(make(framework, np.array([1.0, 3.0])), epsilon=4.0)
         assert read(result).tolist() == [-0.25, 0.25]
 
-    @pytest.mark.parametrize("dtype", ["int32", "uint8", "float64"])
-    def test_types(self, framework: str, dtype: str) -> None:
-        result = backend.zscore(make(framework, np.array([1, 3]), dtype))
-        assert read(result).tolist() == [-1, 1]
-        assert type_name(result) == ("float64" if framework == "numpy" else "float32")
+
+def test_ints_in_torch_clipped_to_fractions() -> None:
+    ints = torch.tensor([1, 5])
+    for low in (2.5, torch.tensor(2.5)):
+        result = backend.clip_by_value(ints, min_value=low, max_value=10)
+        assert result.tolist() == [2.5, 5.0]
+        assert result.dtype is torch.float32

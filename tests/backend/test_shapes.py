@@ -85,16 +85,6 @@ class TestGather:
         result = backend.gather(make(framework, X), make(framework, np.array(indices), dtype))
         np.testing.assert_array_equal(read(result), X[np.array(indices)])
 
-    @pytest.mark.parametrize(
-        ("indices", "taken"),
-        [([[2], [0]], [2, 0]), ([[2, 0]], [2, 0]), ([1], 1), ([[1]], 1), (1, 1)],
-    )
-    def test_axes_of_length_one_do_not_count(
-        self, framework: str, indices: Any, taken: Any
-    ) -> None:
-        result = backend.gather(make(framework, X), make(framework, np.array(indices)))
-        np.testing.assert_array_equal(read(result), X[taken])
-
 
 @FRAMEWORKS
 class TestGatherFromBatch:
@@ -145,35 +135,11 @@ class TestWhere:
             assert type_name(result) == type_name(other) == dtype
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("pair", [(0.0, None), (None, 0.0), (1, None), (2.0, 1)])
-def test_where_in_a_graph(pair: tuple[Any, Any]) -> None:
-    def call(x: Any) -> Any:
-        yes, no = (x if each is None else each for each in pair)
-        return backend.where(x > 0, yes, no)
-
-    half = X.astype("float16")
-    yes, no = (half if each is None else each for each in pair)
-    np.testing.assert_array_equal(read(in_graph(call, half)), np.where(half > 0, yes, no))
-
-
 @WITH_GRADIENTS
 def test_gradients_of_the_chosen(framework: str) -> None:
     array = np.array([-1.0, 2.0])
     assert gradient(framework, lambda x: backend.where(x > 0, 3 * x, 0.0), array).tolist() == [0, 3]
     assert gradient(framework, lambda x: backend.where(x > 0, 1, 5 * x), array).tolist() == [5, 0]
-
-
-@FRAMEWORKS
-@pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64", "int64", "bool"])
-def test_zeros_and_ones(framework: str, dtype: str | None) -> None:
-    tensor = make(framework, X, "float32")
-    for made, value in (
-        (backend.zeros_like(tensor, dtype), 0),
-        (backend.ones_like(tensor, dtype), 1),
-    ):
-        np.testing.assert_array_equal(read(made), np.full(X.shape, value))
-        assert type_name(made) == (dtype or "float32")
 
 
 @FRAMEWORKS
@@ -200,13 +166,6 @@ class TestImageDims:
 
 
 @pytest.mark.tf
-def test_squeeze_of_a_longer_axis() -> None:
-    tf = pytest.importorskip("tensorflow")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="squeeze"):
-        backend.squeeze(tf.constant(X), axis=1)
-
-
-@pytest.mark.tf
 def test_get_shape_in_a_graph_of_any_batch_size() -> None:
     """As in FastEstimator, where it gives a tensor: good for reshaping."""
 
@@ -222,3 +181,27 @@ def test_get_shape_in_a_graph_of_any_batch_size() -> None:
         flat, same = flatten(tf.constant(X[:size]))
         np.testing.assert_array_equal(flat, X[:size].reshape(-1, 5))
         np.testing.assert_array_equal(same, X[:size])
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64", "int64", "bool"])
+def test_zeros_and_ones(framework: str, dtype: str | None) -> None:
+    tensor = make(framework, X, "float32")
+    for made, value in (
+        (backend.zeros_like(tensor, dtype), 0),
+        (backend.ones_like(tensor, dtype), 1),
+    ):
+        np.testing.assert_array_equal(read(made), np.full(X.shape, value))
+        assert type_name(made) == (dtype or "float32")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("pair", [(0.0, None), (None, 0.0), (1, None), (2.0, 1)])
+def test_where_in_a_graph(pair: tuple[Any, Any]) -> None:
+    def call(x: Any) -> Any:
+        yes, no = (x if each is None else each for each in pair)
+        return backend.where(x > 0, yes, no)
+
+    half = X.astype("float16")
+    yes, no = (half if each is None else each for each in pair)
+    np.testing.assert_array_equal(read(in_graph(call, half)), np.where(half > 0, yes, no))

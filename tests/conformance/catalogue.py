@@ -26,6 +26,7 @@ from fastnet.op.tensorop import (
     Resize3D,
     TensorOp,
     UnHadamard,
+    meta,
 )
 from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
@@ -41,7 +42,6 @@ from fastnet.op.tensorop.loss import (
     MeanSquaredError,
     SuperLoss,
 )
-from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.frameworks import Array, Framework, make_layers
 
@@ -270,7 +270,7 @@ def spread_out(form: str, ignored: int | None) -> Row:
     )
 
 
-def pair(cls: type, form: str, compute: Callable[..., Any], t: Array = Z, **options: Any) -> Row:
+def pair(cls: type, form: str, compute: Callable[..., Any], /, t: Array = Z, **options: Any) -> Row:
     """Return the row of a loss that compares `X` with the truth."""
     return Row(
         cls,
@@ -288,21 +288,57 @@ def huber(p: Any, t: Any, beta: float) -> Any:
     return np.where(far < beta, far**2 / 2, beta * (far - beta / 2))
 
 
-def meta(cls: type, form: str, wrap: Callable[[When], Any], factor: float) -> Row:
-    """Return the row of an op around ops that multiply `y`, which a copy of `x` is before."""
+def unary(cls: type, form: str, x: Array, compute: Callable[[Any], Any], **options: Any) -> Row:
+    """Return the row of an op that makes "y" of "x"."""
     return Row(
         cls,
-        lambda fw, when: [TensorOp("x", "y"), wrap(when)],
-        {"x": X},
-        reads=("y",),
-        compute=lambda b: {"y": b["x"] * factor},
-        by="x",
+        lambda fw, when: [cls(inputs="x", outputs="y", **options, **when)],
+        {"x": x},
+        compute=lambda b: {"y": compute(b["x"])},
+        by="x" if x.dtype == "float32" and cls not in (Argmax, UnHadamard) else None,
+        images=("x", "y") if cls in (Normalize, Resize3D) else (),
         form=form,
     )
 
 
-def times(factor: float, when: When) -> LambdaOp:
-    return LambdaOp(lambda y: y * factor, "y", "y", **when)
+def meta_rows(
+    metas: Any, hand_on: type, lambda_op: Callable[..., Any], holds: Callable[[Any], Any]
+) -> list[Row]:
+    """Return the rows of ops around ops that multiply `y`, which a copy of `x` is before."""
+
+    def times(factor: float, when: When) -> Any:
+        return lambda_op(lambda y: y * np.float32(factor), "y", "y", **when)
+
+    def row(cls: type, form: str, wrap: Callable[[When], Any], factor: float) -> Row:
+        return Row(
+            cls,
+            lambda fw, when: [hand_on("x", "y"), wrap(when)],
+            {"x": X},
+            reads=("y",),
+            compute=lambda b: {"y": b["x"] * np.float32(factor)},
+            by="x",
+            form=form,
+        )
+
+    fuse, one_of, repeat, sometimes = metas.Fuse, metas.OneOf, metas.Repeat, metas.Sometimes
+    return [
+        row(fuse, "", lambda when: fuse([times(2, when), times(3, when)]), 6),
+        row(one_of, "", lambda when: one_of(times(2, when), times(3, when), probs=[0.0, 1.0]), 3),
+        row(repeat, "a number", lambda when: repeat(times(2, when), 3), 8),
+        row(repeat, "while", lambda when: repeat(times(2, when), holds, max_iter=2), 4),
+        row(sometimes, "", lambda when: sometimes(times(2, when), 1.0), 2),
+        row(
+            fuse,
+            "around others",
+            lambda when: fuse(
+                [
+                    repeat(sometimes(times(2, when), 1.0), 2),
+                    one_of(fuse(times(3, when)), fuse(times(3, when))),
+                ]
+            ),
+            12,
+        ),
+    ]
 
 
 def check_mixup(batch: Any, result: Any, rough: float) -> None:
@@ -328,13 +364,8 @@ def check_cutmix(batch: Any, result: Any, rough: float) -> None:
 
 
 ROWS = [
-    Row(
-        TensorOp,
-        lambda fw, when: [TensorOp("x", "y", **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"]},
-        by="x",
-    ),
+    unary(TensorOp, "", X, lambda x: x),
+    unary(LossOp, "", X, lambda x: x),
     Row(
         LambdaOp,
         lambda fw, when: [LambdaOp(lambda x, z: x * z + x, ["x", "z"], "y", **when)],
@@ -351,12 +382,7 @@ ROWS = [
         writes=(),
         compute=lambda b: {},
     ),
-    Row(
-        Argmax,
-        lambda fw, when: [Argmax("x", "y", axis=1, **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"].argmax(1)},
-    ),
+    unary(Argmax, "", X, lambda x: x.argmax(1), axis=1),
     Row(
         Average,
         lambda fw, when: [Average(["x", "z"], "y", **when)],
@@ -378,61 +404,38 @@ ROWS = [
         by="x",
         form="at indices",
     ),
-    Row(
-        Gather,
-        lambda fw, when: [Gather("x", "y", **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"].max(1)},
-        by="x",
-        form="of the largest",
-    ),
-    Row(
+    unary(Gather, "of the largest", X, lambda x: x.max(1)),
+    unary(
         Normalize,
-        lambda fw, when: [Normalize("x", "y", mean=(0.5, 0.25, 0.75), std=(0.5, 1.0, 2.0), **when)],
-        {"x": IMAGES},
-        compute=lambda b: {
-            "y": (b["x"] / 255 - np.array([0.5, 0.25, 0.75])) / np.array([0.5, 1, 2])
-        },
-        by="x",
-        images=("x", "y"),
+        "",
+        IMAGES,
+        lambda x: (x / 255 - np.array([0.5, 0.25, 0.75])) / np.array([0.5, 1, 2]),
+        mean=(0.5, 0.25, 0.75),
+        std=(0.5, 1.0, 2.0),
     ),
-    Row(
-        Permute,
-        lambda fw, when: [Permute("x", "y", permutation=(1, 0), **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"].T},
-        by="x",
-    ),
-    Row(
-        Reshape,
-        lambda fw, when: [Reshape("x", "y", shape=(2, -1), **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"].reshape(2, 6)},
-        by="x",
-    ),
-    Row(
+    unary(Permute, "", X, lambda x: x.T, permutation=(1, 0)),
+    unary(Reshape, "", X, lambda x: x.reshape(2, 6), shape=(2, -1)),
+    unary(
         Resize3D,
-        lambda fw, when: [Resize3D("x", "y", output_shape=(4, 4, 2), **when)],
-        {"x": VOLUMES},
-        compute=lambda b: {"y": b["x"].repeat(2, 1).repeat(2, 2)},
-        by="x",
-        images=("x", "y"),
-        form="nearest",
+        "nearest",
+        VOLUMES,
+        lambda x: x.repeat(2, 1).repeat(2, 2),
+        output_shape=(4, 4, 2),
     ),
-    Row(
+    unary(
         Resize3D,
-        lambda fw, when: [Resize3D("x", "y", (1, 1, 2), resize_mode="area", **when)],
-        {"x": VOLUMES},
-        compute=lambda b: {"y": b["x"].mean((1, 2), keepdims=True)},
-        by="x",
-        images=("x", "y"),
-        form="area",
+        "area",
+        VOLUMES,
+        lambda x: x.mean((1, 2), keepdims=True),
+        output_shape=(1, 1, 2),
+        resize_mode="area",
     ),
-    Row(
+    unary(
         UnHadamard,
-        lambda fw, when: [UnHadamard("x", "y", n_classes=2, **when)],
-        {"x": np.array([[0.5, -0.75], [-0.25, 0.5], [1, -1]], "float32")},
-        compute=lambda b: {"y": nearest_codes(b["x"])},
+        "",
+        np.array([[0.5, -0.75], [-0.25, 0.5], [1, -1]], "float32"),
+        nearest_codes,
+        n_classes=2,
     ),
     Row(
         ModelOp,
@@ -481,13 +484,6 @@ ROWS = [
         {"x": X, "z": Z},
         reads=("x", "loss"),
         compute=lambda b: {"y": np.clip(b["x"] + 0.25 * np.sign(b["z"]), -1.5, 1)},
-    ),
-    Row(
-        LossOp,
-        lambda fw, when: [LossOp("x", "y", **when)],
-        {"x": X},
-        compute=lambda b: {"y": b["x"]},
-        by="x",
     ),
     *[
         cross_entropy(form, from_logits, weights)
@@ -564,27 +560,7 @@ ROWS = [
         compute=easier,
         by="p",
     ),
-    meta(Fuse, "", lambda when: Fuse([times(2, when), times(3, when)]), 6),
-    meta(OneOf, "", lambda when: OneOf(times(2, when), times(3, when), probs=[0, 1]), 3),
-    meta(Repeat, "a number", lambda when: Repeat(times(2, when), 3), 8),
-    meta(
-        Repeat,
-        "while",
-        lambda when: Repeat(times(2, when), lambda y: y[0, 0] * y[0, 0] < 1e6, max_iter=2),
-        4,
-    ),
-    meta(Sometimes, "", lambda when: Sometimes(times(2, when), 1.0), 2),
-    meta(
-        Fuse,
-        "around others",
-        lambda when: Fuse(
-            [
-                Repeat(Sometimes(times(2, when), 1.0), 2),
-                OneOf(Fuse(times(3, when)), Fuse(times(3, when))),
-            ]
-        ),
-        12,
-    ),
+    *meta_rows(meta, TensorOp, LambdaOp, lambda y: y[0, 0] * y[0, 0] < 1e6),
     Row(
         MixUpBatch,
         lambda fw, when: [MixUpBatch(("x", "l"), ("y", "y2"), **when)],
@@ -605,24 +581,6 @@ ROWS = [
 ]
 
 
-def averaged_dice(b: Any, average: bool, channels: bool) -> Any:
-    losses = dice(b, False, None)
-    losses = losses.mean(1) if channels else losses
-    return losses.mean() if average else losses
-
-
-def each_focal(p: Any, t: Any, alpha: float) -> Any:
-    right = np.where(t == 1, p, 1 - p)
-    return -np.log(right) * (1 - right) ** 2 * np.where(t == 1, alpha, 1 - alpha)
-
-
-def reduced(values: Any, samples: str, rest: str) -> Any:
-    """Reduce the last axis, then the first one."""
-    reductions: dict[str, Any] = {"none": lambda x, axis: x, "mean": np.mean, "sum": np.sum}
-    values = reductions[rest](values, -1)
-    return values if samples == "none" else reductions[samples](values, None)
-
-
 def pair_of(
     cls: type, form: str, batch: Arrays, compute: Callable[[Any], Any], **options: Any
 ) -> Row:
@@ -636,71 +594,11 @@ def pair_of(
     )
 
 
-def unary(cls: type, form: str, x: Array, compute: Callable[[Any], Any], **options: Any) -> Row:
-    """Return the row of an op that makes "y" of "x"."""
-    return Row(
-        cls,
-        lambda fw, when: [cls("x", "y", **options, **when)],
-        {"x": x},
-        compute=lambda b: {"y": compute(b["x"])},
-        by="x" if x.dtype == "float32" and cls is not Argmax else None,
-        images=("x", "y") if cls in (Normalize, Resize3D) else (),
-        form=form,
-    )
-
-
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 # More forms of some ops, of which only the values and gradients differ from those above.
 FORMS = [
-    pair(Hinge, "each", lambda p, t: np.maximum(1 - p * t, 0).mean(-1), SIGNS, average_loss=False),
-    pair(L1_Loss, "L1 each", lambda p, t: np.abs(p - t).mean(-1), average_loss=False),
-    *[
-        pair(
-            L1_Loss,
-            f"{kind} each",
-            lambda p, t: huber(p, t, 1.0).mean(-1),
-            loss_type=kind,
-            average_loss=False,
-        )
-        for kind in ("Smooth", "Huber")
-    ],
     pair(MeanSquaredError, "each", lambda p, t: ((p - t) ** 2).mean(-1), average_loss=False),
-    *[
-        pair(
-            FocalLoss,
-            f"{samples} of samples, {rest} of the rest",
-            lambda p, t, samples=samples, rest=rest: reduced(  # type: ignore[misc]
-                each_focal(sigmoid(p), t, 0.75), samples, rest
-            ),
-            BITS,
-            alpha=0.75,
-            from_logits=True,
-            normalize=False,
-            sample_reduction=samples,
-            shape_reduction=rest,
-        )
-        for samples, rest in (
-            ("none", "none"),
-            ("none", "mean"),
-            ("none", "sum"),
-            ("mean", "sum"),
-            ("sum", "mean"),
-        )
-    ],
-    *[
-        pair_of(
-            DiceLoss,
-            f"average {average}, of channels {channels}",
-            {"p": MASKS, "t": TRUE_MASKS},
-            lambda b, average=average, channels=channels: averaged_dice(  # type: ignore[misc]
-                b, average, channels
-            ),
-            average_loss=average,
-            channel_average=channels,
-        )
-        for average, channels in ((True, True), (False, True), (False, False))
-    ],
     *[
         pair_of(
             CrossEntropy,
@@ -722,23 +620,22 @@ FORMS = [
         lambda b: -(b["t"] * log_softmax(b["p"])).sum(1).mean(),
         from_logits=True,
     ),
+    pair(
+        CrossEntropy,
+        "binary smoothed",
+        lambda p, t: -np.log(sigmoid(p * (2 * t - 1))).mean() + 0.1 * (p * (2 * t - 1)).mean(),
+        BITS,
+        from_logits=True,
+        form="binary",
+        label_smoothing=0.2,
+    ),
     pair_of(
         CrossEntropy,
-        "categorical shares",
-        {"p": X, "t": SHARES / SHARES.sum(1, keepdims=True)},
-        lambda b: -(b["t"] * log_softmax(b["p"])).sum(1).mean(),
+        "binary booleans",
+        {"p": X[:, :1], "t": BITS[:, :1] == 1},
+        lambda b: -np.log(sigmoid(np.where(BITS[:, :1] == 1, b["p"], -b["p"]))).mean(),
         from_logits=True,
     ),
-    *[
-        pair_of(
-            CrossEntropy,
-            f"binary {name}",
-            {"p": X[:, :1], "t": truth},
-            lambda b: -np.log(sigmoid(np.where(BITS[:, :1] == 1, b["p"], -b["p"]))).mean(),
-            from_logits=True,
-        )
-        for name, truth in (("booleans", BITS[:, :1] == 1), ("flat", BITS[:, 0]))
-    ],
     unary(Argmax, "of the first axis", X, lambda x: x.argmax(0), axis=0),
     Row(
         Argmax,
@@ -760,13 +657,6 @@ FORMS = [
         },
         form="at indices of each",
     ),
-    Row(
-        Gather,
-        lambda fw, when: [Gather("x", "y", indices="at", **when)],
-        {"x": X, "at": np.zeros((0,), "int64")},
-        compute=lambda b: {"y": b["x"].max(1)},
-        form="at no indices",
-    ),
     unary(Permute, "", IMAGES, lambda x: x.transpose(0, 3, 1, 2)),
     unary(
         Permute, "backwards", IMAGES, lambda x: x.transpose(0, 3, 2, 1), permutation=(0, -1, 2, 1)
@@ -782,22 +672,5 @@ FORMS = [
         mean=0.5,
         std=0.25,
         max_pixel_value=10.0,
-    ),
-    Row(
-        UnHadamard,
-        lambda fw, when: [UnHadamard("x", "y", n_classes=4, code_length=16, **when)],
-        {"x": SOURCE.uniform(-1, 1, size=(5, 16)).astype("float32")},
-        check=lambda batch, result, rough: np.testing.assert_allclose(
-            result["y"].sum(1), np.ones(len(batch["x"])), rough
-        ),
-        form="of a longer code",
-    ),
-    Row(
-        MixUpBatch,
-        lambda fw, when: [MixUpBatch(("x", "l"), ("y", "y2"), shared_beta=False, **when)],
-        {"x": X, "l": np.eye(4, dtype="float32")},
-        writes=("y", "y2"),
-        check=check_mixup,
-        form="of each sample",
     ),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ Batch = Mapping[str, Any]
 Layers = Sequence[tuple[Array, Array]]
 
 
-class Framework(ABC):
+class Framework:
     """What a program needs that fastnet itself does not offer for both frameworks.
 
     Arrays stand for tensors: what goes into a step is made of them, and results come back as them.
@@ -48,19 +47,26 @@ class Framework(ABC):
     def __repr__(self) -> str:
         return self.name
 
-    # ------------------------------------------------------------------ tensors
+    # ------------------------------------------------------------------ each framework's own
 
-    @abstractmethod
-    def tensor(self, array: Array) -> Any:
-        """Make a tensor."""
+    tensor: Callable[[Array], Any]
+    is_tensor: Callable[[Any], bool]  # and whether it can be read now
+    array: Callable[[Any], Array]
+    mean: Callable[..., Any]  # over an axis, or over all of them
+    tanh: Callable[[Any], Any]
+    cast: Callable[[Any, str], Any]
+    gradients: Callable[[Any, Any, Any], list[Any]]  # of a loss by what a model trains
+    make_model: Callable[[Layers], Any]  # dense layers with tanh between them
+    dense_layers: Callable[[Any], list[Any]]
+    layer_name: Callable[[Any, int], str]  # as ModelOp knows a dense layer
+    weights: Callable[[Any], list[Array]]  # copies of kernels and biases, in the layers' order
+    freeze: Callable[..., None]  # a dense layer; frozen=False thaws it
+    sgd: Callable[..., Callable[..., Any]]
+    adam: Callable[..., Callable[..., Any]]
+    rate: Callable[[Any], float]
+    set_rate: Callable[[Any, float], None]
 
-    @abstractmethod
-    def is_tensor(self, value: Any) -> bool:
-        """Return whether a value is a tensor of this framework that can be read now."""
-
-    @abstractmethod
-    def array(self, tensor: Any) -> Array:
-        """Read a tensor."""
+    # ------------------------------------------------------------------ what they share
 
     def tensors(self, nest: Any) -> Any:
         """Make tensors of the arrays in a nest."""
@@ -78,69 +84,9 @@ class Framework(ABC):
 
         return map_nest(nest, read)
 
-    # ------------------------------------------------------------------ what ops are made of
-
-    @abstractmethod
-    def mean(self, x: Any, axis: int | None = None) -> Any:
-        """Average over an axis, or over all of them."""
-
-    @abstractmethod
-    def tanh(self, x: Any) -> Any:
-        """Apply the function to each element."""
-
-    @abstractmethod
-    def cast(self, x: Any, dtype: str) -> Any:
-        """Convert a tensor to another type."""
-
-    @abstractmethod
-    def gradients(self, loss: Any, model: Any, state: Any) -> list[Any]:
-        """Differentiate a loss by what a model trains."""
-
-    # ------------------------------------------------------------------ models
-
-    @abstractmethod
-    def make_model(self, layers: Layers) -> Any:
-        """Make a model of dense layers with tanh between them."""
-
-    @abstractmethod
-    def dense_layers(self, model: Any) -> list[Any]:
-        """List the dense layers of a model."""
-
-    @abstractmethod
-    def layer_name(self, model: Any, place: int) -> str:
-        """Tell by which name ModelOp knows a dense layer."""
-
-    @abstractmethod
-    def weights(self, model: Any) -> list[Array]:
-        """Copy kernels and biases, in the order of the layers."""
-
-    @abstractmethod
-    def freeze(self, model: Any, place: int, frozen: bool = True) -> None:
-        """Freeze a dense layer, or thaw it."""
-
     def build(self, layers: Layers, optimizer: Any = None, name: str = "model", **rest: Any) -> Any:
         """Make a model of given weights ready for a network."""
         return fastnet.build(lambda: self.make_model(layers), optimizer, model_name=name, **rest)
-
-    # ------------------------------------------------------------------ optimizers
-
-    @abstractmethod
-    def sgd(self, rate: float = 0.1, momentum: float = 0.0) -> Callable[..., Any]:
-        """Return an optimizer_fn."""
-
-    @abstractmethod
-    def adam(self, rate: float = 0.01) -> Callable[..., Any]:
-        """Return an optimizer_fn."""
-
-    @abstractmethod
-    def rate(self, model: Any) -> float:
-        """Read the learning rate in force."""
-
-    @abstractmethod
-    def set_rate(self, model: Any, rate: float) -> None:
-        """Change the learning rate in force."""
-
-    # ------------------------------------------------------------------ networks
 
     def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
         """Make a network."""

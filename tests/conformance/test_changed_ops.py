@@ -99,23 +99,14 @@ class Case:
     trains: bool = False
 
 
-def one(cls: type, *keys: Any, follows: tuple[str, ...] = (), **changes: list[Any]) -> Case:
-    """Return the case of an op that is made of its keys; the first of its values are the old."""
+def one(cls: type, inputs: Any, *, follows: tuple[str, ...] = (), **changes: list[Any]) -> Case:
+    """Return the case of an op that writes "y"; the first of its values are the old."""
     old = {name: values[0] for name, values in changes.items()}
     return Case(
         cls,
-        lambda fw, **settings: [cls(*keys, **{**old, **settings})],
+        lambda fw, **settings: [cls(inputs=inputs, outputs="y", **{**old, **settings})],
         {name: values[1:] for name, values in changes.items()},
         follows,
-    )
-
-
-def univariate_of(cls: type, key: str, **changes: list[Any]) -> Case:
-    old = {name: values[0] for name, values in changes.items()}
-    return Case(
-        cls,
-        lambda fw, **settings: [cls(inputs=key, outputs="y", **{**old, **settings})],
-        {name: values[1:] for name, values in changes.items()},
     )
 
 
@@ -175,16 +166,10 @@ REFUSED_WEIGHTS: list[Any] = [{1: 1}, {"a": 1.0}, [1.0]]
 
 CASES = [
     Case(TensorOp, lambda fw: [TensorOp("x", "y")]),
-    one(
-        LambdaOp,
-        follows=(),
-        fn=[lambda x: x + 1, lambda x: x * 2, 3, lambda x, y: x],
-        inputs=["x"],
-        outputs=["y"],
-    ),
+    one(LambdaOp, "x", fn=[lambda x: x + 1, lambda x: x * 2, 3, lambda x, y: x]),
     Case(Delete, lambda fw: [LambdaOp(lambda x: x + 1, "x", "gone"), Delete("gone")]),
-    one(Argmax, "x", "y", axis=[0, 1, "x"]),
-    one(Average, ["x", "z"], "y"),
+    one(Argmax, "x", axis=[0, 1, "x"]),
+    one(Average, ["x", "z"]),
     Case(
         Gather,
         lambda fw: [Gather(["x", "z"], ["y", "y2"], indices="classes")],
@@ -193,21 +178,19 @@ CASES = [
     one(
         Normalize,
         "images",
-        "y",
         mean=[(0.5, 0.25, 0.75), 0.5, (0.1, 0.2, 0.3), "x", (0.5, 0.5)],
         std=[(0.5, 1.0, 2.0), 2.0, (1, 2)],
         max_pixel_value=[255.0, 1.0, -1],
     ),
-    one(Permute, "x", "y", permutation=[(1, 0), (0, 1), (0, 0)]),
-    one(Reshape, "x", "y", shape=[(2, -1), (3, 4), -1, (-1, -1)]),
+    one(Permute, "x", permutation=[(1, 0), (0, 1), (0, 0)]),
+    one(Reshape, "x", shape=[(2, -1), (3, 4), -1, (-1, -1)]),
     one(
         Resize3D,
         "volumes",
-        "y",
         output_shape=[(4, 4, 2), (2, 4, 4), (2, 2)],
         resize_mode=["nearest", "area", "far"],
     ),
-    one(UnHadamard, "codes", "y", n_classes=[2, 1, 3], code_length=[2, 3]),
+    one(UnHadamard, "codes", n_classes=[2, 1, 3], code_length=[2, 3]),
     Case(
         ModelOp,
         lambda fw, model=None, **settings: [
@@ -270,7 +253,6 @@ CASES = [
     one(
         CrossEntropy,
         ("x", "classes"),
-        "y",
         from_logits=[True, False],
         average_loss=[True, False],
         form=["sparse", None, "dense"],
@@ -282,7 +264,6 @@ CASES = [
     one(
         DiceLoss,
         ("masks", "true_masks"),
-        "y",
         soft_dice=[False, True],
         average_loss=[True, False],
         channel_average=[True, False],
@@ -292,7 +273,6 @@ CASES = [
     one(
         FocalLoss,
         ("shares", "bits"),
-        "y",
         gamma=[2.0, 1.0, -1],
         alpha=[0.25, 0.5, 2],
         sample_reduction=["mean", "sum", "least"],
@@ -301,17 +281,16 @@ CASES = [
         normalize=[True, False],
         follows=("average_loss",),
     ),
-    one(Hinge, ("x", "t"), "y", average_loss=[True, False]),
+    one(Hinge, ("x", "t"), average_loss=[True, False]),
     one(
         L1_Loss,
         ("x", "t"),
-        "y",
         average_loss=[True, False],
         loss_type=["Smooth", "L1", "Huber", "L3"],
         beta=[1.0, 0.5, 0],
         follows=("function_name",),
     ),
-    one(MeanSquaredError, ("x", "t"), "y", average_loss=[True, False]),
+    one(MeanSquaredError, ("x", "t"), average_loss=[True, False]),
     *[
         Case(
             cls,
@@ -354,31 +333,25 @@ CASES = [
     *meta_cases(LambdaOp, __import__("fastnet.op.tensorop.meta", fromlist=["meta"])),
     # ------------------------------------------------------------------ on arrays
     Case(numpyop.NumpyOp, lambda fw: [numpyop.NumpyOp("x", "y")], follows=("in_place_edits",)),
-    Case(
-        numpyop.LambdaOp,
-        lambda fw, fn=lambda x: x + 1: [numpyop.LambdaOp(fn, "x", "y")],
-        {"fn": [lambda x: x * 2, 3, lambda x, y: x]},
-    ),
+    one(numpyop.LambdaOp, "x", fn=[lambda x: x + 1, lambda x: x * 2, 3, lambda x, y: x]),
     Case(
         numpyop.Delete,
         lambda fw: [numpyop.LambdaOp(lambda x: x, "x", "gone"), numpyop.Delete("gone")],
     ),
-    univariate_of(univariate.Binarize, "x", threshold=[0.25, -0.5, "x"]),
-    univariate_of(univariate.ChannelTranspose, "images", axes=[(2, 0, 1), (1, 0, 2), (0, 0)]),
-    univariate_of(univariate.ExpandDims, "x", axis=[-1, 0, "x"]),
-    univariate_of(univariate.Hadamard, "classes", n_classes=[3, 4, 9], code_length=[4, 8, 3]),
-    univariate_of(
+    one(univariate.Binarize, "x", threshold=[0.25, -0.5, "x"]),
+    one(univariate.ChannelTranspose, "images", axes=[(2, 0, 1), (1, 0, 2), (0, 0)]),
+    one(univariate.ExpandDims, "x", axis=[-1, 0, "x"]),
+    one(univariate.Hadamard, "classes", n_classes=[3, 4, 9], code_length=[4, 8, 3]),
+    one(
         univariate.Minmax,
         "x",
         epsilon=[1e-7, 10.0, "x"],
         new_min=[0.0, -1.0, 2.0],
         new_max=[1.0, 3.0, "x"],
     ),
-    univariate_of(
-        univariate.Onehot, "classes", num_classes=[3, 5, 0], label_smoothing=[0.0, 0.5, 2]
-    ),
-    univariate_of(univariate.Reshape, "images", shape=[(4, -1), (-1,), (-1, -1)]),
-    univariate_of(univariate.ToArray, "x", dtype=[None, "float64", "int32", "huge"]),
+    one(univariate.Onehot, "classes", num_classes=[3, 5, 0], label_smoothing=[0.0, 0.5, 2]),
+    one(univariate.Reshape, "images", shape=[(4, -1), (-1,), (-1, -1)]),
+    one(univariate.ToArray, "x", dtype=[None, "float64", "int32", "huge"]),
     *meta_cases(numpyop.LambdaOp, numpy_meta),
 ]
 

@@ -1,7 +1,8 @@
-"""Containers of every class keep their class and attributes, by whichever way they go in."""
+"""Values that are containers or no tensors at all: read, written, passed through, changed."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -11,17 +12,12 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-import torch
-
-from fastnet.backend import cast, to_shape, to_tensor, to_type
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.slicer import AxisSlicer
-from fastnet.util import detach_tensors, move_tensors_to_device
-from tests.conformance.frameworks import FRAMEWORKS, Framework
-from tests.containers import CONTAINERS, Labels, Picky, Point, Registry, Sealed, Store
-
-pytestmark = pytest.mark.tf
+from tests.conformance.agreement import assert_same
+from tests.conformance.frameworks import Framework
+from tests.containers import CONTAINERS, Labels, Picky, Point, Registry, Store
 
 Make = Callable[[Any], Any]
 
@@ -44,7 +40,6 @@ NESTED: list[Make] = [
 MAKES = [make for make in CONTAINERS if holds_arrays(make)] + NESTED
 EMPTY: list[Any] = [{}, [], (), Labels((), "none"), Registry("none"), Store("none")]
 
-frameworks = pytest.mark.parametrize("fw", FRAMEWORKS.values(), ids=str)
 makes = pytest.mark.parametrize("make", MAKES)
 
 
@@ -92,7 +87,6 @@ class KeepBatch(NumpyOp):
         return data
 
 
-@frameworks
 @makes
 class TestNetworks:
     def test_read_and_written(self, fw: Framework, make: Make) -> None:
@@ -135,7 +129,6 @@ class TestNetworks:
         assert spelled(result["c"]) == spelled(make(X))
 
 
-@frameworks
 @pytest.mark.parametrize("empty", EMPTY, ids=lambda empty: type(empty).__name__)
 def test_empty_ones(fw: Framework, empty: Any) -> None:
     network = fw.network([HandThrough("c", "d")], pops=[KeepBatch("d", "d")])
@@ -146,62 +139,65 @@ def test_empty_ones(fw: Framework, empty: Any) -> None:
         assert spelled(value) == spelled(empty)
 
 
-@pytest.mark.parametrize("target", ["torch", "tf", "np"])
-@makes
-class TestConversions:
-    def test_to_tensor(self, target: str, make: Make) -> None:
-        assert spelled(to_tensor(make(X), target)) == spelled(make(X))
-
-    def test_cast(self, target: str, make: Make) -> None:
-        result = cast(to_tensor(make(X), target), "int64")
-        assert spelled(result) == spelled(make(X.astype("int64")))
-
-    def test_shapes_and_types(self, target: str, make: Make) -> None:
-        data = to_tensor(make(X), target)
-        assert type(to_shape(data)) is type(to_type(data)) is type(data)
+NEST = {"a": X, "b": {"c": [X + 1, "text", None]}}
 
 
-@pytest.mark.parametrize("make", CONTAINERS + NESTED)
-class TestTorchTensors:
-    def test_detached(self, make: Make) -> None:
-        weight = torch.ones(2, requires_grad=True)
-        data = make(weight * 2)
-        result = detach_tensors(data)
-        assert type(result) is type(data)
-        found: list[Any] = []
-        collect(result, found)
-        assert found
-        assert not any(tensor.requires_grad for tensor in found)
-        assert spelled(result) == spelled(detached_by_hand(make))
+class TestBatches:
+    def test_results_belong_to_the_caller_and_batches_stay(self, fw: Framework) -> None:
+        network = fw.network(
+            [
+                LambdaOp(lambda x, nest: [{"a": [x]}, nest], ["x", "nest"], ["y", "z"]),
+                LambdaOp(lambda nest: dict(nest, more=1), "nest", "nest"),
+            ]
+        )
+        batch = fw.tensors({"x": X, "nest": NEST})
+        with fw.opened(network):
+            spoiled = network.run_step(batch)
+            spoiled["y"]["a"].append("more")
+            spoiled["new"] = spoiled.pop("x")
+            result = fw.arrays(network.run_step(batch))
+        assert_same(result, {"x": X, "nest": {**NEST, "more": 1}, "y": {"a": [X]}, "z": NEST})
+        assert_same(fw.arrays(batch), {"x": X, "nest": NEST})
 
-    def test_moved(self, make: Make) -> None:
-        result = move_tensors_to_device(make(torch.ones(2)), "meta")
-        found: list[Any] = []
-        collect(result, found)
-        assert {tensor.device.type for tensor in found} == {"meta"}
-
-
-def detached_by_hand(make: Make) -> Any:
-    return make(torch.full((2,), 2.0))
-
-
-def collect(value: Any, found: list[Any]) -> None:
-    """List the tensors of a nest."""
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, MutableMapping):
-        for part in value.values():
-            collect(part, found)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            collect(part, found)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            collect(getattr(value, field.name), found)
+    def test_of_another_class(self, fw: Framework) -> None:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        x = fw.tensor(X)
+        batches: list[Any] = [
+            collections.OrderedDict(x=x, z=1),
+            collections.ChainMap({"x": x}, {"x": 0, "z": 1}),
+            collections.defaultdict(list, {"x": x, "z": 1}),
+        ]
+        with fw.opened(network):
+            for batch in batches:
+                result = network.run_step(batch)
+                assert type(result) is dict
+                assert_same(fw.arrays(result), {"x": X, "y": X + 1, "z": 1})
 
 
-def test_numbers_in_sets() -> None:
-    sealed = to_tensor(Sealed("name", 1, 2), "torch")
-    assert type(sealed) is Sealed
-    assert sealed.name == "name"
-    assert sorted(one.item() for one in sealed) == [1, 2]
+class TestConstants:
+    def test_that_change_from_step_to_step(self, fw: Framework) -> None:
+        def scale(x: Any, how: str, by: Any) -> Any:
+            if by is None:
+                return x
+            return x * by if how == "up" else x / by
+
+        network = fw.network([LambdaOp(scale, ["x", "how", "by"], "y")])
+        settings: list[Any] = [("up", 2), ("down", 4), ("up", 0.5), ("up", None), ("up", 2)]
+        results = fw.steps(network, [{"x": X, "how": how, "by": by} for how, by in settings])
+        expected = [X * 2, X / 4, X * np.float32(0.5), X, X * 2]
+        assert_same([result["y"] for result in results], expected)
+
+    def test_that_are_equal_to_nothing(self, fw: Framework) -> None:
+        class Odd:
+            def __eq__(self, other: object) -> bool:
+                raise ValueError("not to be compared")
+
+            __hash__ = None  # type: ignore[assignment]
+
+        network = fw.network([LambdaOp(lambda x, odd: x + 1, ["x", "odd"], "y")])
+        values: list[Any] = [float("nan"), np.nan, Odd(), Odd()]
+        with fw.opened(network):
+            for value in [*values, *values]:
+                result = network.run_step({"x": fw.tensor(X), "odd": value})
+                assert result["odd"] is value
+                assert_same(fw.array(result["y"]), X + 1)

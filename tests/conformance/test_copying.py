@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
-from fastnet.slicer import AxisSlicer, MeanUnslicer, SlidingSlicer
 from tests.conformance.catalogue import ROWS, Row
-from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.frameworks import Framework
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
 
@@ -97,23 +94,6 @@ def twice(x: Any) -> Any:
 
 
 @ways
-def test_slicers(fw: Framework, way: Way) -> None:
-    slicers = [
-        SlidingSlicer(window_size=[2, -1], strides=2, slice="x", unslice="y"),
-        MeanUnslicer("z", ds_id="b"),
-        EpochScheduler({1: None, 2: AxisSlicer(axis=0, slice="x", unslice="y", mode="eval")}),
-    ]
-    network = fw.network([LambdaOp(twice, "x", "y")], slicers=slicers[:1])
-    batch = {"x": np.arange(8, dtype="float32").reshape(4, 2)}
-    fw.step(network, batch)
-    result = fw.step(way(network), batch)
-    np.testing.assert_array_equal(result["y"], 2 * batch["x"])
-    for slicer in way(slicers):
-        for value in slicer.get_all_values() if hasattr(slicer, "get_all_values") else [slicer]:
-            assert value is None or value.unslice_inputs in (["y"], ["z"])
-
-
-@ways
 def test_schedulers_of_ops(fw: Framework, way: Way) -> None:
     ops = [LambdaOp(twice, "x", "y"), LambdaOp(abs, "x", "y")]
     network = fw.network([RepeatScheduler([*ops, None]), EpochScheduler({4: ops[0]})])
@@ -127,34 +107,3 @@ def test_schedulers_of_ops(fw: Framework, way: Way) -> None:
             np.testing.assert_array_equal(result["y"], value)
     # An op that stands in two schedulers is copied once.
     assert other.ops[0].get_current_value(1) is other.ops[1].get_current_value(4)
-
-
-@ways
-def test_training(fw: Framework, way: Way) -> None:
-    """A copy trains on, bitwise like the original, and leaves the original alone."""
-    if not fw.copies_optimizers:
-        pytest.skip("copying optimizers needs Keras 3")
-    model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1, momentum=0.9))
-    network = fw.network(
-        [
-            ModelOp(model, "x", "y"),
-            CrossEntropy(("y", "t"), "loss", from_logits=True),
-            UpdateOp(model, "loss", merge_grad=2),
-        ]
-    )
-    source = np.random.default_rng(3)
-    data = [
-        {"x": source.normal(size=(4, 3)).astype("float32"), "t": source.integers(0, 2, 4)}
-        for _ in range(5)
-    ]
-    for batch in data[:3]:
-        fw.step(network, batch, "train")
-    other = way(network)
-    before = fw.weights(model)
-    for batch in data[3:]:
-        fw.step(other, batch, "train")
-    assert all(map(np.array_equal, fw.weights(model), before))
-    for batch in data[3:]:
-        fw.step(network, batch, "train")
-    assert all(map(np.array_equal, fw.weights(model), fw.weights(other.models[0])))
-    assert not all(map(np.array_equal, fw.weights(model), before))

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from fastnet.op.numpyop import Batch, RemoveIf
-from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
-from fastnet.op.tensorop.loss import LossOp
+from fastnet.op.tensorop.loss import LossOp, MeanSquaredError, SuperLoss
+from fastnet.op.tensorop.meta import OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import EMA, LRSchedule, UpdateOp
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.catalogue import (
@@ -40,7 +42,7 @@ from tests.missing_keys import reads
 EVERY_ROW = [*ROWS, *NUMPY_ROWS]
 every_row = pytest.mark.parametrize("row", EVERY_ROW, ids=str)
 
-# a network refuses these two: see test_numpyops.py
+# a network refuses these two: see test_bad_openings.py
 OF_PIPELINES = {RemoveIf, Batch}
 # they read and write no keys: see tests/op/tensorop/model/test_*_followers.py
 FOLLOWERS = {EMA, LRSchedule}
@@ -267,3 +269,46 @@ def check_values(row: Row, result: Mapping[str, Array]) -> None:
     for key, expected in row.compute(wide).items():
         assert result[key].shape == np.shape(expected)
         np.testing.assert_allclose(result[key], expected, 1e-5, 1e-5)
+
+
+class TestOutsideNetworks:
+    """Ops that no network has built: their constructor, then `forward`."""
+
+    @pytest.mark.parametrize("row", ROWS, ids=str)
+    @pytest.mark.parametrize("fw", ["torch", "tf-eager"], indirect=True)
+    def test_values(self, fw: Framework, row: Row) -> None:
+        store = fw.tensors(row.batch_for(fw))
+        ops = row.ops(fw)
+        state: dict[str, Any] = {"mode": "train", "epoch": 1, "warmup": False, "req_grad": True}
+        with tf.GradientTape(persistent=True) as tape:
+            state.update(eager=True, deferred={}, tape=tape if fw.target == "tf" else None)
+            for op in ops:
+                data = [store[key] for key in op.inputs]
+                result = op.forward(data if op.in_list else data[0], state)
+                if op.outputs:
+                    store.update(zip(op.outputs, result if op.out_list else [result], strict=True))
+        written = {key: store[key] for key in row.writes}
+        if fw.target == "torch":
+            written = {key: value.detach() for key, value in written.items()}
+        check_values(row, row.channels_last(fw, fw.arrays(written)))
+        if row.cls is UpdateOp:
+            in_a_network, op = row.network(fw)
+            fw.step(in_a_network, row.batch_for(fw), "train")
+            assert_same(fw.weights(ops[-1].model), fw.weights(op.model))
+
+    @pytest.mark.parametrize(
+        "op",
+        [
+            OneOf(LambdaOp(lambda x: x, "x", "x"), LambdaOp(lambda x: -x, "x", "x")),
+            Sometimes(LambdaOp(lambda x: x, "x", "x")),
+            Repeat(LambdaOp(lambda x: x, "x", "x"), repeat=lambda x: False),
+            MixUpBatch(("x", "y"), ("x", "y")),
+            CutMixBatch(("x", "y"), ("x", "y")),
+            SuperLoss(MeanSquaredError(("x", "y"), "z")),
+        ],
+        ids=lambda op: type(op).__name__,
+    )
+    def test_arrays_where_an_op_needs_tensors(self, op: Any) -> None:
+        array = np.ones((2, 4, 4, 3), "float32")
+        with pytest.raises(TypeError, match="runs on tensors of torch or TensorFlow, but got an"):
+            op.forward([array] * len(op.inputs), {"mode": "train", "warmup": False})

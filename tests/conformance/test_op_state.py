@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.loss import LossOp, SuperLoss
+from fastnet.op.tensorop.augmentation import MixUpBatch
+from fastnet.op.tensorop.loss import L1_Loss, LossOp, SuperLoss
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.frameworks import Framework, make_layers
@@ -61,6 +62,36 @@ def test_training_goes_on_where_it_stopped(fw: Framework, before: int) -> None:
     second.loss.load_state_dict(first.loss.state_dict())
     np.testing.assert_allclose(early + second.run(BATCHES[before:]), losses, rtol=1e-6)
     assert_same(fw.weights(second.model), fw.weights(whole.model))
+
+
+def test_a_super_loss_follows_the_average_of_each_mode(fw: Framework) -> None:
+    network = fw.network(
+        [SuperLoss(L1_Loss(("p", "t"), "loss", mode=None), output_confidence="confidence")]
+    )
+    ones = np.ones((2, 1), "float32")
+    batches = [{"p": ones * np.float32(size), "t": ones * 0} for size in (1, 1, 11)]
+    # The first batch of a warmup is forgotten.
+    fw.step(network, batches[2], "train", warmup=True)
+    first, second, third = fw.steps(network, batches, "train")
+    # no excess over the average: full confidence, nothing lost
+    np.testing.assert_allclose(first["loss"], 0, atol=1e-6)
+    np.testing.assert_allclose(second["confidence"], 1)
+    # an average of 2: the excess is 9, and W(4.5) exp(W(4.5)) = 4.5
+    confidence = third["confidence"].astype("float64")
+    logs = np.log(confidence)
+    assert (confidence < 0.5).all()
+    np.testing.assert_allclose(third["loss"], (9 * confidence + logs**2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(-logs * np.exp(-logs), 4.5, rtol=1e-5)
+    # Evaluation starts from its own first batch.
+    np.testing.assert_allclose(fw.step(network, batches[2], "eval")["confidence"], 1)
+
+
+def test_mixing_draws_anew_in_each_step_of_training(fw: Framework) -> None:
+    network = fw.network([MixUpBatch(("x", "l"), ("x", "l"))])
+    batch = {"x": BATCHES[0]["x"], "l": np.eye(4, dtype="float32")}
+    results = fw.steps(network, [batch] * 3, "train")
+    assert len({one["l"].tobytes() for one in results}) == 3
+    assert_same(fw.step(network, batch, "eval"), batch)
 
 
 def test_what_is_remembered(fw: Framework) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from fastnet.op.numpyop import Delete, LambdaOp, NumpyOp
+from fastnet.op.numpyop import LambdaOp, NumpyOp
 from fastnet.op.tensorop import LambdaOp as TensorLambdaOp
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework
@@ -49,28 +49,6 @@ def add_one() -> TensorLambdaOp:
 
 
 class TestOps:
-    @conforms
-    def test_lambda_ops(self, fw: Framework) -> Any:
-        kinds: list[str] = []
-
-        def look(y: Any) -> Any:
-            kinds.append(type(y).__name__)
-            return y.sum(1)
-
-        network = fw.network(
-            [add_one()],
-            [
-                LambdaOp(look, "y", "sum"),
-                LambdaOp(lambda y, x: [y - x, y.shape[1]], ["y", "x"], ["difference", "width"]),
-                LambdaOp(lambda width: width * 2, "width", "width"),
-            ],
-        )
-        result = fw.step(network, {"x": X, "z": "text"})
-        expected = {"x": X, "y": X + 1, "z": "text", "sum": (X + 1).sum(1)}
-        assert_same(result, {**expected, "difference": np.ones_like(X), "width": np.array(6)})
-        assert kinds == ["ndarray"]
-        return result
-
     @conforms
     def test_a_sample_at_a_time(self, fw: Framework) -> Any:
         op = PerSample("y", "y")
@@ -134,38 +112,8 @@ class TestOps:
         assert_same(results, [{"x": written, "z": written, "y": y}] * 2)
         return results
 
-    @conforms
-    def test_deleting(self, fw: Framework) -> Any:
-        network = fw.network(
-            [TensorLambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"])],
-            [LambdaOp(lambda y: y * 2, "y", "w"), Delete(["y", "x"]), Delete("q", mode="eval")],
-        )
-        results = [fw.step(network, {"x": X, "q": X}, mode) for mode in ("eval", "test")]
-        z, w = X + 2, (X + 1) * 2
-        assert_same(results, [{"z": z, "w": w}, {"z": z, "w": w, "q": X}])
-        return results
-
 
 class TestWhen:
-    @conforms
-    def test_in_some_modes_and_for_some_datasets(self, fw: Framework) -> Any:
-        network = fw.network(
-            [add_one()],
-            [
-                LambdaOp(lambda y: y * 10, "y", "y", mode="!train"),
-                LambdaOp(lambda y: y + 5, "y", "y", ds_id="a"),
-                LambdaOp(lambda y: y.sum(), "y", "sum", mode=["infer", "test"], ds_id="!a"),
-            ],
-        )
-        results = [
-            fw.step(network, {"x": X * 0}, mode, ds_id=ds_id)
-            for mode in ("train", "eval", "infer")
-            for ds_id in ("a", "b")
-        ]
-        assert [result["y"][0, 0] for result in results] == [6, 1, 15, 10, 15, 10]
-        assert ["sum" in result for result in results] == [False] * 5 + [True]
-        return results
-
     @conforms
     def test_keys_that_it_reads_always_come_back(self, fw: Framework) -> Any:
         network = fw.network(

@@ -136,33 +136,30 @@ def test_all_else_is_an_error(fw: Framework, around: str, which: str) -> None:
     assert network._context is None
 
 
-@pytest.mark.parametrize("around", [lambda op: op, lambda op: NumpyFuse([op])])
-def test_of_postprocessing(fw: Framework, around: Callable[[Any], Any]) -> None:
+class Each(NumpyOp):
+    """Returns what a function makes of each sample."""
+
+    def __init__(self, fn: Callable[[Any], Any], inputs: Any, outputs: Any) -> None:
+        super().__init__(inputs, outputs)
+        self.fn = fn
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return self.fn(data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [NumpyLambdaOp, Each, lambda *settings: NumpyFuse([NumpyLambdaOp(*settings)])],
+    ids=["batches", "samples", "Fuse"],
+)
+def test_of_postprocessing(fw: Framework, make: Callable[..., Any]) -> None:
     def name(x: Any) -> Any:
         return {"other": x, "z": x + 2, "y": x + 1}
 
-    after = around(NumpyLambdaOp(name, "x", ["y", "z"]))
-    assert_same(fw.step(fw.network([], [after]), {"x": X}), {"x": X, "y": X + 1, "z": X + 2})
-    for which in WRONG:
-        network = fw.network([], [around(NumpyLambdaOp(WRONG[which][0], "x", ["y", "z"]))])
-        kind, text = text_of(which, "ndarray")
+    result = fw.step(fw.network([], [make(name, "x", ["y", "z"])]), {"x": X})
+    assert_same(result, {"x": X, "y": X + 1, "z": X + 2})
+    for which, (returned, kind, _) in WRONG.items():
         with pytest.raises(kind) as caught:
-            fw.step(network, {"x": X})
-        described = "LambdaOp (op 0, inputs ['x'], outputs ['y', 'z'])"
-        assert words_of(caught.value)[0].startswith(f"{described} {text}")
-
-
-def test_of_postprocessing_sample_by_sample(fw: Framework) -> None:
-    class Each(NumpyOp):
-        def forward(self, data: Any, state: Any) -> Any:
-            return returned(data)
-
-    returned: Callable[[Any], Any] = lambda x: {"z": x + 2, "y": x + 1}  # noqa: E731
-    network = fw.network([], [Each("x", ["y", "z"])])
-    assert_same(fw.step(network, {"x": X}), {"x": X, "y": X + 1, "z": X + 2})
-    for which in WRONG:
-        returned, kind, _ = WRONG[which]
-        with pytest.raises(kind) as caught:
-            fw.step(network, {"x": X})
+            fw.step(fw.network([], [make(returned, "x", ["y", "z"])]), {"x": X})
         assert text_of(which, "ndarray")[1] in words_of(caught.value)[0]
-        assert "Each (op 0," in "".join(words_of(caught.value))
+        assert "(op 0, inputs ['x'], outputs ['y', 'z'])" in "".join(words_of(caught.value))

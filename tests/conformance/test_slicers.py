@@ -10,23 +10,15 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
-from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
-from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
+from tests.conformance.test_training import regression
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
 IMAGE = np.random.default_rng(1).normal(size=(2, 1, 7, 5)).astype("float32")
-
-
-class Shapes(TensorOp):
-    """Writes how large its input is."""
-
-    def forward(self, data: Any, state: Any) -> tuple[int, ...]:
-        return tuple(int(length) for length in data.shape)
 
 
 class Halves(Slicer):
@@ -57,129 +49,26 @@ class TestAxisSlicer:
         assert_same(result, {"x": X, "y": X - X.mean(others, keepdims=True), "w": X[0]})
         return result
 
-    @conforms
-    def test_values_that_are_not_cut_are_shared(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x, w, name: x @ w if name == "a" else x, ["x", "w", "name"], "y")],
-            slicers=AxisSlicer(0, slice="x", unslice="y"),
-        )
-        w = np.ones((4, 2), "float32")
-        results = fw.steps(network, [{"x": X, "w": w, "name": name} for name in "ab"])
-        assert_same([result["y"] for result in results], [X @ w, X])
-        return results
-
-    @conforms
-    def test_what_is_cut_and_not_wanted_whole(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"])],
-            slicers=AxisSlicer(0, slice="x", unslice=["y"]),
-        )
-        result = fw.step(network, {"x": X}, desired_output_keys={"y"})
-        assert_same(result, {"x": X, "y": X + 1})
-        return result
-
 
 class TestSlidingSlicer:
     @pytest.mark.parametrize("pad_mode", ["drop", "partial", "constant", "nopad", "mirror"])
     @pytest.mark.parametrize("unslice_mode", ["avg", "sum"])
-    @pytest.mark.parametrize(
-        ("window", "strides"),
-        [([-1, -1, 3, 2], ()), ([-1, -1, 3, 3], 2), ([-1, -1, 4, -1], [0, 0, 1, 0])],
-        ids=["touching", "overlapping", "one axis"],
-    )
     @conforms
-    def test_cut_and_joined(
-        self, fw: Framework, pad_mode: str, unslice_mode: str, window: list[int], strides: Any
-    ) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x: x + fw.mean(x), "x", "y"), Shapes("x", "shape")],
-            slicers=[
-                SlidingSlicer(
-                    window,
-                    strides,
-                    pad_mode=pad_mode,
-                    slice="x",
-                    unslice=["x", "y"],
-                    unslice_mode=unslice_mode,
-                ),
-                Last("shape"),
-            ],
+    def test_cut_and_joined(self, fw: Framework, pad_mode: str, unslice_mode: str) -> Any:
+        slicer = SlidingSlicer(
+            [-1, -1, 3, 3],
+            2,
+            pad_mode=pad_mode,
+            slice="x",
+            unslice=["x", "y"],
+            unslice_mode=unslice_mode,
         )
+        network = fw.network([LambdaOp(lambda x: x + fw.mean(x), "x", "y")], slicers=slicer)
         result = fw.step(network, {"x": IMAGE})
         assert result["y"].shape == IMAGE.shape
         if unslice_mode == "avg":
             covered = result["x"] != 0
             assert_same(result["x"][covered], IMAGE[covered])
-        return result
-
-    @conforms
-    def test_windows_that_overlap(self, fw: Framework) -> Any:
-        joined = []
-        for mode in ("sum", "avg"):
-            network = fw.network(
-                [LambdaOp(doubled, "x", "y")],
-                slicers=SlidingSlicer([2], 1, slice="x", unslice=["y"], unslice_mode=mode),
-            )
-            joined.append(fw.step(network, {"x": np.array([1, 2, 3, 4], "float32")})["y"])
-        assert_same(joined[0], np.array([2, 8, 12, 8], "float32"))
-        assert_same(joined[1], np.array([2, 4, 6, 8], "float32"))
-        return joined
-
-    @pytest.mark.parametrize("pad_mode", ["drop", "constant"])
-    @conforms
-    def test_padding_and_gaps_of_another_value(self, fw: Framework, pad_mode: str) -> Any:
-        network = fw.network(
-            [LambdaOp(doubled, "x", "y"), LambdaOp(fw.mean, "x", "mean")],
-            slicers=[
-                SlidingSlicer([-1, 2], [0, 3], pad_mode, pad_val=-5.0, slice="x", unslice="y"),
-                MeanUnslicer("mean"),
-            ],
-        )
-        x = np.ones((1, 7), "float32")
-        result = fw.step(network, {"x": x})
-        last = -5 if pad_mode == "drop" else 2
-        assert_same(result["y"], np.array([[2, 2, -5, 2, 2, -5, last]], "float32"))
-        mean = 1 if pad_mode == "drop" else (1 + 1 - 2) / 3
-        assert_same(result["mean"], np.array(mean, "float32"))
-        return result
-
-    @pytest.mark.parametrize("mode", ["sum", "avg"])
-    @conforms
-    def test_ints(self, fw: Framework, mode: str) -> Any:
-        network = fw.network(
-            [LambdaOp(doubled, "x", "y")],
-            slicers=SlidingSlicer([2], 1, slice="x", unslice="y", unslice_mode=mode),
-        )
-        result = fw.step(network, {"x": np.arange(3)})
-        expected = np.array([0, 4, 4]) if mode == "sum" else np.array([0, 2, 4], "float32")
-        assert_same(result["y"], expected)
-        return result
-
-    @conforms
-    def test_a_shape_for_results_of_another_size(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x: x[:, ::2], "x", "y")],
-            slicers=[
-                SlidingSlicer([-1, 4], slice="x", unslice=None),
-                SlidingSlicer([-1, 2], unslice="y", unslice_shape=[2, 4]),
-            ],
-        )
-        x = np.arange(16, dtype="float32").reshape(2, 8)
-        result = fw.step(network, {"x": x})
-        assert_same(result, {"x": x, "y": x[:, ::2]})
-        return result
-
-    @conforms
-    def test_axes_that_are_squeezed(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(doubled, "x", "y"), Shapes("x", "shape")],
-            slicers=[
-                SlidingSlicer([-1, 1, 2], slice="x", unslice="y", squeeze_window=True),
-                Last("shape"),
-            ],
-        )
-        result = fw.step(network, {"x": X})
-        assert_same(result, {"x": X, "y": X * 2, "shape": (2, 2)})
         return result
 
     @conforms
@@ -194,48 +83,7 @@ class TestSlidingSlicer:
         return results
 
 
-class Last(Slicer):
-    """Keeps what the last minibatch gave."""
-
-    def __init__(self, unslice: str) -> None:
-        super().__init__(unslice=unslice)
-
-    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        return slices[-1]
-
-
-class TestMeanUnslicer:
-    @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64", "bool"])
-    @conforms
-    def test_types(self, fw: Framework, dtype: str) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x: fw.cast(x, dtype), "x", "y")],
-            slicers=[AxisSlicer(0, slice="x", unslice=None), MeanUnslicer("y")],
-        )
-        x = np.array([[0, 1], [3, 4], [5, 0]], "float32")
-        result = fw.step(network, {"x": x})
-        mean = x.astype(dtype).astype("float64").mean(0)
-        np.testing.assert_allclose(result["y"], mean, 1e-3)
-        assert result["y"].dtype.kind == "f"
-        return {"y": result["y"].astype("float64")}
-
-
 class TestSeveral:
-    @conforms
-    def test_that_cut_different_keys(self, fw: Framework) -> Any:
-        network = fw.network(
-            [LambdaOp(lambda x, w: [x * w, fw.mean(w)], ["x", "w"], ["y", "mean"])],
-            slicers=[
-                AxisSlicer(0, slice="x", unslice="y"),
-                AxisSlicer(1, slice="w", unslice=None),
-                MeanUnslicer("mean"),
-            ],
-        )
-        x, w = np.ones((2, 3), "float32"), np.arange(6, dtype="float32").reshape(3, 2)
-        result = fw.step(network, {"x": x, "w": w})
-        assert_same(result, {"x": x, "w": w, "y": w.T, "mean": np.array(2.5, "float32")})
-        return result
-
     @conforms
     def test_in_some_modes_and_for_some_datasets(self, fw: Framework) -> Any:
         network = fw.network(
@@ -288,11 +136,7 @@ class TestTraining:
         layers = make_layers(3, 2)
         model = fw.build(layers, fw.sgd(0.1))
         network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(model, "loss"),
-            ],
+            regression(model),
             slicers=[
                 SlidingSlicer([2, -1], slice=["x", "t"], unslice=None),
                 AxisSlicer(0, slice="q", unslice=None),
@@ -316,11 +160,7 @@ class TestTraining:
         layers = make_layers(3, 2)
         model = fw.build(layers, fw.sgd(0.1))
         network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(model, "loss", merge_grad=2),
-            ],
+            regression(model, merge_grad=2),
             slicers=[
                 SlidingSlicer([2, -1], slice=["x", "t"], unslice=None),
                 SlidingSlicer([2, -1], unslice="y", unslice_shape=[4, 2]),

@@ -32,15 +32,6 @@ def check(x: Any, ok: str) -> Any:
     return x
 
 
-def train(fw: Framework, network: Any, models: Any, batches: Any, epoch: int = 1) -> list[Any]:
-    """Run steps one by one, and note the weights after each."""
-    results = []
-    for batch in batches:
-        result = fw.step(network, batch, "train", epoch)
-        results.append((result, [fw.weights(model) for model in models]))
-    return results
-
-
 class TestOneModel:
     @pytest.mark.parametrize("kind", ["sgd", "adam", "momentum"])
     @conforms
@@ -72,34 +63,6 @@ class TestOneModel:
         assert len({float(loss) for loss in losses}) == len(losses)
         return results, fw.weights(model)
 
-    @pytest.mark.parametrize("rate", [0.01, 0.1], ids=["by name", "by function"])
-    @conforms
-    def test_regression(self, fw: Framework, rate: float) -> Any:
-        layers = make_layers(3, 2)
-        line = Line(*layers[0])
-        model = fw.build(layers, "sgd" if rate == 0.01 else fw.sgd(rate))
-        assert abs(fw.rate(model) - rate) < 1e-6
-        batches = make_batches(10)
-        results = fw.steps(fw.network(regression(model)), batches, "train")
-        losses = [line.train(batch, rate) for batch in batches]
-        assert_same([result["loss"] for result in results], losses)
-        assert_same(fw.weights(model), line.weights)
-        return results
-
-    @conforms
-    def test_a_loss_with_elements_counts_by_its_mean(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        line = Line(*layers[0])
-        model = fw.build(layers, fw.sgd(0.1))
-        ops = regression(model)
-        ops[1] = MeanSquaredError(("y", "t"), "loss", average_loss=False)
-        batches = make_batches(3)
-        results = fw.steps(fw.network(ops), batches, "train")
-        for batch, result in zip(batches, results, strict=True):
-            assert_same(np.array(result["loss"].mean()), line.train(batch))
-        assert_same(fw.weights(model), line.weights)
-        return results
-
     @pytest.mark.parametrize("mode", ["eval", "test", "infer", "warmup"])
     @conforms
     def test_when_nothing_is_updated(self, fw: Framework, mode: str) -> Any:
@@ -114,105 +77,8 @@ class TestOneModel:
         assert_same(fw.weights(model), [one for layer in layers for one in layer])
         return results
 
-    @conforms
-    def test_a_model_that_runs_twice(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 4, 3), fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                ModelOp(model, "y", "z"),
-                LambdaOp(lambda y, z: fw.mean((y + z) ** 2), ["y", "z"], "loss"),
-                UpdateOp(model, "loss"),
-            ]
-        )
-        return train(fw, network, [model], make_batches(3))
-
-    @conforms
-    def test_intermediate_layers(self, fw: Framework) -> Any:
-        layers = make_layers(3, 4, 2)
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(
-                    model,
-                    "x",
-                    ["y", "first", "last"],
-                    intermediate_layers=[fw.layer_name(model, 0), fw.layer_name(model, 1)],
-                ),
-                LambdaOp(lambda first, y: fw.mean(first * first) + fw.mean(y), ["first", "y"], "l"),
-                UpdateOp(model, "l"),
-            ]
-        )
-        (batch,) = make_batches(1)
-        results = [fw.step(network, batch, mode) for mode in ("infer", "train", "train")]
-        first = batch["x"] @ layers[0][0] + layers[0][1]
-        y = np.tanh(first) @ layers[1][0] + layers[1][1]
-        assert_same(results[0], {**batch, "first": first, "y": y, "last": y} | _loss(first, y))
-        return results, fw.weights(model)
-
-
-def _loss(first: Any, y: Any) -> dict[str, Any]:
-    return {"l": np.array((first * first).mean() + y.mean())}
-
-
-class TestMergedGradients:
-    @pytest.mark.parametrize("merge", [2, 3])
-    @conforms
-    def test_averages(self, fw: Framework, merge: int) -> Any:
-        layers = make_layers(3, 2)
-        line = Line(*layers[0])
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(regression(model, merge_grad=merge))
-        waiting: list[Any] = []
-        results = []
-        # counts go on over openings, whatever the mode and the sizes of batches
-        for number, batch in enumerate(make_batches(8)):
-            batch = {key: value[: 4 - number % 3] for key, value in batch.items()}
-            fw.step(network, batch, "eval")
-            results.append(fw.step(network, batch, "train", number + 1))
-            waiting.append(line.gradients(batch))
-            if len(waiting) == merge:
-                line.descend(tuple(sum(parts) / merge for parts in zip(*waiting, strict=True)))
-                waiting.clear()
-            assert_same(fw.weights(model), line.weights)
-        return results, fw.weights(model)
-
-    @conforms
-    def test_warming_up_does_not_count(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
-        network = fw.network(regression(model, merge_grad=2))
-        (batch,) = make_batches(1)
-        weights = []
-        for warmup in (False, True, True, False, False, True, False):
-            fw.steps(network, [batch], "train", warmup=warmup)
-            weights.append(fw.weights(model))
-        moved = [not np.array_equal(one[0], weights[0][0]) for one in weights]
-        assert moved == [False, False, False, True, True, True, True]
-        assert_same(weights[5], weights[3])
-        return weights
-
 
 class TestGivenGradients:
-    @conforms
-    def test_times_a_factor(self, fw: Framework) -> Any:
-        layers = make_layers(3, 2)
-        line = Line(*layers[0])
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                TakeGradients(fw, model, "loss", "g", factor=3.0),
-                UpdateOp(model, "loss", gradients="g"),
-            ]
-        )
-        for batch in make_batches(3):
-            fw.step(network, batch, "train")
-            line.train(batch, 0.3)
-            assert_same(fw.weights(model), line.weights)
-        assert network.get_loss_keys() == {"loss"}
-        return fw.weights(model)
-
     @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
     @conforms
     def test_some_of_them_none(self, fw: Framework) -> Any:
@@ -317,21 +183,6 @@ class TestDeferredUpdates:
 
 
 class TestTwoModels:
-    @conforms
-    def test_a_loss_of_both(self, fw: Framework) -> Any:
-        one = fw.build(make_layers(3, 2, seed=1), fw.sgd(0.1), name="one")
-        two = fw.build(make_layers(3, 2, seed=2), fw.adam(0.01), name="two")
-        network = fw.network(
-            [
-                ModelOp(one, "x", "a"),
-                ModelOp(two, "x", "b"),
-                LambdaOp(lambda a, b, t: fw.mean((a * b - t) ** 2), ["a", "b", "t"], "loss"),
-                UpdateOp(one, "loss"),
-                UpdateOp(two, "loss"),
-            ]
-        )
-        return train(fw, network, [one, two], make_batches(4))
-
     @pytest.mark.parametrize("gradients", [False, True])
     @conforms
     def test_one_that_others_gradients_go_through_or_not(
@@ -350,9 +201,9 @@ class TestTwoModels:
                 UpdateOp(above, "loss"),
             ]
         )
-        results = train(fw, network, [below, above], make_batches(3))
+        results = fw.steps(network, make_batches(3), "train")
         assert np.allclose(fw.weights(below)[0], layers[0][0]) == (not gradients)
-        return results
+        return results, fw.weights(below), fw.weights(above)
 
 
 class TestFrozenLayers:
@@ -371,17 +222,4 @@ class TestFrozenLayers:
             moved.append([not np.array_equal(one, other) for one, other in pairs])
         both, last, first = [True] * 4, [False, False, True, True], [True, True, False, False]
         assert moved == [both, last, both, first, last, both]
-        return weights
-
-    @conforms
-    def test_what_an_optimizer_remembers_of_them(self, fw: Framework) -> Any:
-        # Adam would differ: torch counts the steps of each parameter, Keras those of the optimizer
-        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.05, momentum=0.9))
-        network = fw.network(regression(model))
-        weights = []
-        for epoch, frozen in enumerate([True, False, True, False], 1):
-            fw.freeze(model, 0, frozen)
-            fw.steps(network, make_batches(3, seed=epoch), "train", epoch)
-            weights.append(fw.weights(model))
-        assert_same(weights[2][:2], weights[1][:2])
         return weights

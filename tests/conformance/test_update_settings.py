@@ -126,25 +126,6 @@ def test_a_lower_merge_grad_averages_what_was_merged_before(fw: Framework, lower
     assert_same(fw.weights(model), loop.line.weights)
 
 
-@pytest.mark.parametrize("merge", [2, 3])
-def test_an_op_that_is_listed_twice_merges_twice(fw: Framework, merge: int) -> None:
-    model = fw.build(LAYERS, fw.sgd(0.1))
-    *ops, update = regression(model, merge_grad=merge)
-    network, batches, line = fw.network([*ops, update, update]), make_batches(5), Loop().line
-    fw.steps(network, batches, "train")
-    merged: list[Any] = []
-    for batch in batches:
-        # Both times the gradients are those of the weights that the forward pass has used.
-        gradients = line.gradients(batch)
-        for _ in range(2):
-            merged.append(gradients)
-            if len(merged) == merge:
-                line.descend(tuple(sum(parts) / merge for parts in zip(*merged, strict=True)))
-                merged = []
-    assert_same(fw.weights(model), line.weights)
-    assert update.state_dict()["merged"] == len(merged)
-
-
 def test_a_warmup_takes_no_step(fw: Framework) -> None:
     model = fw.build(LAYERS, fw.sgd(0.1))
     ema = EMA(model)

@@ -184,26 +184,6 @@ class TestKeys:
         op = cls(inputs, outputs)
         refuse(lambda: op, ValueError, cls.__name__, op.inputs, op.outputs)
 
-    @pytest.mark.parametrize("cls", LOSSES)
-    def test_a_loss_outside_of_a_network_has_any(self, cls: Any) -> None:
-        pair = [torch.full((2, 1, 1, 1), 0.25), torch.ones(2, 1, 1, 1)]
-        expected = cls(PAIR, "y").forward(pair, {})
-        for keys in ("x", None, ["a", "b", "c"]):
-            op = cls(inputs=keys, outputs=keys)
-            assert torch.equal(op.forward(pair, {}), expected)
-            op.build("torch", torch.device("cpu"))
-            assert torch.equal(op.forward(pair, {}), expected)
-
-    def test_other_ops_outside_of_a_network_have_any(self) -> None:
-        x = torch.arange(6.0)
-        reshape = tensorop.LambdaOp(fn=torch.reshape)
-        reshape.build("torch", torch.device("cpu"))
-        assert reshape.forward([x, (2, 3)], {}).shape == (2, 3)
-        assert numpyop.LambdaOp(fn=np.reshape).forward([x.numpy(), (2, 3)], {}).shape == (2, 3)
-        assert tensorop.Average(None, None).forward([x, x + 2], {}).tolist() == (x + 1).tolist()
-        assert tensorop.Argmax([], []).forward([x], {})[0] == 5
-        assert univariate.Minmax(["a"], ["y", "z"]).forward([x.numpy()], {})[0].max() == 1
-
     @pytest.mark.parametrize(
         "cls",
         [
@@ -240,17 +220,6 @@ class TestKeys:
     def test_other_counts(self, op: Any) -> None:
         refuse(lambda: op, ValueError, type(op).__name__)
 
-    @pytest.mark.parametrize("kind", ["meta", "super", "scheduled"])
-    def test_of_ops_inside_of_others(self, kind: str) -> None:
-        op: Any = loss.Hinge("p", "y")  # type: ignore[arg-type]
-        if kind == "meta":
-            op = meta.Sometimes(op)
-        elif kind == "super":
-            op = loss.SuperLoss(op)
-        else:
-            op = fastnet.schedule.EpochScheduler({1: None, 3: op})
-        refuse(lambda: op, ValueError, "Hinge", ["p"])
-
     @pytest.mark.parametrize(("setting", "key"), [("loss_name", None), ("loss_name", ["a", "b"])])
     def test_an_update_reads_one_loss(self, model: Model, setting: str, key: Any) -> None:
         refuse(lambda: UpdateOp(model, key), ValueError, "UpdateOp", "'m'", setting, repr(key))
@@ -271,20 +240,6 @@ class TestModels:
     @pytest.mark.parametrize("given", [None, 3, torch.nn.Linear])
     def test_none_at_all(self, cls: Any, given: Any) -> None:
         refuse(lambda: cls("a", "y", model=given), ValueError, cls.__name__, type(given).__name__)
-
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda model: ModelOp(model, "x"),
-            lambda model: UpdateOp(model, "x"),
-            lambda model: loss.L2Regularization("a", "y", model=model),
-            lambda model: gradient.GradientOp("l", "g", model=model),
-        ],
-    )
-    def test_one_of_another_framework(self, model: Model, make: Any) -> None:
-        op = make(model)
-        refuse(lambda: op.build("tf"), ValueError, type(op).__name__, "'m'", "'torch'", "'tf'")
-        op.build("torch", torch.device("cpu"))
 
 
 class Scaler:

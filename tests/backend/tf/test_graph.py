@@ -55,17 +55,6 @@ def test_results(make: Any) -> None:
     assert call([x, y])[0].numpy().tolist() == [10.0, 20.0]
 
 
-def test_no_results(make: Any) -> None:
-    counter = tf.Variable(0.0)
-
-    def count(x: Any) -> list[Any]:
-        counter.assign_add(tf.reduce_sum(x))
-        return []
-
-    assert list(make(traced(count, SPEC))([tf.constant([1.0, 2.0])])) == []
-    assert counter.numpy() == 3.0
-
-
 def test_errors_are_explained(make: Any) -> None:
     def check(x: Any) -> list[Any]:
         with tf.control_dependencies([tf.debugging.assert_positive(x)]):

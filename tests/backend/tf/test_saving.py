@@ -12,31 +12,19 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.backend import get_lr, load_model, save_model
+from fastnet.backend import load_model, save_model
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
 from tests.network.keras_models import (
     KERAS_3,
-    KINDS,
     batches,
     keras,
     mlp,
     same_weights,
     supervised,
     train,
-    variables_of,
-    weights,
 )
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
-
-DECAY = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-OPTIMIZERS = {
-    **{
-        f"momentum {place}": lambda kind=kind: kind.SGD(0.1, momentum=0.9)
-        for place, kind in enumerate(KINDS)
-    },
-    "a schedule": lambda: keras.optimizers.Adam(DECAY),
-}
 
 
 def build(optimizer: Any = "adam", **settings: Any) -> Any:
@@ -48,31 +36,6 @@ def steps(network: Any, data: Any, eager: bool = False) -> None:
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    @pytest.mark.parametrize("traced", [False, True], ids=["fresh", "traced"])
-    def test_training_goes_on(self, tmp_path: Path, optimizer: str, traced: bool) -> None:
-        data = batches(6)
-        model, other = (build(OPTIMIZERS[optimizer]) for _ in range(2))
-        network, resumed = (fastnet.Network(supervised(each)) for each in (model, other))
-        if traced:
-            steps(resumed, batches(2, seed=5))
-        steps(network, data[:3])
-        path = save_model(model, tmp_path, save_optimizer=True)
-        before = weights(model)
-        steps(network, data[3:])
-        assert not same_weights(other, before)
-        load_model(other, path, load_optimizer=True)
-        assert same_weights(other, before)
-        steps(resumed, data[3:])
-        assert same_weights(model, other)
-        assert get_lr(model) == get_lr(other)
-        for one, two in zip(
-            variables_of(model.current_optimizer),
-            variables_of(other.current_optimizer),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(one.numpy(), two.numpy())
-
     def test_of_the_scale_of_a_loss(self, tmp_path: Path) -> None:
         model, other = (build("adam", mixed_precision=True) for _ in range(2))
         network = fastnet.Network(supervised(model))

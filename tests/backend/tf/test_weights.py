@@ -14,7 +14,6 @@ tf = pytest.importorskip("tensorflow")
 h5py = pytest.importorskip("h5py")
 
 from fastnet.backend import load_model
-from fastnet.backend.tf.weights import save_weights
 from tests.network.keras_models import KERAS_3, keras, layers, mlp, same_weights, weights
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
@@ -66,18 +65,6 @@ def zoo() -> Any:
     return keras.Model(words, [x, layers.Dense(2)(x)])
 
 
-class Derived(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.many = [layers.Dense(5, activation="tanh"), layers.Dense(3)]
-        self.named = {"last": layers.Dense(2)}
-
-    def call(self, x: Any) -> Any:
-        for layer in self.many:
-            x = layer(x)
-        return self.named["last"](x)
-
-
 @pytest.fixture(scope="module", params=[mlp, trained, zoo])
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """Two models of one kind."""
@@ -91,16 +78,6 @@ class TestLoading:
         source = np.random.default_rng(len(ending))
         saved.set_weights([source.random(value.shape) for value in saved.get_weights()])
         assert not same_weights(model, saved)
-        load_model(model, save(saved, tmp_path, ending))
-        assert same_weights(model, saved)
-
-    @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
-    def test_a_model_of_a_class_of_its_own(self, tmp_path: Path, ending: str) -> None:
-        if ending == ".h5" and KERAS_3:
-            pytest.skip("Keras 3 writes such files of its own classes only")
-        saved, model = Derived(), Derived()
-        for one in (saved, model):
-            one(tf.ones((1, 6)))
         load_model(model, save(saved, tmp_path, ending))
         assert same_weights(model, saved)
 
@@ -127,13 +104,10 @@ class TestErrors:
         self.refused(path, f"'{path}' ends with none of ['.h5', '.hdf5', '.keras']")
 
     @pytest.mark.parametrize("ending", ENDINGS)
-    @pytest.mark.parametrize(
-        ("make", "name"),
-        [(lambda: keras.Sequential([layers.Dense(3)]), "Sequential"), (Derived, "Derived")],
-    )
-    def test_no_variables_yet(self, tmp_path: Path, ending: str, make: Any, name: str) -> None:
+    def test_no_variables_yet(self, tmp_path: Path, ending: str) -> None:
         path = save(mlp(), tmp_path, ending)
-        self.refused(path, f"cannot be loaded: {name} has no variables before it knows", make())
+        text = "cannot be loaded: Sequential has no variables before it knows"
+        self.refused(path, text, keras.Sequential([layers.Dense(3)]))
 
     @pytest.mark.parametrize("ending", ENDINGS)
     @pytest.mark.parametrize("sizes", [(5, 4), (5,), (5, 3, 2)])
@@ -146,52 +120,6 @@ class TestErrors:
         elif sizes == (5, 3, 2):
             more = "it has ['layers/dense_2/vars/0', 'layers/dense_2/vars/1']"
             self.refused(path, "Layer count mismatch" if ending == ".h5" else more)
-
-    @pytest.mark.parametrize("ending", ENDINGS)
-    @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-    def test_cut_short(self, tmp_path: Path, ending: str, part: float) -> None:
-        path = save(mlp(), tmp_path, ending)
-        os.truncate(path, int(os.path.getsize(path) * part))
-        self.refused(path, f"The weights file '{path}' is damaged, or of another model")
-
-
-class MetricHead(layers.Dense):
-    """Keras 3 calls its arrays by the class."""
-
-
-class Metrics(layers.Dense):
-    pass
-
-
-class WithHeads(keras.Model):
-    """Keras 2 calls arrays by the attributes."""
-
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.first = layers.Dense(5)
-        if heads > 0:
-            self.metric_head = MetricHead(5)
-        if heads > 1:
-            self.optimizer_head = Metrics(5)
-
-    def call(self, x: Any) -> Any:
-        for name in ("first", "metric_head", "optimizer_head"):
-            x = getattr(self, name)(x) if hasattr(self, name) else x
-        return x
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-def test_layers_called_like_what_keras_saves_besides(tmp_path: Path, heads: int) -> None:
-    saved, same, fewer = WithHeads(heads), WithHeads(heads), WithHeads(heads - 1)
-    for model in (saved, same, fewer):
-        model(np.ones((1, 5), "float32"))
-    path = save(saved, tmp_path, ".weights.h5")
-    load_model(same, path)
-    assert same_weights(same, saved)
-    before = weights(fewer)
-    with pytest.raises(ValueError, match="which the model does not have"):
-        load_model(fewer, path)
-    assert same_weights(fewer, before)
 
 
 class TestNothingIsExecuted:
@@ -220,23 +148,3 @@ class TestNothingIsExecuted:
         load_model(model, path)
         assert not os.path.exists(marker)
         assert same_weights(model, hostile)
-
-
-def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
-    model = mlp()
-    path = tmp_path / ("saved.weights.h5" if KERAS_3 else "saved.h5")
-    save_weights(model, str(path))
-    whole, saved = path.read_bytes(), weights(model)
-    random = np.random.default_rng(0)
-    refused = 0
-    for place in random.integers(len(whole), size=40):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(random.integers(8))
-        path.write_bytes(damaged)
-        try:
-            load_model(model, path)
-        except ValueError:
-            refused += 1
-        # Parts of a file of HDF5 are unused.
-        assert same_weights(weights(model), saved)
-    assert refused

@@ -15,20 +15,15 @@ from torch import nn
 
 import fastnet
 from fastnet.backend.torch import parallelize
-from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.network import TorchNetwork
 from tests.network.programs import (
     batches,
     line,
-    losses,
     mlp,
-    no_gradients,
     raising,
     run_all,
-    same_weights,
     supervised,
-    twins,
 )
 from tests.ranks import ranks
 
@@ -55,19 +50,6 @@ class TestDataParallel:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert fastnet.build(line, None, parallel=None) is not None
-
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="the wrapper would use the GPUs")
-    def test_on_request_trains_like_the_model_in_it(self) -> None:
-        model, twin = twins(mlp)
-        fastnet.build(lambda: twin, "adam")
-        wrapped = fastnet.build(lambda: model, "adam", parallel="dp")
-        assert type(wrapped) is nn.DataParallel
-        assert innermost(wrapped) is model
-        data = batches(5)
-        seen = losses(run_all(TorchNetwork(supervised(wrapped)), data))
-        assert seen == losses(run_all(TorchNetwork(supervised(twin)), data))
-        assert same_weights(model, twin)
-        assert no_gradients(wrapped)
 
 
 class TestNames:
@@ -99,11 +81,6 @@ class TestNames:
         assert f"parallel={parallel!r} has." in text
         assert (f"Did you mean {near!r}?" in text) == (near is not None)
 
-    def test_options_of_many_processes_in_one(self) -> None:
-        """A program is the same in one process and in many."""
-        model = line()
-        assert fastnet.build(model, None, static_graph=True) is model
-
 
 class TestWithoutAGroup:
     @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -119,12 +96,6 @@ class TestWithoutAGroup:
             fastnet.build(line, None, model_name="m", parallel=parallel)
         model = line()
         assert fastnet.build(model, None, parallel=None) is model
-
-    def test_one_process_of_torchrun_needs_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
-            monkeypatch.setenv(name, value)
-        model = line()
-        assert fastnet.build(model, None) is model
 
 
 def refused(what: Any, *args: Any) -> str:

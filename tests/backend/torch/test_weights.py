@@ -60,22 +60,6 @@ def test_another_model(path: Path, state: Any, told: str) -> None:
     assert same_weights(model, before)
 
 
-@pytest.mark.parametrize(
-    ("data", "held"),
-    [
-        (3, "int"),
-        ([torch.ones(1)], "list"),
-        (torch.ones(1), "Tensor"),
-        (None, "NoneType"),
-        ({1: torch.ones(1)}, "a dict without names"),
-    ],
-)
-def test_other_data(path: Path, data: Any, held: str) -> None:
-    path.write_bytes(saved(data))
-    with pytest.raises(ValueError, match=f"holds {held}, not weights by name"):
-        load_model(line(), path)
-
-
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("zipped", [True, False])
 def test_cut_short(path: Path, zipped: bool) -> None:
@@ -130,3 +114,19 @@ def test_whatever_a_model_is_wrapped_in(path: Path, saved_as: str, loaded_as: st
     torch.save(WRAPS[saved_as](source).state_dict(), path)
     load_model(WRAPS[loaded_as](target), path)
     assert all(map(torch.equal, target.parameters(), expected))
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (3, "int"),
+        ([torch.ones(1)], "list"),
+        (torch.ones(1), "Tensor"),
+        (None, "NoneType"),
+        ({1: torch.ones(1)}, "a dict without names"),
+    ],
+)
+def test_other_data(path: Path, data: Any, held: str) -> None:
+    path.write_bytes(saved(data))
+    with pytest.raises(ValueError, match=f"holds {held}, not weights by name"):
+        load_model(line(), path)

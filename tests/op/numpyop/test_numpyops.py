@@ -1,7 +1,9 @@
-"""The numpy ops one by one, and those that run others."""
+"""Numpy ops: running them on samples and on batches, and those that run others."""
 
 from __future__ import annotations
 
+import operator
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from fastnet.errors import MissingKeyError
 from fastnet.op.numpyop import (
     Batch,
     Delete,
@@ -19,10 +22,153 @@ from fastnet.op.numpyop import (
     forward_numpyop,
 )
 from fastnet.op.numpyop.meta import Fuse, Repeat
-from fastnet.op.numpyop.univariate import Hadamard, Minmax, Onehot
-from fastnet.types import is_numpy_op
+from fastnet.op.numpyop.univariate import Minmax, Onehot
+
+pytestmark = pytest.mark.fast
 
 STATE = {"mode": "train"}
+
+
+class AddOneInPlace(NumpyOp):
+    calls = 0
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        self.calls += 1
+        data += 1
+        return data
+
+    def forward_batch(self, data: Any, state: dict[str, Any]) -> Any:
+        return self.forward(data, state)
+
+
+class Foreign:
+    """An op that derives from nothing, and knows samples only."""
+
+    inputs = ("x",)
+    outputs = ("x",)
+    mode = frozenset[str]()
+    ds_id = frozenset[str]()
+    in_list = False
+    out_list = False
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        return data * 3
+
+
+class TestSamples:
+    def test_ops_run_in_order(self) -> None:
+        data = {"x": 1, "y": 2}
+        ops = [
+            LambdaOp(operator.add, inputs=["x", "y"], outputs="z"),
+            LambdaOp(lambda z: (z, -z), inputs="z", outputs=["a", "b"]),
+            Delete(["x", "z"]),
+            LambdaOp(lambda a: None, inputs="a"),
+        ]
+        assert forward_numpyop(ops, data, STATE) is None
+        assert data == {"y": 2, "a": 3, "b": -3}
+
+    def test_fastestimators_filtering_counts(self) -> None:
+        theirs = type("FilteredData", (), {"replacement": True})()
+        assert forward_numpyop([LambdaOp(lambda: theirs)], {}, STATE) is theirs
+
+    def test_read_only_arrays(self) -> None:
+        array = np.zeros(2)
+        array.flags.writeable = False
+        data = {"x": array}
+        op = AddOneInPlace("x", "x")
+        forward_numpyop([op], data, STATE)
+        assert data["x"].tolist() == [1, 1]
+        assert array.tolist() == [0, 0]
+        assert op.in_place_edits
+        assert op.calls == 2
+        # known from now on, so the first try succeeds
+        data = {"x": array}
+        forward_numpyop([op], data, STATE)
+        assert data["x"].tolist() == [1, 1]
+        assert op.calls == 3
+
+    def test_a_missing_key(self) -> None:
+        with pytest.raises(MissingKeyError, match=r"Delete.*'lable'.*'label'"):
+            forward_numpyop([Delete("lable")], {"label": 2}, STATE)
+
+
+class TestBatches:
+    def test_only_touched_keys_are_converted(self) -> None:
+        x, kept = torch.tensor([1.0, 2.0]), torch.ones(2, requires_grad=True) * 2
+        lock = threading.Lock()  # nothing could convert it
+        data = {"x": x, "kept": kept, "lock": lock}
+        seen: list[Any] = []
+
+        def double(value: Any) -> Any:
+            seen.append(value)
+            return value * 2
+
+        forward_numpyop([LambdaOp(double, "x", "y")], data, STATE, batched="torch")
+        assert type(seen[0]) is np.ndarray
+        assert torch.equal(data["y"], torch.tensor([2.0, 4.0]))
+        assert torch.equal(data["x"], x)
+        assert data["kept"] is kept
+        assert data["lock"] is lock
+
+    def test_the_tensors_of_the_batch_never_change(self) -> None:
+        x = torch.zeros(2)
+        data = {"x": x, "nest": {"a": [x]}}
+        ops = [
+            AddOneInPlace("x"),
+            LambdaOp(lambda nest: nest["a"][0].fill(7), inputs="nest"),
+        ]
+        nest = data["nest"]
+        forward_numpyop(ops, data, STATE, batched="torch")
+        assert x.tolist() == [0, 0]
+        assert nest == {"a": [x]}
+        # what the ops wrote in place is in the result all the same
+        assert data["x"].tolist() == [1, 1]
+        assert data["nest"]["a"][0].tolist() == [7, 7]
+
+    def test_ops_without_forward_batch(self) -> None:
+        data = {"x": torch.tensor([1, 2])}
+        forward_numpyop([Foreign()], data, STATE, batched="torch")
+        assert torch.equal(data["x"], torch.tensor([3, 6]))
+
+    def test_tensors_in_a_graph_and_types_that_numpy_lacks(self) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        half = torch.tensor([1.5, 2.5], dtype=torch.bfloat16)
+        data = {"x": weight * 2, "half": half}
+        op = LambdaOp(lambda x, half: x + half, inputs=["x", "half"], outputs="sum")
+        forward_numpyop([op], data, STATE, batched="torch")
+        assert data["sum"].dtype == torch.float32
+        assert data["sum"].tolist() == [3.5, 4.5]
+        # it was only read, so it has its own type again
+        assert data["half"].dtype == torch.bfloat16
+        assert data["half"].tolist() == [1.5, 2.5]
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_shared_memory(self, shared: bool) -> None:
+        data = {"x": torch.ones(2), "other": torch.ones(2)}
+        op = LambdaOp(lambda x: x * 2, "x", "y")
+        forward_numpyop([op], data, STATE, batched="torch", shared=shared)
+        assert data["y"].is_shared() is shared
+        assert data["x"].is_shared() is shared
+        assert not data["other"].is_shared()
+
+    @pytest.mark.parametrize(
+        "last",
+        [
+            LambdaOp(lambda x: 1 / 0, "x"),
+            LambdaOp(lambda x: object(), "x", "z"),  # has no tensor
+            LambdaOp(lambda x: x, "nothing", "z"),
+        ],
+    )
+    def test_an_error_leaves_the_batch(self, last: NumpyOp) -> None:
+        x, y = torch.ones(1), torch.ones(1)
+        data = {"x": x, "y": y}
+        ops = [AddOneInPlace("x", "x"), Delete("y"), last]
+        with pytest.raises((ZeroDivisionError, TypeError, MissingKeyError)):
+            forward_numpyop(ops, data, STATE, batched="torch")
+        assert data.keys() == {"x", "y"}
+        assert data["x"] is x
+        assert data["y"] is y
+        assert x.tolist() == [1]
 
 
 class Double(NumpyOp):
@@ -71,12 +217,6 @@ class TestForwardBatch:
             op.forward_batch(data, STATE)
 
 
-class TestDelete:
-    def test_it_does_nothing_itself(self) -> None:
-        assert Delete("x").forward(1, STATE) is None
-        assert Delete("x").forward_batch(1, STATE) is None
-
-
 class TestRemoveIf:
     @pytest.mark.parametrize("replacement", [True, False])
     def test_condition(self, replacement: bool) -> None:
@@ -89,28 +229,12 @@ class TestRemoveIf:
 
 
 class TestBatch:
-    def test_attributes(self) -> None:
-        op = Batch(batch_size=4, drop_last=True, mode="train", ds_id="a")
-        assert (op.batch_size, op.drop_last, op.mode, op.ds_id) == (4, True, {"train"}, {"a"})
-        assert (op.inputs, op.outputs) == ([], [])
-        assert Batch(batch_size=0).batch_size == 0
-        assert Batch().batch_size is None
-
     def test_collate_fn(self) -> None:
         def own(batch: list[dict[str, Any]]) -> dict[str, Any]:
             return batch[0]
 
         assert Batch(collate_fn=own).collate_fn is own
         assert Batch().collate_fn is default_collate
-
-    def test_padding(self) -> None:
-        samples = [{"x": np.array([1]), "y": 5}, {"x": np.array([2, 3]), "y": 6}]
-        before = [dict(sample) for sample in samples]
-        batch = Batch(pad_value=-1).collate_fn(samples)
-        assert batch["x"].tolist() == [[1, -1], [2, 3]]
-        assert torch.equal(batch["y"], torch.tensor([5, 6]))
-        # the samples are the dataset's own
-        assert all(sample["x"] is old["x"] for sample, old in zip(samples, before, strict=True))
 
 
 def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> LambdaOp:
@@ -123,12 +247,6 @@ def run(op: Any, batched: str | None = None, **data: Any) -> dict[str, Any]:
 
 
 class TestFuse:
-    def test_reads_and_writes_what_its_ops_do(self) -> None:
-        fused = Fuse([add(1, "x", "y"), LambdaOp(lambda y, w: [y * w, -y], ["y", "w"], ["z", "y"])])
-        assert is_numpy_op(fused)
-        assert (fused.inputs, fused.outputs) == (["x", "w"], ["y", "z"])
-        assert run(fused, x=2, w=5) == {"x": 2, "w": 5, "y": -3, "z": 15}
-
     def test_what_it_deletes_inside_is_no_output(self) -> None:
         fused = Fuse([add(1, "x", "y"), add(1, "y", "z"), Delete("y")])
         assert (fused.inputs, fused.outputs) == (["x"], ["z"])
@@ -151,54 +269,17 @@ class TestRepeat:
         assert repeat.inputs == ["x", "limit"]
         assert run(repeat, x=0, limit=10)["x"] == expected
 
-    def test_it_runs_at_least_once(self) -> None:
-        assert run(Repeat(add(1), lambda x: False), x=1) == {"x": 2}
-
-    def test_data_left_out(self) -> None:
-        repeat = Repeat(Fuse([add(1), RemoveIf(lambda x: x > 3, inputs="x")]), 10)
-        data = {"x": 0}
-        assert isinstance(forward_numpyop([repeat], data, STATE), FilteredData)
-
-
-X = np.array([[1, -2, 3], [0.5, 4, -1]])
-
-
-def written(op: Any, value: Any) -> Any:
-    data = {"x": value}
-    assert forward_numpyop([op], data, STATE) is None
-    return data["y"]
-
-
-def check(actual: Any, expected: Any, dtype: str) -> None:
-    assert isinstance(actual, np.ndarray)
-    assert actual.dtype == dtype
-    np.testing.assert_allclose(actual, expected, rtol=1e-6)
-
-
-class TestUnivariate:
-    @pytest.mark.parametrize(("classes", "length"), [(2, None), (5, None), (5, 16), (16, 16)])
-    def test_hadamard(self, classes: int, length: int | None) -> None:
-        op = Hadamard("x", "y", n_classes=classes, code_length=length)
-        codes = written(op, np.arange(classes))
-        size = length or {2: 2, 5: 8}[classes]
-        assert codes.shape == (classes, size)
-        assert codes.dtype == "float32"
-        assert set(np.unique(codes)) == {-1, 1}
-        differ = (codes[:, None] != codes[None]).sum(-1)
-        assert (differ[~np.eye(classes, dtype=bool)] >= size // 2 - 1).all()
-        for index in (1, [1], np.array([1]), np.int64(1)):
-            np.testing.assert_array_equal(written(op, index), codes[1])
-        np.testing.assert_array_equal(written(op, [1, 0]), codes[[1, 0]])
-
-    def test_minmax(self) -> None:
-        check(written(Minmax("x", "y"), X), (X + 2) / 6, "float32")
-        check(written(Minmax("x", "y", new_min=-1, new_max=3), X), (X + 2) / 6 * 4 - 1, "float32")
-        check(written(Minmax("x", "y", new_min=2, new_max=3), np.full(3, 7)), [2] * 3, "float32")
-        bytes_ = np.array([0, 51, 255], "uint8")
-        check(written(Minmax("x", "y"), bytes_), [0, 0.2, 1], "float32")
-
 
 @pytest.mark.parametrize("index", [3, 1.0])
 def test_an_index_that_is_no_class(index: Any) -> None:
     with pytest.raises(AssertionError, match="Onehot"):
         Onehot("x", "y", num_classes=3).forward([index], STATE)
+
+
+def test_minmax_of_bytes_and_of_a_constant() -> None:
+    data: dict[str, Any] = {"x": np.array([0, 51, 255], "uint8"), "c": np.full(3, 7)}
+    ops = [Minmax("x", "y"), Minmax("c", "z", new_min=2, new_max=3)]
+    assert forward_numpyop(ops, data, STATE) is None
+    np.testing.assert_allclose(data["y"], [0, 0.2, 1], rtol=1e-6)
+    assert data["z"].tolist() == [2, 2, 2]
+    assert data["y"].dtype == data["z"].dtype == "float32"

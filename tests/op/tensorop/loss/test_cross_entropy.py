@@ -23,9 +23,15 @@ WEIGHTS: dict[int, float] = {0: 0.5, 2: 3.0}
 SHAPES: list[tuple[tuple[int, ...], int | None]] = [
     ((6, 3), None),
     ((2, 3, 3), None),
-    ((4, 3), -1),
     ((2, 4, 3), -1),
     ((2, 3, 2, 4), 1),
+]
+# Whether the loss is averaged, the weights of classes, and whether predictions are logits.
+SETTINGS: list[tuple[bool, dict[int, float] | None, bool]] = [
+    (True, None, True),
+    (False, WEIGHTS, True),
+    (True, WEIGHTS, False),
+    (False, None, False),
 ]
 
 
@@ -57,10 +63,6 @@ def softmax(scores: Any, axis: int) -> Any:
     return powers / powers.sum(axis, keepdims=True)
 
 
-def sigmoid(scores: Any) -> Any:
-    return 1 / (1 + np.exp(-scores))
-
-
 def weights_of(classes: Any, weights: Any) -> Any:
     return np.vectorize(lambda one: (weights or {}).get(int(one), 1.0))(classes)
 
@@ -85,12 +87,9 @@ def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) 
     source = np.random.default_rng(len(shape))
     scores = source.standard_normal(shape)
     y = source.integers(0, 3, [size for at, size in enumerate(shape) if at != along % len(shape)])
-    for ignored, smoothing, average, weights, logits in itertools.product(
-        [None, 1, -1] if form == "sparse" else [None],
-        [0.0, 0.1],
-        [True, False],
-        [None, WEIGHTS],
-        [True, False],
+    ignored_labels = [None, 1, -1] if form == "sparse" else [None]
+    for ignored, smoothing, (average, weights, logits) in itertools.product(
+        ignored_labels, [0.0, 0.1], SETTINGS
     ):
         labels = y.copy()
         if ignored == -1:
@@ -117,36 +116,6 @@ def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) 
         if logits and not average:
             found = gradient(framework_of(way), lambda p: call(way, op, p, true), scores)  # noqa: B023
             np.testing.assert_allclose(found, slopes(oracle, scores), rtol=1e-4, atol=1e-5)
-
-
-@FRAMEWORKS
-@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (2, 3, 4)])
-def test_bits(way: str, shape: tuple[int, ...]) -> None:
-    source = np.random.default_rng(0)
-    scores, y = source.standard_normal(shape), source.integers(0, 2, shape)
-    for smoothing, average, weights, logits in itertools.product(
-        [0.0, 0.2], [True, False], [None, {0: 0.5, 1: 3.0}], [True, False]
-    ):
-        op = op_of(
-            way,
-            form="binary",
-            from_logits=logits,
-            average_loss=average,
-            class_weights=weights,
-            label_smoothing=smoothing,
-        )
-
-        def oracle(scores: Any) -> Any:
-            p, soft = sigmoid(scores), y * (1 - smoothing) + smoothing / 2  # noqa: B023
-            losses = -(soft * np.log(p) + (1 - soft) * np.log(1 - p)) * weights_of(y, weights)  # noqa: B023
-            each = losses.reshape(len(losses), -1).mean(1)
-            return each.mean() if average else each  # noqa: B023
-
-        loss = call(way, op, tensor(way, scores if logits else sigmoid(scores)), y)
-        np.testing.assert_allclose(read(loss), oracle(scores), rtol=1e-5)
-        if logits:
-            found = gradient(framework_of(way), lambda p: call(way, op, p, y), scores)  # noqa: B023
-            np.testing.assert_allclose(found, slopes(oracle, scores), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", ["torch", TF])
@@ -189,13 +158,13 @@ def test_equal_to_torch_to_the_bit(loss: str) -> None:
     assert torch.equal(own.grad, other.grad)
 
 
-@FRAMEWORKS
+@pytest.mark.parametrize("way", ["torch", TF])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("form", ["binary", "categorical", "sparse", "ignored", "hinge"])
 def test_means_of_many_halves(way: str, kind: str, form: str) -> None:
     """They are as near as the type can tell, however many there are, and so are their gradients."""
     # too many for a sum of halves, for a count, and for both
-    for points in (400, 66_000, 100_000):
+    for points in (400, 100_000):
         source = np.random.default_rng(points)
         scores = read(tensor(way, source.standard_normal((points, 4)), kind)).astype("float64")
         y = source.integers(0, 4, points)
@@ -281,14 +250,6 @@ class TestLabels:
             with pytest.raises(ValueError, match=rf"whole numbers.*{dtype}.*integer dtype"):
                 call(way, op, scores, np.array([0.9, 1.9], dtype))
 
-    @pytest.mark.tf
-    def test_fractions_in_a_graph_are_an_index_out_of_range(self) -> None:
-        op, scores = op_of("tf", from_logits=True), tensor("tf", np.zeros((2, 3)))
-        with pytest.raises(
-            pytest.importorskip("tensorflow").errors.InvalidArgumentError, match="label value"
-        ):
-            call("tf-static", op, scores, np.array([0.9, 1.9]))
-
     @FRAMEWORKS
     def test_all_left_out(self, way: str) -> None:
         op = op_of(way, from_logits=True, ignore_index=-1)
@@ -306,24 +267,21 @@ class TestLabels:
 
 class TestErrors:
     @FRAMEWORKS
-    @pytest.mark.parametrize("built", [True, False])
     @pytest.mark.parametrize(
         ("pred", "true", "settings", "form", "needs"),
         [
             ((2, 5, 4), (2, 5), {}, "binary", "as many elements"),
             ((2, 5, 4), (2, 4), {"axis": -1}, "sparse", "shape (2, 5)"),
-            ((2, 4), (3,), {"axis": 1}, "sparse", "shape (2,)"),
             ((2,), (2, 4), {}, "binary", "inputs are the predictions, then the targets"),
             ((2, 5, 4), (2, 5), {"axis": 3}, "sparse", "an axis of classes"),
-            ((2, 5, 4), (2, 5), {"axis": -4}, "sparse", "an axis of classes"),
             ((2, 5, 4), (2, 3, 4), {"axis": -1}, "categorical", "the same shape"),
             ((2, 5), (2, 4), {"label_smoothing": 0.1}, "categorical", "the same shape"),
         ],
     )
     def test_impossible_shapes(
-        self, way: str, built: bool, pred: Any, true: Any, settings: Any, form: str, needs: str
+        self, way: str, pred: Any, true: Any, settings: Any, form: str, needs: str
     ) -> None:
-        op = op_of(way, built, from_logits=True, **settings)
+        op = op_of(way, from_logits=True, **settings)
         with pytest.raises(ValueError, match="CrossEntropy") as caught:
             call(way, op, tensor(way, np.zeros(pred)), np.zeros(true, int))
         for part in (pred, true, repr(form), f"axis={settings.get('axis')}", needs):
@@ -332,10 +290,6 @@ class TestErrors:
     def test_ignore_index_of_one_hot_targets(self) -> None:
         with pytest.raises(ValueError, match="CrossEntropy's ignore_index"):
             op_of("torch", ignore_index=0).forward([torch.zeros(3, 4), torch.eye(3, 4)], {})
-
-    def test_an_array(self) -> None:
-        with pytest.raises(TypeError, match="runs on tensors of torch or TensorFlow"):
-            op_of("torch", False, axis=-1).forward([np.zeros((2, 3)), np.zeros(2)], {})
 
 
 @pytest.mark.tf

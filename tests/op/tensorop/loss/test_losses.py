@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional
 
 from fastnet.op.tensorop.loss import (
     CrossEntropy,
     DiceLoss,
-    FocalLoss,
-    L1_Loss,
     L2Regularizaton,
     LossOp,
     MeanSquaredError,
-    SuperLoss,
 )
-
-STATE = {"mode": "train", "warmup": False}
 
 
 @pytest.mark.parametrize("cls", [LossOp, CrossEntropy, MeanSquaredError])
@@ -40,40 +34,6 @@ def test_one_with_its_keys_the_other_way_round() -> None:
 
     op = Turned(inputs=["y", "y_pred"], outputs="loss")
     assert (op.pred_key, op.true_key) == ("y_pred", "y")
-
-
-def inner() -> L1_Loss:
-    return L1_Loss(("p", "t"), "loss")
-
-
-def test_a_loss_in_a_super_loss_stays_as_it_is() -> None:
-    loss = inner()
-    op = SuperLoss(loss, output_confidence="c")
-    assert loss.average_loss
-    assert (op.inputs, op.outputs) == (["p", "t"], ["loss", "c"])
-
-
-@pytest.mark.parametrize("built", [True, False])
-def test_the_average_of_a_super_loss_is_kept_for_each_mode(built: bool) -> None:
-    op = SuperLoss(inner(), output_confidence="c")
-    if built:
-        op.build("torch", torch.device("cpu"))
-    near, far = torch.zeros(2, 1), torch.full((2, 1), 4.0)
-    op.forward([near, near], STATE)
-    _, confidence = op.forward([far, near], STATE)
-    assert (confidence < 1).all()
-    # evaluation starts from its own first batch, where nothing is in excess
-    _, confidence = op.forward([far, near], {"mode": "eval", "warmup": False})
-    torch.testing.assert_close(confidence, torch.ones(2))
-
-
-def test_the_first_batch_of_a_warmup_is_forgotten() -> None:
-    op = SuperLoss(inner(), output_confidence="c")
-    op.build("torch", torch.device("cpu"))
-    near, far = torch.zeros(2, 1), torch.full((2, 1), 4.0)
-    op.forward([near, near], {"mode": "train", "warmup": True})
-    _, confidence = op.forward([far, near], STATE)
-    torch.testing.assert_close(confidence, torch.ones(2))
 
 
 def test_weights_of_dice_loss_follow_the_channels() -> None:
@@ -111,12 +71,3 @@ def test_regularized_weights_that_come_between_steps() -> None:
         loss = op.forward(torch.tensor(1.0), state)
         assert loss.item() == 1 + 0.5 * weight**2
         model[0] = torch.nn.Linear(2, 1, bias=False)
-
-
-def test_focal_loss_without_focus_is_cross_entropy() -> None:
-    logits, truth = torch.randn(4, 3), torch.randint(0, 2, (4, 3))
-    each = functional.binary_cross_entropy_with_logits(logits, truth.float(), reduction="none")
-    for alpha, weights in ((0.5, 0.5), (1, truth), (0, 1 - truth)):
-        op = FocalLoss(("p", "t"), "y", 0, alpha, from_logits=True, normalize=False)
-        wanted = (each * weights).sum(1).mean()
-        torch.testing.assert_close(op.forward([logits, truth], {}), wanted)

@@ -61,17 +61,13 @@ OPS: dict[str, Callable[[], Any]] = {
 }
 # what is put around an op, and how often it then runs
 AROUND: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "OneOf": (lambda op: OneOf(op), 1),
     "OneOf of two": (lambda op: OneOf(op, op), 1),
     "Sometimes": (lambda op: Sometimes(op, 1.0), 1),
     "never": (lambda op: Sometimes(op, 0.0), 0),
     "Fuse": (lambda op: Fuse([op, op]), 2),
     "Repeat": (lambda op: Repeat(op, 3), 3),
     "OneOf in Fuse": (lambda op: Fuse([OneOf(op, op), op]), 2),
-    "OneOf in Repeat": (lambda op: Repeat(OneOf(op, op), 2), 2),
-    "OneOf in Sometimes": (lambda op: Sometimes(OneOf(op, op), 1.0), 1),
     "Fuse in OneOf": (lambda op: OneOf(Fuse([op, op]), Fuse([op, op])), 2),
-    "Repeat in OneOf": (lambda op: OneOf(Repeat(op, 2), Repeat(op, 2)), 2),
     "Sometimes in Repeat": (lambda op: Repeat(Sometimes(op, 1.0), 2), 2),
     "OneOf in OneOf in Fuse": (lambda op: Fuse([OneOf(OneOf(op, op))]), 1),
 }

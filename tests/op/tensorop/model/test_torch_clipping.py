@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch.nn.functional import cross_entropy
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.programs import (
@@ -27,7 +25,6 @@ from tests.network.programs import (
     supervised,
     twins,
 )
-from tests.network.torch.compiled.steps import QUICK
 
 TOLD: Any = {"grad_norm": "norm", "stepped": "stepped"}
 
@@ -70,28 +67,6 @@ def test_a_step_that_a_scaler_passes_over_is_none(norm: float | None, value: flo
             assert not result["norm"].isfinite()
     assert [bool(one["stepped"]) for one in results] == [True, True, False, True, True]
     assert model.current_optimizer.scaler.get_scale() == scaler.get_scale()
-    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
-
-
-def test_merged_gradients_of_a_scaled_loss() -> None:
-    model, twin = twins(mlp)
-    built(model, sgd(), mixed_precision="fp16")
-    network = TorchNetwork(supervised(model, merge_grad=2, clip_norm=0.1, outputs=TOLD))
-    data = batches(6)
-    results = run_all(network, data)
-    optimizer, scaler = sgd()(twin.parameters()), torch.amp.GradScaler("cpu")
-    for step, batch in enumerate(data, 1):
-        with torch.autocast("cpu", torch.float16):
-            loss = cross_entropy(twin(batch["x"]), batch["t"])
-        scaler.scale(loss / 2).backward()
-        if step % 2 == 0:
-            scaler.unscale_(optimizer)
-            total = clip(twin, 0.1, None)
-            assert float(results[step - 1]["norm"]) == pytest.approx(total, rel=1e-3)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
     for own, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
@@ -169,23 +144,6 @@ def test_two_updates_of_a_model_are_clipped_together() -> None:
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {}])
-def test_a_captured_step_clips_and_tells(settings: dict[str, float]) -> None:
-    model, twin = twins(mlp)
-    built(model, sgd(momentum=0.9), model_name="one")
-    built(twin, sgd(momentum=0.9), model_name="two")
-    data = batches(6)
-    network = TorchNetwork(supervised(model, outputs=TOLD, **settings), compile=QUICK)
-    results = run_all(network, data)
-    expected = run_all(TorchNetwork(supervised(twin, outputs=TOLD, **settings)), data)
-    assert [trace.fallback for trace in network.traces] == [None]
-    for mine, other in zip(results, expected, strict=True):
-        assert float(mine["norm"]) == pytest.approx(float(other["norm"]), rel=1e-5)
-        assert bool(mine["stepped"])
-    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
-
-
 class TestRest:
     """What becomes of steps that are merged, but too few, when a network is left."""
 
@@ -201,23 +159,6 @@ class TestRest:
             nn.utils.clip_grad_norm_(twin.parameters(), norm)
             optimizer.step()
             optimizer.zero_grad()
-
-    def test_a_generator_of_the_programs_own_that_is_closed_is_an_end(self) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd())
-        network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
-        data = batches(5)
-
-        def results() -> Iterator[Any]:
-            with network(mode="train", epoch=1):
-                for batch in data:
-                    yield network.run_step(batch)
-
-        own = results()
-        next(own), next(own)
-        own.close()
-        self.by_hand(twin, [data[:2]])
-        assert same_weights(model, twin)
 
     def test_a_flush_that_fails_leaves_nothing(self) -> None:
         model, twin = twins(mlp)
@@ -257,18 +198,6 @@ def test_what_is_known_at_the_end_cannot_be_read_before() -> None:
     assert torch.equal(result["twice"], 2 * result["norm"])
 
 
-def test_an_update_inside_of_another_op_cannot_tell_later() -> None:
-    model = built(line, sgd(), model_name="m")
-    inner = UpdateOp(model, "y", defer=True, outputs=TOLD)
-    network = TorchNetwork([ModelOp(model, "x", "y"), Fuse([inner])])
-    with pytest.raises(ValueError, match=r"Fuse \(op 1.*UpdateOp.*'norm'.*defer=False"):
-        network(mode="train", epoch=1)
-    inner.defer = False
-    (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
-    assert bool(result["stepped"])
-    assert float(result["norm"]) > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -283,14 +212,6 @@ def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: s
         TorchNetwork(ops)(mode="train", epoch=1)
 
 
-def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
-    model = built(line, sgd(), model_name="m")
-    update = UpdateOp(model, "y", outputs=TOLD)
-    update.outputs.append("more")
-    with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*'grad_norm'.*'stepped'.*'norm'.*'more'"):
-        TorchNetwork([ModelOp(model, "x", "y"), update])
-
-
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     source: Any = "lbfgs"
@@ -299,3 +220,11 @@ def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     model = built(line, source, model_name="m")
     with pytest.raises(ValueError, match=r"'m'.*LBFGS.*closure"):
         TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
+
+
+def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
+    model = built(line, sgd(), model_name="m")
+    update = UpdateOp(model, "y", outputs=TOLD)
+    update.outputs.append("more")
+    with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*'grad_norm'.*'stepped'.*'norm'.*'more'"):
+        TorchNetwork([ModelOp(model, "x", "y"), update])
