@@ -87,9 +87,10 @@ def test_a_hundred_updates_are_those_of_torch(name: str) -> None:
     network = network_of(model)
     with network("train", 1):
         for batch in batches(100):
-            network.run_step(batch)
-            by_hand(other, optimizer, batch)
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
     assert captured(network) == 1
+    assert all(parameter.grad is None for parameter in model.parameters())
     # what it divides by is the difference of two averages
     rtol = 3e-6 if name == "rmsprop_centered" else 1e-6
     for one, expected in zip(model.parameters(), other.parameters(), strict=True):

@@ -64,13 +64,6 @@ class Counting(Scaled):
         return data * self.calls
 
 
-class OfEpoch(Scaled):
-    """Reads the epoch."""
-
-    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
-        return data * (state["epoch"] if state["epoch"] < 3 else -1)
-
-
 def _item(x: torch.Tensor) -> torch.Tensor:
     return x * x.sum().item()
 
@@ -361,15 +354,6 @@ def test_globals_and_closures_are_compared() -> None:
     assert "sizes" in reasons[3]
 
 
-def test_an_op_that_reads_the_epoch() -> None:
-    network = TorchNetwork([OfEpoch()], compile=QUICK)
-    with _warned_of(r"OfEpoch \(op 0, .*\) reads the epoch, which a program would not do again"):
-        for epoch, expected in ((1, 1), (2, 2), (3, -1), (2, 2)):
-            with network("infer", epoch):
-                for _ in range(3):
-                    assert network.run_step({"x": torch.ones(1)})["y"].item() == expected
-
-
 def test_hooks_of_modules_and_parameters() -> None:
     model = built(lambda: nn.Linear(6, 3))
     other = copy.deepcopy(model)
@@ -417,16 +401,11 @@ def _replace_memory(module: Moving) -> None:
     module.layer.weight.data = module.layer.weight.data.clamp(-0.1, 0.1)
 
 
-def _seed(module: Moving) -> None:
-    torch.manual_seed(7)
-
-
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
         (_replace_buffer, "replaces the parameter or buffer 'count'"),
         (_replace_memory, "gives a parameter or a buffer other memory"),
-        (_seed, "seed, fork or restore"),
     ],
 )
 def test_a_model_that_does_more_than_compute(does: Callable[[Moving], None], reason: str) -> None:

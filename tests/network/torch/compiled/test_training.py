@@ -29,26 +29,6 @@ from tests.network.torch.compiled.steps import (
 )
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_trains_as_the_loop_by_hand(name: str) -> None:
-    model = built(optimizer=OPTIMIZERS[name])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS[name](other.parameters())
-    network = network_of(model)
-    with network("train", 1):
-        for batch in batches(100):
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 1
-    assert_same_weights(model, other)
-    own = model.current_optimizer.state_dict()["state"]
-    for place, state in optimizer.state_dict()["state"].items():
-        assert own[place].keys() == state.keys()
-        for key, value in state.items():
-            torch.testing.assert_close(own[place][key], value, rtol=1e-4, atol=1e-6)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 def test_a_rate_that_is_set_counts_in_the_next_step_and_compiles_nothing() -> None:
     model = built(optimizer=OPTIMIZERS["adam"])
     other = copy.deepcopy(model)
