@@ -19,8 +19,6 @@ from typing import IO, Any, NamedTuple, TypeVar
 from fastnet.backend.files import is_system_error
 from fastnet.errors import shorten
 
-__all__ = ["SIZES", "Archive", "Block", "read_archive", "write_archive"]
-
 T = TypeVar("T")
 
 # The type names of safetensors. It has none for complex numbers, which are written as bytes.

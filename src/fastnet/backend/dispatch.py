@@ -9,8 +9,6 @@ from typing import Any
 from fastnet.errors import shorten
 from fastnet.util.lazy import import_module
 
-__all__ = ["BY_VALUE", "backend_module", "backend_of", "framework_of", "get_backend"]
-
 _PACKAGES = {
     "torch": "fastnet.backend.torch",
     "tf": "fastnet.backend.tf",

@@ -13,15 +13,6 @@ from contextlib import suppress
 
 from fastnet.errors import add_note, nearest_name, shorten
 
-__all__ = [
-    "check_file_path",
-    "check_path",
-    "find_file",
-    "is_system_error",
-    "require_optimizer_file",
-    "write_atomically",
-]
-
 _PREFIX = ".saving-"
 _ABANDONED_AFTER = 24 * 3600.0  # No save takes longer.
 

@@ -12,8 +12,6 @@ import numpy as np
 from fastnet._nest import NestMap
 from fastnet.util.tensors import to_number
 
-__all__ = ["NUMPY", "adopter", "array_of"]
-
 NUMPY = (np.ndarray, np.generic)
 """The classes of numpy, which a network converts to tensors and back."""
 

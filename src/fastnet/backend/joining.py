@@ -10,8 +10,6 @@ import numpy as np
 
 from fastnet._nest import leaves_of, map_leaves
 
-__all__ = ["TensorKind", "combine", "join_results"]
-
 
 class TensorKind(NamedTuple):
     """The functions that combine the tensors of a framework.

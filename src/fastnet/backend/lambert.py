@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["LEAST", "LEAST_LOG", "Functions", "slope", "solve"]
-
 # The end of the branch, -1 / e, by mantissa bits: the nearest number and the rest. Close numbers
 # have an exact difference.
 _ENDS = {

@@ -10,26 +10,6 @@ from weakref import WeakKeyDictionary, ref
 from fastnet.backend.dispatch import backend_module, framework_of
 from fastnet.types import Model, is_scheduler
 
-__all__ = [
-    "Beside",
-    "choose_optimizer",
-    "current_place",
-    "every_optimizer_of",
-    "get_metadata",
-    "holder_of",
-    "is_built",
-    "name_of",
-    "note_new_models",
-    "note_optimizer",
-    "nowhere_to_defer",
-    "optimizer_of",
-    "optimizers_of",
-    "pair_optimizers",
-    "reserve",
-    "set_metadata",
-    "taken_names",
-]
-
 _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
 NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
 # The object beside a model is an attribute of the model, so that it is copied with the model.

@@ -18,8 +18,6 @@ from typing import Any, ClassVar
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.types import Model, State
 
-__all__ = ["CLIP_SETTINGS", "REPORTS", "Followers", "ModelUpdate", "Restore"]
-
 CLIP_SETTINGS = ("clip_norm", "clip_value")
 """The settings of UpdateOp that clip gradients."""
 

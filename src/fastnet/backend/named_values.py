@@ -9,8 +9,6 @@ from typing import Any
 
 from fastnet.errors import MissingKeyError, nearest_name
 
-__all__ = ["ByName", "check_arguments", "names_in"]
-
 
 class ByName:
     """Calls a model with keyword arguments, or takes values of its result by name, or both.

@@ -12,8 +12,6 @@ import numpy as np
 
 from fastnet.errors import shorten
 
-__all__ = ["Precision", "compute_precision", "keras_precision", "read_precision"]
-
 Precision = bool | str
 """False, "float16", "bfloat16", or True for bfloat16 in torch on a CPU and else float16."""
 

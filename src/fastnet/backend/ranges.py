@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
-__all__ = ["OpRanges"]
-
 
 class OpRanges:
     """Marks ops by name in the profiles of a framework while its profiler is `active`."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from fastnet.backend.archive import SIZES, Block
 
-__all__ = ["block_to_array", "decode", "encode"]
-
 _MAPPINGS: dict[str, Any] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
 _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set}
 

@@ -12,50 +12,12 @@ from os.path import dirname
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
+from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._weights_only_unpickler import Unpickler
 from torch.nn.modules import module as _all_modules
 from torch.optim import optimizer as _all_optimizers
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-__all__ = [
-    "COMPILED",
-    "OF_MODULES",
-    "OVERWRITTEN",
-    "SUBMODULES",
-    "WRAPPED_STEP",
-    "TorchDispatchMode",
-    "Unpickler",
-    "compile_graph",
-    "decompositions",
-    "enable_python_dispatcher",
-    "fake_mode",
-    "find_backend",
-    "grad_hooks",
-    "has_reduce_dtype",
-    "hook_tables",
-    "is_decided",
-    "is_torchs",
-    "modes_are_active",
-    "module_hook_tables",
-    "no_dispatch",
-    "note_step",
-    "number_like",
-    "open_like",
-    "parameter_count_of",
-    "profiler_is_on",
-    "put_versions",
-    "run_backward",
-    "set_grad_enabled",
-    "storage_key",
-    "tables_of",
-    "tensor_guard",
-    "transforms_are_active",
-    "versions_in",
-    "writes",
-]
+from torch.utils._mode_utils import no_dispatch as no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 run_backward: Callable[..., Any] | None = torch.autograd.Variable._execution_engine.run_backward
 """Autograd's engine. Saves 7 to 10 % of a small training step over `torch.autograd.grad`."""
@@ -110,12 +72,6 @@ def parameter_count_of(wrapper: Any) -> int | None:
     """Count the parameters whose gradients DistributedDataParallel communicates."""
     return wrapper._get_ddp_logging_data().get("num_parameter_tensors")  # type: ignore[no-any-return]
 
-
-OF_MODULES = frozenset(
-    {"_load_state_dict_post_hooks", "_load_state_dict_pre_hooks", "_non_persistent_buffers_set"}
-    | {"_state_dict_hooks", "_state_dict_pre_hooks"}
-)
-"""Attributes of a module that have no part in a step."""
 
 grad_hooks = attrgetter("requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 """Reads whether a tensor requires gradients, its gradient, and its two tables of hooks or None."""

@@ -14,8 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.wrappers import is_sharded
 
-__all__ = ["average", "average_in_place", "broadcast_buffers"]
-
 
 def average(
     gradients: Sequence[torch.Tensor | None],

@@ -8,8 +8,6 @@ import torch
 
 from fastnet.backend.torch.wrappers import is_sharded
 
-__all__ = ["clip_gradients"]
-
 
 def clip_gradients(
     max_norm: float | None,

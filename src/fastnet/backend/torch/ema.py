@@ -18,8 +18,6 @@ from fastnet.backend.model_metadata import (
 from fastnet.backend.torch.names import unwrap
 from fastnet.backend.torch.wrappers import parallel_type
 
-__all__ = ["WeightAverager", "copy_for_average"]
-
 
 def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
     """Copy a model, unwrapped and without its optimizer, to hold an average of its weights."""

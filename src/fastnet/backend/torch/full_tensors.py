@@ -12,8 +12,6 @@ from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.wrappers import is_sharded
 
-__all__ = ["full_tensors", "full_weights", "has_shards", "local_tensor", "shard_like"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fastnet.backend.lambert import Functions, slope, solve
 
-__all__ = ["lambertw"]
-
 _FUNCTIONS = Functions(torch.exp, torch.log1p, torch.sqrt, torch.clamp, torch.where)
 _HALVES = (torch.float16, torch.bfloat16)
 

@@ -11,8 +11,6 @@ import torch
 
 from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
 
-__all__ = ["compiled_in", "fit_names", "innermost", "unwrap"]
-
 _Form: TypeAlias = Callable[[str], str]
 
 # The attribute of DataParallel and DistributedDataParallel with the model.

@@ -11,8 +11,6 @@ from fastnet._nest import map_leaves
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.parameters import parameters_in
 
-__all__ = ["load_optimizer_state", "optimizer_state"]
-
 _NUMBERS = (bool, int, float, type(None))
 # Optimizers of torch whose state has other shapes than their parameters.
 _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)

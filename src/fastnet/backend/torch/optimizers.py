@@ -6,8 +6,6 @@ import torch
 
 from fastnet.backend.model_metadata import name_of, optimizer_of
 
-__all__ = ["get_lr", "set_lr"]
-
 
 def get_lr(model: torch.nn.Module) -> float:
     """Read the learning rate of a model's current optimizer, of its first group of parameters."""

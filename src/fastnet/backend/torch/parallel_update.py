@@ -44,17 +44,6 @@ from fastnet.backend.torch.wrappers import (
 )
 from fastnet.types import State
 
-__all__ = [
-    "REDUCED_BY_DDP",
-    "DDPPass",
-    "ParallelUpdate",
-    "gradient_function",
-    "make_pass",
-    "make_update",
-    "note_parameters",
-    "wrapper_around",
-]
-
 REDUCED_BY_DDP = "reduced_by_ddp"
 """The key of the step's context that has the model whose gradients its wrapper averages, if any."""
 

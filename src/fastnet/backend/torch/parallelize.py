@@ -19,8 +19,6 @@ from fastnet.util.devices import get_num_gpus, resolve_device
 from fastnet.util.launchers import torch_processes
 from fastnet.util.warnings import warn
 
-__all__ = ["PARALLEL", "Placement", "note_placement", "parallelize"]
-
 PARALLEL = ("auto", "ddp", "fsdp", "dp", None)
 
 # The options that fastnet adds to those of `fully_shard`.

@@ -13,17 +13,6 @@ from torch.autograd.graph import get_gradient_edge
 
 from fastnet.backend.model_metadata import get_metadata
 
-__all__ = [
-    "accumulate_gradients",
-    "cleared_gradients",
-    "parameters_in",
-    "parameters_of",
-    "parameters_of_others",
-    "reached",
-    "trainable",
-    "trainable_in",
-]
-
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """List the trainable parameters of a model, in order."""

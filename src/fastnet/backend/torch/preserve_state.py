@@ -13,13 +13,6 @@ from fastnet.backend.torch.full_tensors import local_tensor
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.wrappers import reshard
 
-__all__ = [
-    "PreservedState",
-    "load_random_state",
-    "random_state",
-    "require_variables",
-]
-
 
 class PreservedState:
     """A copy of the state that training changes, on the CPU; as a context, restored on errors.

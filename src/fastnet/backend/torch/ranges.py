@@ -11,8 +11,6 @@ from torch.autograd.profiler import record_function
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
 
-__all__ = ["communication", "op_ranges", "profiler_is_on"]
-
 # How torch's profiler names collectives.
 _COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 

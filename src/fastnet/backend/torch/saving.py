@@ -24,8 +24,6 @@ from fastnet.backend.torch.weights import fill, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.distributed import together
 
-__all__ = ["load_model", "save_model"]
-
 
 def save_model(
     model: torch.nn.Module, stem: str, save_optimizer: bool, save_architecture: bool

@@ -38,19 +38,6 @@ from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
 from fastnet.util.warnings import warn
 
-__all__ = [
-    "TRAINED",
-    "Merged",
-    "OptimizerStep",
-    "TorchUpdate",
-    "backward",
-    "call_engine",
-    "clear_gradients",
-    "engine_suffices",
-    "is_bare_zero_grad",
-    "own",
-]
-
 TRAINED = "trained_models"
 """The key of the step's context that lists the jointly trained models, if there are several."""
 

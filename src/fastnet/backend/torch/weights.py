@@ -17,8 +17,6 @@ from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.names import fit_names, innermost
 from fastnet.errors import shorten
 
-__all__ = ["fill", "read_file", "read_weights"]
-
 
 def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> None:
     """Fill a model with full weights by name; raise a ValueError if they do not fit."""

@@ -14,20 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from fastnet.backend.torch._internals import has_reduce_dtype
 from fastnet.backend.torch.names import compiled_in
 
-__all__ = [
-    "ParallelType",
-    "fsdp_no_sync",
-    "groups_of",
-    "has_group",
-    "is_sharded",
-    "parallel_type",
-    "process_count",
-    "reduces_in_own_dtype",
-    "reset_fsdp",
-    "reshard",
-    "wrapper_of",
-]
-
 ParallelType: TypeAlias = Literal["ddp", "fsdp", "dp"]
 
 

@@ -14,8 +14,9 @@ from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
+from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
-from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
+from fastnet.backend.torch.ranges import op_ranges
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, process_count, reshard
 from fastnet.network.context import NetworkContext, Runner
