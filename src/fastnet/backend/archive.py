@@ -13,13 +13,11 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, NamedTuple
 
-from fastnet.backend.files import is_system_error
-from fastnet.errors import shorten
-
-T = TypeVar("T")
+from fastnet.backend.files import reading
 
 # The type names of safetensors. It has none for complex numbers, which are written as bytes.
 _CODES: dict[str, tuple[str | None, int]] = {
@@ -104,18 +102,12 @@ class Archive:
         return Block(dtype, shape, data)
 
 
-def read_archive(path: str, source: str, read: Callable[[Archive], T]) -> T:
-    """Return what `read` reads from a file; raise a ValueError if the file is damaged."""
-    try:
-        with open(path, "rb") as file:
-            return read(Archive(file))
-    except Exception as error:  # A damaged file raises errors of many types.
-        if is_system_error(error):
-            raise
-        raise ValueError(
-            f"{source} is damaged, or was not written by fastnet: it cannot be read "
-            f"({shorten(error)}). Load another one, or save it again."
-        ) from error
+@contextmanager
+def open_archive(path: str, source: str) -> Iterator[Archive]:
+    """Open a file in this context; raise a ValueError if the file is damaged."""
+    problem = "is damaged, or was not written by fastnet"
+    with reading(source, problem, "Load another one, or save it again."), open(path, "rb") as file:
+        yield Archive(file)
 
 
 def _header(text: str) -> bytes:

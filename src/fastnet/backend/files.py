@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from fastnet.errors import add_note, nearest_name, shorten
 
@@ -52,9 +52,17 @@ def _remove_abandoned(parent: str) -> None:
                 shutil.rmtree(folder)
 
 
-def is_system_error(error: BaseException) -> bool:
-    """Return whether the system failed to read or write; a damaged file has invalid offsets."""
-    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+@contextmanager
+def reading(source: str, problem: str, advice: str = "") -> Iterator[None]:
+    """Turn the many types of errors that a damaged file raises into a ValueError with a reason."""
+    try:
+        yield
+    except Exception as error:
+        # The system failed to read; a damaged file has invalid offsets.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        reason = " ".join(str(error).split()) if isinstance(error, ValueError) else shorten(error)
+        raise ValueError(f"{source} {problem}: {reason[:400]}. {advice}".rstrip()) from error
 
 
 def check_path(path: str | os.PathLike[str], kind: str) -> str:

@@ -40,7 +40,9 @@ def get_image_dims(tensor: Any) -> tuple[int, int, int]:
             f"An image has three axes, a batch of them four, but got the shape "
             f"{tuple(tensor.shape)}."
         )
-    return functions.get_image_dims(tensor)
+    size = functions.get_shape(tensor)[-3:]
+    height, width, channels = size if functions.CHANNEL_AXIS == -1 else (*size[1:], size[0])
+    return channels, height, width
 
 
 def normalize(

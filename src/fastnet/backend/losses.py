@@ -337,19 +337,9 @@ def focal_loss(
     >>> focal_loss(torch.tensor([[1.0]]), torch.tensor([[0.5]]))
     tensor(0.0433)
     """
-    for name, number, most in (("gamma", gamma, math.inf), ("alpha", alpha, 1)):
-        if not hasattr(number, "__float__") or not 0 <= number <= most:
-            raise ValueError(
-                f"The focal loss's {name} is a number from 0 to {most}, but got {shorten(number)}."
-            )
-    for name, value in (
-        ("shape_reduction", shape_reduction),
-        ("sample_reduction", sample_reduction),
-    ):
-        if value not in ("sum", "mean", "none", None):
-            raise ValueError(
-                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
-            )
+    check_focal_settings(
+        "focal_loss", gamma, alpha, shape_reduction or "none", sample_reduction or "none"
+    )
     return compute_focal_loss(
         backend_of(y_true),
         y_true,
@@ -362,6 +352,23 @@ def focal_loss(
         sample_reduction,
         label_smoothing,
     )
+
+
+def check_focal_settings(
+    title: str, gamma: Any, alpha: Any, shape_reduction: Any, sample_reduction: Any
+) -> None:
+    """Raise a ValueError if a parameter of `focal_loss` is out of range."""
+    for name, number, most in (("gamma", gamma, math.inf), ("alpha", alpha, 1)):
+        if not hasattr(number, "__float__") or not 0 <= number <= most:
+            raise ValueError(
+                f"{title}'s {name} must be a number from 0 to {most}, not {shorten(number)}."
+            )
+    reductions = {"shape_reduction": shape_reduction, "sample_reduction": sample_reduction}
+    for name, value in reductions.items():
+        if value not in ("sum", "mean", "none"):
+            raise ValueError(
+                f"{title}'s {name} must be 'sum', 'mean' or 'none', not {shorten(value)}."
+            )
 
 
 def compute_focal_loss(

@@ -70,6 +70,15 @@ def is_built(model: Model) -> bool:
     return bool(get_metadata(model, "fe_compiled", False))
 
 
+def require_built(title: str, model: Model) -> None:
+    """Raise an AssertionError for a model that does not come from `build`."""
+    if not is_built(model):
+        raise AssertionError(
+            f"{title} takes a model from fastnet.build, but this {type(model).__name__} was not "
+            "built. Pass it to fastnet.build first."
+        )
+
+
 def optimizers_of(model: Model) -> list[Any]:
     """List the optimizers of a model, each once, in the order of its scheduler."""
     source = get_metadata(model, "optimizer")
@@ -122,9 +131,9 @@ def optimizer_of(model: Model) -> Any:
         )
     if holder.current_optimizer is None:
         raise ValueError(
-            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
-            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
-            "UpdateOp run."
+            f"Model '{name_of(model)}' has no optimizer in this epoch, which an update or a "
+            "learning rate needs. Give fastnet.build an optimizer_fn (a scheduler's None means "
+            "none), or let no UpdateOp run."
         )
     return holder.current_optimizer
 
@@ -173,14 +182,6 @@ def choose_optimizer(model: Model, epoch: int) -> None:
         backend_module("torch", "setup").check_owner(value, model, name_of(model))
     set_metadata(model, "current_optimizer", value)
     note_optimizer(model)
-
-
-def nowhere_to_defer(model: Model) -> ValueError:
-    """Return the error of a deferred update without a dict to defer it into."""
-    return ValueError(
-        f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it into "
-        "was given. Pass `deferred`, or defer=False."
-    )
 
 
 def _beside(model: Model) -> Beside | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, backend_of, framework_of
-from fastnet.backend.model_metadata import get_metadata, is_built, name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.types import Model, Tensor
 
 __all__ = [
@@ -86,7 +86,13 @@ def update_model(
         ValueError: If `model` is no model of torch or Keras, has no optimizer now, or `defer` is
             true without `deferred`.
     """
-    module_for(model, "gradients").update_model(model, gradients, defer, deferred)
+    module = module_for(model, "gradients")
+    if defer and deferred is None:
+        raise ValueError(
+            f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
+            "into was given. Pass `deferred`, or defer=False."
+        )
+    module.update_model(model, gradients, defer, {} if deferred is None else deferred)
 
 
 def watch(tensor: Tensor, tape: Any = None) -> Tensor:
@@ -143,7 +149,7 @@ def get_lr(model: Model) -> float:
     >>> get_lr(fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd"))
     0.01
     """
-    return float(_optimizers_for(model, "get_lr").get_lr(model))
+    return float(module_for(model, "optimizers").get_lr(model))
 
 
 def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
@@ -166,7 +172,7 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     >>> get_lr(model)
     0.5
     """
-    _optimizers_for(model, "set_lr").set_lr(model, lr, weight_decay)
+    module_for(model, "optimizers").set_lr(model, lr, weight_decay)
 
 
 def module_for(model: Model, name: str) -> Any:
@@ -178,23 +184,3 @@ def module_for(model: Model, name: str) -> Any:
             "Keras model."
         )
     return backend_module(framework, name)
-
-
-def require_built(model: Model, function: str) -> None:
-    """Check that a model comes from `build`."""
-    if not is_built(model):
-        raise AssertionError(
-            f"{function} takes a model from fastnet.build, but this {type(model).__name__} was not "
-            "made by it."
-        )
-
-
-def _optimizers_for(model: Model, function: str) -> Any:
-    module = module_for(model, "optimizers")
-    require_built(model, function)
-    if get_metadata(model, "current_optimizer") is None:
-        raise ValueError(
-            f"{function} is about an optimizer's learning rate, but model '{name_of(model)}' has "
-            "no optimizer now. Give fastnet.build an optimizer_fn."
-        )
-    return module

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from fastnet.backend.files import check_path
-from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.backend.models import module_for, require_built
+from fastnet.backend.model_metadata import get_metadata, name_of, require_built
+from fastnet.backend.models import module_for
 from fastnet.types import Model
 
 __all__ = ["load_model", "save_model"]
@@ -49,7 +49,7 @@ def save_model(
     ('line.pt', ['line.pt', 'line_opt.pt'])
     """
     saving = module_for(model, "saving")
-    require_built(model, "save_model")
+    require_built("save_model", model)
     folder = os.path.normpath(check_path(save_dir, "folder"))
     name = check_path(model_name or name_of(model), "model's file")
     if save_optimizer:
@@ -88,7 +88,7 @@ def load_model(
     """
     saving = module_for(model, "saving")
     if load_optimizer:
-        require_built(model, "load_model with load_optimizer=True")
+        require_built("load_model with load_optimizer=True", model)
         _require_optimizer(model, "load_model", "load_optimizer")
     saving.load_model(model, weights_path, bool(load_optimizer))
 

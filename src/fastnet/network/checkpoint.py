@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet.backend.archive import Archive, Block, read_archive, write_archive
+from fastnet.backend.archive import Archive, Block, open_archive, write_archive
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.files import check_file_path, find_file, write_atomically
 from fastnet.backend.model_metadata import current_place, name_of, optimizers_of, set_metadata
@@ -186,7 +186,8 @@ def _load(
 ) -> Checkpoint:
     run = backend_module(network.target_type, "run_state")
     rank, size = (0, 1) if processes is None else (processes.rank(), processes.world_size())
-    content = read_archive(name, f"The checkpoint '{name}'", partial(_read, run, rank, size))
+    with open_archive(name, f"The checkpoint '{name}'") as archive:
+        content = _read(run, rank, size, archive)
     try:
         kind, needed = (content["version"], content["framework"]), (_VERSION, network.target_type)
         if kind != needed:

@@ -192,11 +192,6 @@ def _indices(indices: Any) -> Array:
 # Images and volumes.
 
 
-def get_image_dims(tensor: Array) -> tuple[int, int, int]:
-    height, width, channels = tensor.shape[-3:]
-    return channels, height, width
-
-
 def normalize(
     tensor: Array,
     mean: float | Sequence[float],

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
 
@@ -83,17 +83,15 @@ def no_tape() -> ValueError:
 def update_model(
     model: Any,
     gradients: Sequence[tf.Tensor | None],
-    defer: bool = False,
-    deferred: dict[str, list[Callable[[], None]]] | None = None,
+    defer: bool,
+    deferred: dict[str, list[Callable[[], None]]],
 ) -> None:
     gradients = scale_gradients(optimizer_of(model), gradients)
     update = partial(apply_gradients, model, gradients, model.trainable_variables)
-    if not defer:
+    if defer:
+        deferred.setdefault(name_of(model), []).append(update)
+    else:
         update()
-        return
-    if deferred is None:
-        raise nowhere_to_defer(model)
-    deferred.setdefault(name_of(model), []).append(update)
 
 
 def apply_gradients(

@@ -22,8 +22,8 @@ from fastnet.types import State
 
 __all__ = [
     "CONTROLS",
-    "SquaredWeights",
     "TFPass",
+    "add_l2_regularization",
     "all_layers",
     "feed_forward",
     "inner_layers",
@@ -109,22 +109,16 @@ def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     return tf.multiply(tf.reduce_sum(squares), beta)
 
 
-class SquaredWeights:
-    """Adds `l2_regularization` of a model to a loss."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __call__(self, loss: tf.Tensor, beta: float, state: State) -> tf.Tensor:
-        """Return the sum, in the wider dtype of the loss and the weights."""
-        squares = l2_regularization(self._model, beta)
-        own, wide = loss.dtype, squares.dtype
-        if own is not wide:
-            if own.size < wide.size:
-                loss = tf.cast(loss, wide)
-            else:
-                squares = tf.cast(squares, own)
-        return tf.add(squares, loss)
+def add_l2_regularization(loss: tf.Tensor, model: Any, beta: float) -> tf.Tensor:
+    """Return the sum, in the wider dtype of the loss and the weights."""
+    squares = l2_regularization(model, beta)
+    own, wide = loss.dtype, squares.dtype
+    if own is not wide:
+        if own.size < wide.size:
+            loss = tf.cast(loss, wide)
+        else:
+            squares = tf.cast(squares, own)
+    return tf.add(squares, loss)
 
 
 class TFPass:

@@ -9,7 +9,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastnet.backend.archive import Archive, Block, read_archive, write_archive
+from fastnet.backend.archive import Block, open_archive, write_archive
 from fastnet.backend.files import find_file, require_optimizer_file, write_atomically
 from fastnet.backend.model_metadata import (
     current_place,
@@ -106,11 +106,8 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
     require_optimizer_file(path)
     source = f"The optimizer file '{path}'"
 
-    def read(archive: Archive) -> Any:
-        make = {"array": lambda key: block_to_array(archive.read(key))}
-        saved = decode(archive.content, make)
-        return saved["optimizers"], saved["current"]
-
-    states, current = read_archive(path, source, read)
+    with open_archive(path, source) as archive:
+        saved = decode(archive.content, {"array": lambda key: block_to_array(archive.read(key))})
+        states, current = saved["optimizers"], saved["current"]
     for optimizer, state in pair_optimizers(model, states[current], states, source):
         load_optimizer_state(optimizer, state, source)

@@ -25,7 +25,6 @@ __all__ = [
     "from_numpy",
     "gather",
     "gather_from_batch",
-    "get_image_dims",
     "get_shape",
     "is_integral",
     "ones_like",
@@ -150,11 +149,6 @@ def gather_from_batch(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
     if len(indices.shape) == 1:
         return tf.gather(tensor, indices, axis=1, batch_dims=1)
     return tf.gather_nd(tensor, indices, batch_dims=1)
-
-
-def get_image_dims(tensor: tf.Tensor) -> tuple[Any, Any, Any]:
-    height, width, channels = get_shape(tensor)[-3:]
-    return channels, height, width
 
 
 def permute(tensor: tf.Tensor, permutation: Sequence[int] | tf.Tensor) -> tf.Tensor:

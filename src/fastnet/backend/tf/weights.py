@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from typing import IO, Any
 
-from fastnet.backend.files import find_file, is_system_error
+from fastnet.backend.files import find_file, reading
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 
 __all__ = ["load_weights", "save_weights"]
@@ -44,17 +44,11 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             "before it knows the shape of its input. Give it an Input, or call its build(shape), "
             "in model_fn."
         )
-    try:
+    problem = f"is damaged, or of another model than {type(model).__name__}"
+    with reading(f"The weights file '{name}'", problem):
         _compare_checksum(name)
         _require_known_arrays(model, name)
         model.load_weights(name)
-    except Exception as error:  # A damaged file raises errors of many types.
-        if is_system_error(error):
-            raise
-        raise ValueError(
-            f"The weights file '{name}' is damaged, or of another model than "
-            f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        ) from error
 
 
 def _compare_checksum(path: str) -> None:

@@ -37,15 +37,10 @@ def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
         parameter.requires_grad_(False)
         parameter.grad = None
     reserve(averaged)
-    device = get_metadata(model, "fe_device")
-    if device is not None:
-        set_metadata(averaged, "fe_device", device)
-    set_metadata(averaged, "mixed_precision", get_metadata(model, "mixed_precision"))
-    set_metadata(averaged, "optimizer", None)
-    set_metadata(averaged, "current_optimizer", None)
-    set_metadata(averaged, "loss_name", None)
-    set_metadata(averaged, "model_name", name)
-    set_metadata(averaged, "fe_compiled", True)
+    kept = {one: get_metadata(model, one) for one in ("fe_device", "mixed_precision")}
+    unset = dict.fromkeys(("optimizer", "current_optimizer", "loss_name"))
+    for one, value in {**kept, **unset, "model_name": name, "fe_compiled": True}.items():
+        set_metadata(averaged, one, value)
     return averaged
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.parameters import accumulate_gradients, trainable
 from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suffices, own
@@ -62,22 +62,19 @@ def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
 def update_model(
     model: torch.nn.Module,
     gradients: Sequence[torch.Tensor | None],
-    defer: bool = False,
-    deferred: dict[str, list[Callable[[], None]]] | None = None,
+    defer: bool,
+    deferred: dict[str, list[Callable[[], None]]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
     step = OptimizerStep(optimizer_of(model), name_of(model))
-    if defer and deferred is None:
-        raise nowhere_to_defer(model)
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
         gradients = average(gradients, parameters, groups)
     accumulate_gradients(parameters, gradients)
-    if defer and deferred is not None:
+    if defer:
         deferred[name_of(model)] = [step]
         return
     step()
-    if deferred:
-        # This step has used the gradients that an earlier update deferred.
-        deferred.pop(name_of(model), None)
+    # This step has used the gradients that an earlier update deferred.
+    deferred.pop(name_of(model), None)

@@ -22,9 +22,9 @@ from fastnet.types import State
 
 __all__ = [
     "InputSpec",
-    "SquaredWeights",
     "TorchPass",
     "TrainingSwitch",
+    "add_l2_regularization",
     "feed_forward",
     "l2_regularization",
 ]
@@ -117,15 +117,8 @@ def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
-class SquaredWeights:
-    """Adds `l2_regularization` of a model to a loss."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
-        """Return the sum; `state` is for TensorFlow."""
-        return l2_regularization(self._model, beta) + loss
+def add_l2_regularization(loss: torch.Tensor, model: torch.nn.Module, beta: float) -> torch.Tensor:
+    return l2_regularization(model, beta) + loss
 
 
 class TorchPass:

@@ -28,7 +28,6 @@ __all__ = [
     "from_numpy",
     "gather",
     "gather_from_batch",
-    "get_image_dims",
     "get_shape",
     "is_integral",
     "ones_like",
@@ -159,11 +158,6 @@ def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
     ):
         indices = _indices(indices, tensor)
     return tensor[torch.arange(tensor.shape[0], device=device), indices]
-
-
-def get_image_dims(tensor: Tensor) -> tuple[int, int, int]:
-    channels, height, width = tensor.shape[-3:]
-    return channels, height, width
 
 
 def ones_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:

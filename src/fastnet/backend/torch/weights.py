@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.files import find_file, is_system_error
+from fastnet.backend.files import find_file, reading
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.names import fit_names, innermost
-from fastnet.errors import shorten
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> None:
@@ -57,23 +56,15 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_file(name: str, kind: str, writer: str) -> Any:
     """Return the tensors and plain values in a file of `torch.save`; execute nothing."""
-    try:
+    advice = f"Save it again with {writer}."
+    with reading(f"The {kind} '{name}'", "is damaged, or holds more than tensors", advice):
         if zipfile.is_zipfile(name):
             with zipfile.ZipFile(name) as archive:
                 # torch.load does not compare the checksums.
                 damaged = archive.testzip()
             if damaged is not None:
                 raise ValueError(f"the checksum of '{damaged}' differs")
-        return torch.load(name, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"The {kind} '{name}' is damaged, or holds objects that would have to be executed. "
-            f"Save it again with {writer}."
-        ) from error
-    except Exception as error:  # A damaged file raises errors of many types.
-        if is_system_error(error):
-            raise
-        raise ValueError(
-            f"The {kind} '{name}' is damaged: it cannot be read ({shorten(error)}). Save it again "
-            f"with {writer}."
-        ) from error
+        try:
+            return torch.load(name, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError("it holds objects that would have to be executed") from error

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-from fastnet.backend.losses import compute_focal_loss
-from fastnet.errors import shorten
-from fastnet.op.checks import is_number
+from fastnet.backend.losses import check_focal_settings, compute_focal_loss
 from fastnet.op.tensorop.loss.loss import PairLoss
 from fastnet.types import Names, State, Tensor
-
-_REDUCTIONS = ("none", "mean", "sum")
 
 
 class FocalLoss(PairLoss):
@@ -64,18 +57,7 @@ class FocalLoss(PairLoss):
         ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        if not _is_between(gamma, 0, math.inf):
-            raise ValueError(f"FocalLoss's gamma must be at least 0, not {shorten(gamma)}.")
-        if not _is_between(alpha, 0, 1):
-            raise ValueError(f"FocalLoss's alpha must be from 0 to 1, not {shorten(alpha)}.")
-        for name, given in (
-            ("sample_reduction", sample_reduction),
-            ("shape_reduction", shape_reduction),
-        ):
-            if given not in _REDUCTIONS:
-                raise ValueError(
-                    f"FocalLoss's {name} must be one of {list(_REDUCTIONS)}, not {shorten(given)}."
-                )
+        check_focal_settings("FocalLoss", gamma, alpha, shape_reduction, sample_reduction)
         self.gamma = gamma
         self.alpha = alpha
         self.sample_reduction = sample_reduction
@@ -97,7 +79,3 @@ class FocalLoss(PairLoss):
             self.shape_reduction,
             self.sample_reduction,
         )
-
-
-def _is_between(value: Any, least: float, most: float) -> bool:
-    return is_number(value) and least <= value <= most

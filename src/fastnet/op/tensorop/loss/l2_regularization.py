@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastnet.backend.dispatch import framework_of, get_backend
+from fastnet.backend.dispatch import framework_of
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.held_model import HoldsModel
@@ -42,8 +40,7 @@ class L2Regularization(HoldsModel):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode)
         name = type(self).__name__
-        framework = framework_of(model)
-        if framework is None:
+        if framework_of(model) is None:
             raise ValueError(
                 f"{name}'s model must be a torch.nn.Module or a Keras model, not "
                 f"{type(model).__name__}."
@@ -53,11 +50,10 @@ class L2Regularization(HoldsModel):
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta
-        self._add_squares: Any = get_backend(framework).SquaredWeights(model)
 
     def forward(self, data: Tensor, state: State) -> Tensor:
         """Return the regularized loss."""
-        return self._add_squares(data, self.beta, state)
+        return self.backend.add_l2_regularization(data, self.model, self.beta)
 
 
 class L2Regularizaton(L2Regularization):

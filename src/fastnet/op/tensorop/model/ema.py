@@ -10,7 +10,6 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates
-from fastnet.op.tensorop.model.held_model import require_built
 from fastnet.types import Model
 
 __all__ = ["EMA"]
@@ -60,7 +59,6 @@ class EMA(FollowsUpdates):
         mode: str | Iterable[str] | None = "train",
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
-        require_built("EMA", model)
         super().__init__(model, mode, ds_id)
         self.decay = decay
         self.use_buffers = use_buffers

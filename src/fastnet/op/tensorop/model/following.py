@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
+from fastnet.backend.model_metadata import require_built
+from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State
 
 __all__ = ["FollowsUpdates"]

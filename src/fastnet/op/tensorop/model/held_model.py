@@ -5,23 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import is_built, name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["HoldsModel", "require_built", "require_framework"]
-
-
-def require_built(op: str, model: Model) -> None:
-    """Raise an AssertionError for a model that does not come from `build`."""
-    if not is_built(model):
-        raise AssertionError(
-            f"{op} needs a model from fastnet.build, but this {type(model).__name__} was not "
-            "built. Pass it to fastnet.build first."
-        )
 
 
 def require_framework(op: str, model: Model, framework: str) -> None:

@@ -7,10 +7,9 @@ from inspect import Parameter, signature
 from typing import Any, Literal
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, require_built
 from fastnet.errors import shorten
 from fastnet.op.tensorop.model.following import FollowsUpdates
-from fastnet.op.tensorop.model.held_model import require_built
 from fastnet.types import Model
 
 __all__ = ["LRSchedule"]

@@ -8,11 +8,11 @@ from typing import Any
 
 from fastnet._execute import split_outputs
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import name_of
+from fastnet.backend.model_metadata import name_of, require_built
 from fastnet.backend.named_values import names_in
 from fastnet.errors import shorten
 from fastnet.op.op import Op
-from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
+from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Model, State
 from fastnet.util import to_list
 

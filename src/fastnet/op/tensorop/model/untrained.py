@@ -8,7 +8,7 @@ from typing import Any
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
 from fastnet.errors import describe_op
-from fastnet.op.op import models_of
+from fastnet.op.op import models_of, with_inner_ops
 from fastnet.op.tensorop.model.model import ModelOp
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
@@ -25,7 +25,12 @@ def warn_of_untrained(
     `trainable_in` yields the trainable parameters of an object, such as a model or an optimizer,
     with their names in it.
     """
-    found = {id(one): (index, one) for index, op in enumerate(ops) for one in _flatten(op)}
+    found = {
+        id(one): (index, one)
+        for index, op in enumerate(ops)
+        for one in with_inner_ops(op.get_all_values() if is_scheduler(op) else [op])
+        if is_given(one)
+    }
     held = [(index, op, list(_held_by(op))) for index, op in found.values()]
     if not any(isinstance(op, UpdateOp) for _, op, _ in held):
         return
@@ -72,15 +77,6 @@ def _warn_of_missing_updates(
 
 def _trains(op: Any) -> bool:
     return op.trainable and (not op.mode or "train" in op.mode)
-
-
-def _flatten(op: Any) -> Iterator[Any]:
-    """Yield the ops that can take the place of an op or scheduler, and those inside of them."""
-    for one in op.get_all_values() if is_scheduler(op) else [op]:
-        if is_given(one):
-            yield one
-            for inner in one.inner_ops() if hasattr(one, "inner_ops") else ():
-                yield from _flatten(inner)
 
 
 def _held_by(op: Any) -> Iterator[tuple[str, Any]]:

@@ -8,12 +8,18 @@ from inspect import Parameter, signature
 from typing import Any, Literal
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, set_metadata
+from fastnet.backend.model_metadata import (
+    every_optimizer_of,
+    get_metadata,
+    name_of,
+    require_built,
+    set_metadata,
+)
 from fastnet.backend.model_update import CLIP_SETTINGS, REPORTS, Followers, ModelUpdate
 from fastnet.errors import nearest_name, shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
-from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
+from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State
 from fastnet.util import to_set
 
