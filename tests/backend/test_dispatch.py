@@ -16,7 +16,7 @@ from fastnet.backend import images, losses, math, reductions, tensors
 from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
 
 MODULES: list[ModuleType] = [images, losses, math, reductions, tensors]
-COMPOSED = {"dice_score", "focal_loss", "iwd", "tensor_pow"}
+COMPOSED = {"dice_score", "focal_loss", "get_image_dims", "iwd", "normalize", "tensor_pow"}
 NAMES = sorted({name for module in MODULES for name in module.__all__} - COMPOSED)
 X = np.arange(6.0).reshape(2, 3)
 
@@ -62,7 +62,7 @@ def test_tensorflow_values() -> None:
     assert framework_of(model) == "tf"
 
 
-@pytest.mark.parametrize("name", [*NAMES, "dice_score", "focal_loss", "iwd", "get_gradient"])
+@pytest.mark.parametrize("name", sorted({*NAMES, *COMPOSED, "get_gradient"}))
 def test_a_value_of_another_type(name: str) -> None:
     function = getattr(backend, name)
     parameters = inspect.signature(function).parameters.values()

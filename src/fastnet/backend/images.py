@@ -72,7 +72,7 @@ def normalize(
     array([[[0.],
             [2.]]], dtype=float32)
     """
-    return backend_of(tensor).normalize(tensor, mean, std, max_pixel_value, epsilon)
+    return backend_of(tensor).Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
 
 
 def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "nearest") -> T:

@@ -141,10 +141,10 @@ def iwd(
         distances = functions.clip_by_value(tensor, least, None)
     else:
         distances = functions.maximum(tensor, functions.cast_like(eps, tensor))
-    weights = 1.0 / distances
+    weights = functions.divide(1.0, distances)
     if power != 1.0:
         weights = functions.pow(weights, power)
-    return weights / functions.reduce_sum(weights, [-1], True)
+    return functions.divide(weights, functions.reduce_sum(weights, [-1], True))
 
 
 def lambertw(tensor: T) -> T:

@@ -47,12 +47,6 @@ def check_nan(val: Any) -> Any:
     return np.logical_not(np.isfinite(val).all())
 
 
-def code_probabilities(tensor: Array, codes: Array, least: Array) -> Array:
-    distances = np.abs(tensor[:, None] - codes).sum(axis=-1)
-    weights = 1.0 / np.maximum(distances, least.astype(distances.dtype))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
 def lambertw(tensor: Array) -> Array:
     z = np.asarray(tensor)
     own = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
@@ -192,16 +186,18 @@ def _indices(indices: Any) -> Array:
 # Images and volumes.
 
 
-def normalize(
-    tensor: Array,
-    mean: float | Sequence[float],
-    std: float | Sequence[float],
-    max_pixel_value: float,
-    epsilon: float,
-) -> Array:
-    dtype = compute_precision()
-    shift, scale = ((np.array(each) * max_pixel_value).astype(dtype) for each in (mean, std))
-    return (tensor.astype(dtype) - shift) / (scale + np.array(epsilon, dtype))
+class Normalizer:
+    """Normalizes images per channel, in float32, or float16 under that Keras precision policy."""
+
+    def __init__(self, mean: Any, std: Any, max_pixel_value: float, epsilon: float = 1e-7) -> None:
+        self._dtype = compute_precision()
+        self._shift = (np.array(mean) * max_pixel_value).astype(self._dtype)
+        scale = (np.array(std) * max_pixel_value).astype(self._dtype)
+        self._scale = scale + np.array(epsilon, self._dtype)
+
+    def __call__(self, tensor: Array) -> Array:
+        """Normalize images."""
+        return (tensor.astype(self._dtype) - self._shift) / self._scale
 
 
 def resize_3d(tensor: Array, output_shape: Sequence[int], resize_mode: str) -> Array:

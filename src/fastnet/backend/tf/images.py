@@ -9,19 +9,9 @@ import tensorflow as tf
 from fastnet.backend.precision import compute_precision
 from fastnet.backend.tf.tensors import get_shape
 
-__all__ = ["CHANNEL_AXIS", "Normalizer", "normalize", "resize_3d"]
+__all__ = ["CHANNEL_AXIS", "Normalizer", "resize_3d"]
 
 CHANNEL_AXIS = -1
-
-
-def normalize(
-    tensor: tf.Tensor,
-    mean: float | Sequence[float],
-    std: float | Sequence[float],
-    max_pixel_value: float,
-    epsilon: float = 1e-7,
-) -> tf.Tensor:
-    return Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
 
 
 class Normalizer:

@@ -12,7 +12,6 @@ __all__ = [
     "argmax",
     "check_nan",
     "clip_by_value",
-    "code_probabilities",
     "divide",
     "exp",
     "lambertw",
@@ -46,14 +45,6 @@ def clip_by_value(
     if max_value is None:
         return tf.maximum(tensor, min_value)
     return tf.clip_by_value(tensor, min_value, max_value)
-
-
-def code_probabilities(tensor: tf.Tensor, codes: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
-    """Return the probability of each code by its distance to a tensor, normalized to 1."""
-    apart = tf.subtract(tf.expand_dims(tensor, 1), codes)
-    distances = tf.reduce_sum(tf.abs(apart), -1)
-    closeness = tf.realdiv(1.0, tf.maximum(distances, least))
-    return tf.realdiv(closeness, tf.reduce_sum(closeness, -1, True))
 
 
 def zscore(data: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -11,20 +11,9 @@ from torch.nn import functional
 
 from fastnet.backend.precision import compute_precision
 
-__all__ = ["CHANNEL_AXIS", "Normalizer", "normalize", "resize_3d"]
+__all__ = ["CHANNEL_AXIS", "Normalizer", "resize_3d"]
 
 CHANNEL_AXIS = 1
-
-
-def normalize(
-    tensor: Tensor,
-    mean: float | Sequence[float],
-    std: float | Sequence[float],
-    max_pixel_value: float,
-    epsilon: float = 1e-7,
-) -> Tensor:
-    """Normalize images per channel."""
-    return Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
 
 
 class Normalizer:

@@ -16,7 +16,6 @@ __all__ = [
     "argmax",
     "check_nan",
     "clip_by_value",
-    "code_probabilities",
     "divide",
     "exp",
     "lambertw",
@@ -56,15 +55,6 @@ def clip_by_value(
     if isinstance(min_value, Tensor) or isinstance(max_value, Tensor):
         min_value, max_value = _bound(min_value, tensor), _bound(max_value, tensor)
     return tensor.clamp(min_value, max_value)  # type: ignore[arg-type]
-
-
-def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:
-    """Return the probability of each code by its distance to a tensor, normalized to 1."""
-    distances = (tensor.unsqueeze(1) - codes).abs().sum(-1)
-    if least.dtype is not distances.dtype:
-        least = least.to(distances.dtype)
-    closeness = torch.maximum(distances, least).reciprocal()
-    return closeness / closeness.sum(-1, keepdim=True)
 
 
 def zscore(data: Tensor, epsilon: float) -> Tensor:

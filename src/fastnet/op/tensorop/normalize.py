@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend.images import normalize
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import PerTensor
@@ -74,7 +75,7 @@ class Normalize(PerTensor):
         """Return the images of one tensor, normalized."""
         if self._normalizer is not None:
             return self._normalizer(tensor)
-        return self.backend.normalize(tensor, self.mean, self.std, self.max_pixel_value)
+        return normalize(tensor, self.mean, self.std, self.max_pixel_value)
 
 
 def _channels(name: str, setting: Any) -> int | None:

@@ -78,7 +78,8 @@ class UnHadamard(PerTensor):
         if tensor.dtype is not self._dtype and _is_half(tensor.dtype):
             # The inverse of the smallest distance is not representable in float16.
             tensor = self.backend.cast(tensor, "float32")
-        return self.backend.code_probabilities(tensor, codes, eps)
+        distances = self.backend.abs(self.backend.expand_dims(tensor, 1) - codes)
+        return backend.iwd(self.backend.sum_of(distances, -1), eps=eps)
 
 
 @cache
