@@ -64,7 +64,7 @@ def _followers_of(ops: Sequence[Any], updating: Sequence[Any]) -> dict[int, list
     for index, op in enumerate(ops):
         if not isinstance(op, FollowsUpdates):
             continue
-        model = op.followed_model
+        model = op.model
         if not any(isinstance(one, UpdateOp) and one.model is model for one in updating):
             raise ValueError(
                 f"{describe_op(op, index)} follows the updates of model '{name_of(model)}', but no "

@@ -8,16 +8,6 @@ from typing import Any, TypeGuard
 
 from fastnet.errors import shorten
 
-__all__ = [
-    "axes_in_order",
-    "is_int",
-    "is_number",
-    "lengths_of",
-    "require_arguments",
-    "require_function",
-    "require_weights",
-]
-
 
 def is_number(value: object) -> TypeGuard[Any]:
     """Return whether a value is a number of Python, numpy or a framework.

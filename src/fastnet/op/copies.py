@@ -8,8 +8,6 @@ from importlib import import_module
 from types import MemberDescriptorType, ModuleType
 from typing import Any, TypeVar
 
-__all__ = ["default_deepcopy", "get_state", "set_state", "shallow_copy"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from fastnet.errors import shorten
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["hadamard_codes", "resolve_code_length"]
-
 
 def resolve_code_length(op: str, n_classes: int, code_length: int | None) -> int:
     """Return the code length, by default the shortest for the classes, after checking both."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from fastnet.op.op import Op
 
-__all__ = ["changed_settings", "is_unresolved", "last_resolved", "resolve_settings"]
-
 # Methods that are called when a plan is built, and not in a step.
 _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_compute")
 

@@ -9,8 +9,6 @@ from fastnet.op.op import is_delete
 from fastnet.types import Forward
 from fastnet.util.collections import to_list
 
-__all__ = ["FuseOps"]
-
 
 class FuseOps(MetaOp):
     """Run ops in order."""

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from fastnet.op.op import Op
 from fastnet.types import Forward
 
-__all__ = ["MetaOp", "SingleMetaOp"]
-
 
 class MetaOp(Op):
     """An op that runs other ops, with keys, modes and dataset ids that follow from theirs.

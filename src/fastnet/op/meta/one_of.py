@@ -11,8 +11,6 @@ from fastnet.op.checks import is_number
 from fastnet.op.meta.meta_op import MetaOp
 from fastnet.types import Forward, State
 
-__all__ = ["OneOfOps"]
-
 
 class OneOfOps(MetaOp):
     """Run one of several ops, drawn at random in each step."""

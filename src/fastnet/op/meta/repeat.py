@@ -12,8 +12,6 @@ from fastnet.op.meta.meta_op import SingleMetaOp
 from fastnet.op.op import is_delete
 from fastnet.types import Forward, State
 
-__all__ = ["RepeatOp"]
-
 
 class RepeatOp(SingleMetaOp):
     """Run an op several times, or while a condition holds."""

@@ -9,8 +9,6 @@ from fastnet.op.checks import is_number
 from fastnet.op.meta.meta_op import SingleMetaOp
 from fastnet.types import Forward, State
 
-__all__ = ["SometimesOp"]
-
 
 class SometimesOp(SingleMetaOp):
     """Run an op with a probability, drawn in each step."""

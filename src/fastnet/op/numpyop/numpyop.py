@@ -15,16 +15,6 @@ from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import Forward, Keys, Names
 from fastnet.util.padding import pad_batch
 
-__all__ = [
-    "Batch",
-    "Delete",
-    "FilteredData",
-    "LambdaOp",
-    "NumpyOp",
-    "RemoveIf",
-    "forward_numpyop",
-]
-
 
 class FilteredData:
     """The result of an op that drops its sample or batch.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-__all__ = ["Delete", "LambdaOp", "PerTensor", "TensorOp"]
-
 
 class TensorOp(Op):
     """An op on tensors; by itself it returns its input.

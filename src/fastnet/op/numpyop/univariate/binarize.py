@@ -11,8 +11,6 @@ from fastnet.op.checks import is_number
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["Binarize"]
-
 
 class Binarize(PerArray):
     """Threshold arrays: 1 where an element is at least the threshold, otherwise 0.

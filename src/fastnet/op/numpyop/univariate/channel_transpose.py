@@ -12,8 +12,6 @@ from fastnet.op.checks import axes_in_order
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["ChannelTranspose"]
-
 
 class ChannelTranspose(PerArray):
     """Permute the axes of samples, by default from channels last to channels first.

@@ -11,8 +11,6 @@ from fastnet.op.checks import is_int
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["ExpandDims"]
-
 
 class ExpandDims(PerArray):
     """Add an axis of length 1. See `NumpyOp` for `mode` and `ds_id`.

@@ -10,8 +10,6 @@ from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["Hadamard"]
-
 
 class Hadamard(PerArray):
     """Encode class indices as Hadamard codes, which differ in at least half of their bits.

@@ -11,8 +11,6 @@ from fastnet.op.checks import is_number
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["Minmax"]
-
 
 class Minmax(PerArray):
     """Scale each array linearly, so that its values range from `new_min` to `new_max`.

@@ -11,8 +11,6 @@ from fastnet.op.checks import is_int, is_number
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["Onehot"]
-
 
 class Onehot(PerArray):
     """Encode class indices as one-hot vectors. See `NumpyOp` for `mode` and `ds_id`.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fastnet.op.numpyop.numpyop import NumpyOp
 from fastnet.op.op import PerInput
 
-__all__ = ["PerArray"]
-
 
 class PerArray(PerInput, NumpyOp):
     """A numpy op that applies the same function to each input. Derive from it and define `apply`.

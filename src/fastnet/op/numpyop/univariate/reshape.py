@@ -11,8 +11,6 @@ from fastnet.op.checks import lengths_of
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["Reshape"]
-
 
 class Reshape(PerArray):
     """Reshape arrays. See `NumpyOp` for `mode` and `ds_id`.

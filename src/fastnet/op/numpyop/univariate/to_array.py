@@ -10,8 +10,6 @@ from fastnet.errors import shorten
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
-__all__ = ["ToArray"]
-
 
 class ToArray(PerArray):
     """Convert numbers, lists and similar values to arrays. See `NumpyOp` for `mode` and `ds_id`.

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["class_axis", "form_along", "shape_of", "shape_problem"]
-
 # The length of each axis, or None where a graph does not know it.
 Shape: TypeAlias = "Sequence[int | None]"
 

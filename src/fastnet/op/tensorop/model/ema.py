@@ -12,8 +12,6 @@ from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import Model
 
-__all__ = ["EMA"]
-
 
 class EMA(FollowsUpdates):
     """Maintains an exponential moving average of a model's weights.
@@ -66,16 +64,10 @@ class EMA(FollowsUpdates):
         ema = backend_module(str(framework_of(model)), "ema")
         self.averaged: Model = ema.copy_for_average(model, f"{name_of(model)}_ema")
         self._mover: Any = ema.WeightAverager(model, self.averaged, float(decay), bool(use_buffers))
-        self._of = model
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Apply changed settings; a different model is an error. See `Op.resolve_settings`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        if self.model is not self._of:
-            raise ValueError(
-                f"EMA was made for model '{name_of(self._of)}', and cannot average "
-                f"'{name_of(self.model)}'. Make another EMA for it."
-            )
+        """Apply changed settings; see `FollowsUpdates`."""
+        super().resolve_settings(changed)
         _check_decay(self.model, self.decay)
         ema = backend_module(str(framework_of(self.model)), "ema")
         settings = float(self.decay), bool(self.use_buffers)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.model_metadata import require_built
+from fastnet.backend.model_metadata import name_of, require_built
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State
-
-__all__ = ["FollowsUpdates"]
 
 
 class FollowsUpdates(HoldsModel):
@@ -27,12 +25,17 @@ class FollowsUpdates(HoldsModel):
     ) -> None:
         super().__init__(mode=mode, ds_id=ds_id)
         require_built(type(self).__name__, model)
-        self.model = model
+        self.model = self._made_for = model
 
-    @property
-    def followed_model(self) -> Model:
-        """The model whose updates are followed."""
-        return self.model
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
+        """Apply changed settings; a different model is an error. See `Op.resolve_settings`."""
+        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        if self.model is not self._made_for:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} was made for model '{name_of(self._made_for)}', and cannot follow "
+                f"'{name_of(self.model)}'. Make another {name} for it."
+            )
 
     def follow(self, stepped: Any = True) -> None:
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""

@@ -7,12 +7,10 @@ from inspect import Parameter, signature
 from typing import Any, Literal
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, require_built
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of
 from fastnet.errors import shorten
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import Model
-
-__all__ = ["LRSchedule"]
 
 PER = ("update", "epoch")
 
@@ -62,7 +60,6 @@ class LRSchedule(FollowsUpdates):
         mode: str | Iterable[str] | None = "train",
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
-        require_built("LRSchedule", model)
         super().__init__(model, mode, ds_id)
         self.per = per
         self._check()
@@ -81,17 +78,11 @@ class LRSchedule(FollowsUpdates):
         self.schedulers = [
             _scheduler_for(model, scheduler_fn, optimizer) for optimizer in optimizers
         ]
-        self._of = model
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check changed settings; a different model is an error. See `Op.resolve_settings`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        """Check changed settings; see `FollowsUpdates`."""
+        super().resolve_settings(changed)
         self._check()
-        if self.model is not self._of:
-            raise ValueError(
-                f"LRSchedule was made for model '{name_of(self._of)}', and cannot schedule "
-                f"'{name_of(self.model)}'. Make another LRSchedule for it."
-            )
 
     def _check(self) -> None:
         per: str = self.per

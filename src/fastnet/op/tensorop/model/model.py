@@ -95,7 +95,7 @@ class ModelOp(HoldsModel):
         self.gradients = gradients
         self.intermediate_layers = list(layers)
         self.eval_layers = _check_layers(model, eval_layers)
-        self._pass = _make_pass(self, framework_of(model))
+        self._pass = _make_pass(self)
         self._resolved = self._settings()
 
     def check_keys(self) -> None:
@@ -166,17 +166,13 @@ class ModelOp(HoldsModel):
         return self._pass(data, state)
 
 
-def _make_pass(op: ModelOp, framework: str | None) -> Any:
+def _make_pass(op: ModelOp) -> Any:
     """Return the function that runs the model, called as `forward`, with a method `close`."""
     make_pass: Any
-    if framework == "torch":
+    if framework_of(op.model) == "torch":
         from fastnet.backend.torch.parallel_update import make_pass
-    elif framework == "tf":
-        from fastnet.backend.tf.models import TFPass as make_pass
     else:
-        raise ValueError(
-            f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}."
-        )
+        from fastnet.backend.tf.models import TFPass as make_pass
     return make_pass(
         op.model,
         inputs=op.inputs,

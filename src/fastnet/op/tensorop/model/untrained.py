@@ -14,8 +14,6 @@ from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.warnings import warn
 
-__all__ = ["warn_of_untrained"]
-
 
 def warn_of_untrained(
     ops: Sequence[Any], trainable_in: Callable[[Any], Iterable[tuple[str, Any]]]

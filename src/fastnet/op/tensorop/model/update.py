@@ -328,15 +328,10 @@ def _check_no_closure(model: Model, optimizer: Any) -> None:
 
 
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
-    framework = framework_of(op.model)
-    if framework == "torch":
+    if framework_of(op.model) == "torch":
         from fastnet.backend.torch.parallel_update import make_update
 
         return make_update(op, reports)
-    if framework == "tf":
-        from fastnet.backend.tf.update import TFUpdate
+    from fastnet.backend.tf.update import TFUpdate
 
-        return TFUpdate(op, reports)
-    raise ValueError(
-        f"UpdateOp updates a torch.nn.Module or a Keras model, but got {type(op.model).__name__}."
-    )
+    return TFUpdate(op, reports)
