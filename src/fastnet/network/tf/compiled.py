@@ -104,12 +104,14 @@ class CompiledStep:
             trace.call = self._call_by_shapes
 
     def _call_by_shapes(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        # A tape, or a function of the user that is traced, records the operations of the graph.
+        if could_record() or not tf.executing_eagerly():
+            return self._graph_call(tensors)
         shapes = tuple(map(shape_of_eager, tensors))
         if (call := self._calls.get(shapes)) is not None:
             return call(tensors)
         # A step of another thread does not wait for the compiler.
-        recorded = could_record() or not tf.executing_eagerly()
-        if recorded or not self._compiling.acquire(blocking=False):
+        if not self._compiling.acquire(blocking=False):
             return self._graph_call(tensors)
         try:
             return self._compile(tensors, shapes)
