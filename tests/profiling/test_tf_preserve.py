@@ -103,5 +103,5 @@ def test_weights_that_are_yet_to_come() -> None:
 
     model: Any = fastnet.build(Late, "adam")
     network = TFNetwork([ModelOp(model, "x", "y")])
-    with pytest.raises(ValueError, match="creates its variables in its first call"):
+    with pytest.raises(ValueError, match="has no variables before it knows"):
         fastnet.profile(network, batch(), steps=1)

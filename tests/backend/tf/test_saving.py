@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend import load_model, save_model
-from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
+from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from tests.network.keras_models import (
     KERAS_3,
     batches,

@@ -5,7 +5,6 @@ from fastnet.backend.tf.gradients import *
 from fastnet.backend.tf.images import *
 from fastnet.backend.tf.losses import *
 from fastnet.backend.tf.math import *
-from fastnet.backend.tf.mixing import *
 from fastnet.backend.tf.models import *
 from fastnet.backend.tf.reductions import *
 from fastnet.backend.tf.super_loss import *

@@ -21,6 +21,7 @@ __all__ = [
     "registered_gradients",
     "shape_of_eager",
     "source_of_error",
+    "type_of",
     "type_of_eager",
     "unregister_gradients",
     "variable_spec",
@@ -51,7 +52,8 @@ def _shape_of(tensor: tf.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-def _type_of(tensor: tf.Tensor) -> int:
+def type_of(tensor: tf.Tensor) -> int:
+    """Return the number of a tensor's dtype."""
     number: int = tensor.dtype.as_datatype_enum
     return number
 
@@ -60,7 +62,7 @@ shape_of_eager: Callable[[tf.Tensor], tuple[int, ...]] = (
     look_up("tensorflow.__internal__.EagerTensor._shape_tuple") or _shape_of
 )
 type_of_eager: Callable[[tf.Tensor], int] = (
-    look_up("tensorflow.__internal__.EagerTensor._datatype_enum") or _type_of
+    look_up("tensorflow.__internal__.EagerTensor._datatype_enum") or type_of
 )
 
 

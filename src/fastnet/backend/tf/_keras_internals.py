@@ -1,4 +1,4 @@
-"""Every private name of Keras 2 and 3 that fastnet uses.
+"""Every private name of Keras 2 and 3 that fastnet uses, and which of the two a model is from.
 
 They are here because Keras offers no public way, and none is used in the steps of a graph. Each
 function says what is done in a version of Keras without the name.
@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 from fastnet.backend.tf._internals import look_up
-from fastnet.backend.tf.keras_version import is_keras3
 
 __all__ = [
     "BOOKKEEPING",
@@ -21,6 +20,8 @@ __all__ = [
     "is_beside",
     "is_built",
     "is_compiled",
+    "is_keras3",
+    "keras_of",
     "loss_scale_variables",
     "restart_uids",
     "schedule_of",
@@ -32,15 +33,42 @@ __all__ = [
 ]
 
 
-def sublayers(layer: Any, recursive: bool) -> list[Any]:
-    """List the layers in a layer; without the private name those in a model's `layers`."""
-    flatten = getattr(layer, "_flatten_layers", None)
-    if flatten is not None:
-        return list(flatten(include_self=False, recursive=recursive))
-    found = {}
-    for one in getattr(layer, "layers", ()):
-        inner = sublayers(one, recursive) if recursive else []
-        found.update({id(each): each for each in (one, *inner)})
+_PACKAGES = ("keras", "tf_keras")
+
+
+def keras_of(thing: Any) -> Any:
+    """Return the Keras package that a model, a layer or an optimizer is from."""
+    for base in type(thing).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in _PACKAGES:
+            return sys.modules[package]
+    raise ValueError(f"{type(thing).__name__} is not from Keras.")
+
+
+def is_keras3(thing: Any) -> bool:
+    """Return whether a model, a layer or an optimizer is from Keras 3 rather than Keras 2."""
+    return int(keras_of(thing).__version__.partition(".")[0]) >= 3
+
+
+def sublayers(layer: Any) -> list[Any]:
+    """List the nested layers of a layer depth first, each once, input layers included.
+
+    Without the private name those in the `layers` of models.
+    """
+    found: dict[int, Any] = {}
+
+    def walk(outer: Any) -> None:
+        own = getattr(outer, "layers", ())
+        flatten = getattr(outer, "_flatten_layers", None)
+        if flatten is not None:
+            # Keras 3 lists nested layers in reverse order itself.
+            own = flatten(include_self=False, recursive=False)
+        for child in own:
+            if id(child) not in found:
+                found[id(child)] = child
+                walk(child)
+
+    walk(layer)
     return list(found.values())
 
 
@@ -49,7 +77,7 @@ def updatable(model: Any) -> list[Any]:
 
     Without the private name those that are trained now.
     """
-    layers = [model, *sublayers(model, recursive=True)]
+    layers = [model, *sublayers(model)]
     trained = list(model.trainable_variables)
     if all(layer.trainable for layer in layers):
         return trained

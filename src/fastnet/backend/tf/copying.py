@@ -20,11 +20,20 @@ from fastnet.backend.model_metadata import (
     set_metadata,
     taken_names,
 )
-from fastnet.backend.tf._keras_internals import build_optimizer, schedule_of, updated_by
-from fastnet.backend.tf.keras_version import is_keras3, keras_of
+from fastnet.backend.tf._keras_internals import (
+    build_optimizer,
+    is_keras3,
+    keras_of,
+    schedule_of,
+    updated_by,
+)
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizer_state import variables_of
-from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change, weight_decay_of
+from fastnet.backend.tf.optimizers import (
+    inner_optimizer,
+    let_decay_change,
+    variables_of,
+    weight_decay_of,
+)
 from fastnet.backend.tf.saving import without_optimizer
 
 __all__ = ["copy_model", "let_pickle"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
+from fastnet.backend.model_metadata import get_metadata, set_metadata
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
-from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.models import all_layers, no_variables
 
 __all__ = ["WeightAverager", "copy_for_average"]
 
@@ -17,10 +17,7 @@ __all__ = ["WeightAverager", "copy_for_average"]
 def copy_for_average(model: Any, name: str) -> Any:
     """Copy a model, without its optimizer, to hold an average of its weights."""
     if not model.built:
-        raise ValueError(
-            f"EMA averages the weights of model '{name_of(model)}', which has none before it knows "
-            "the shape of its input. Give it an Input, or call its build(shape), in model_fn."
-        )
+        raise no_variables(model, "and so none that EMA can average")
     memo: dict[int, Any] = {}
     kept = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
     set_metadata(model, "optimizer", None)
@@ -77,7 +74,7 @@ class WeightAverager:
 
     def move(self, stepped: Any = True) -> None:
         """Update the averages if the model has `stepped`; the first time, copy the weights."""
-        trained = {id(one) for one in self._trainable()}
+        trained = {id(one) for one in self._model.trainable_variables}
         pairs = []
         for mean, value in zip(self._averaged.weights, self._model.weights, strict=True):
             is_averaged = id(value) in trained or (self._use_buffers and _is_real(mean))
@@ -114,9 +111,6 @@ class WeightAverager:
             tf.where(stepped, begun * self._decay, 1.0),
             tf.where(stepped, tf.zeros(()), tf.ones(())),
         )
-
-    def _trainable(self) -> list[Any]:
-        return list(self._model.trainable_variables)
 
 
 def _inner(variable: Any) -> Any:

@@ -54,10 +54,7 @@ def compute_gradients(
 
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
     if tape is None:
-        raise ValueError(
-            "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "
-            "network provides if any of its ops takes gradients."
-        )
+        raise no_tape("Watching a TensorFlow tensor needs a tape")
     tape.watch(tensor)
     return tensor
 
@@ -72,11 +69,13 @@ def paused(tape: tf.GradientTape | None) -> Iterator[None]:
         yield
 
 
-def no_tape() -> ValueError:
-    """Return the error for a gradient without a tape."""
+def no_tape(
+    need: str = "A gradient in TensorFlow needs the tape that recorded its target",
+) -> ValueError:
+    """Return the error for what needs a tape."""
     return ValueError(
-        "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-        "state['tape'], which a network provides if any of its ops takes gradients."
+        f"{need}, but got None. Pass state['tape'], which a network provides if any of its ops "
+        "takes gradients."
     )
 
 
@@ -115,15 +114,22 @@ def _agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any
     """
     if not is_scaling(optimizer) or hasattr(optimizer, "get_unscaled_gradients"):
         return gradients
-
-    def is_overflown(gradient: Any) -> tf.Tensor:
-        values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        return tf.cast(tf.logical_not(tf.reduce_all(tf.math.is_finite(values))), tf.float32)
-
-    overflown = tf.add_n([is_overflown(one) for one in gradients if one is not None])
+    overflown = tf.cast(tf.logical_not(all_finite(gradients)), tf.float32)
     context = tf.distribute.get_replica_context()
     overflown = context.all_reduce(tf.distribute.ReduceOp.SUM, overflown)
-    factor = tf.where(overflown > 0, float("nan"), 1.0)
+    return multiply_gradients(gradients, tf.where(overflown > 0, float("nan"), 1.0))
+
+
+def all_finite(gradients: Sequence[Any]) -> tf.Tensor:
+    """Return whether all values of gradients are finite."""
+    values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in gradients]
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(one)) for one in values if one is not None]
+    )
+
+
+def multiply_gradients(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
+    """Multiply the values of gradients."""
     return [
         map_values(one, lambda value: value * tf.cast(factor, value.dtype)) for one in gradients
     ]
@@ -150,8 +156,7 @@ def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> li
     scale = inner_scale_of(optimizer)
     if scale is None:
         return list(gradients)
-    dense = [None if one is None else tf.convert_to_tensor(one) for one in gradients]
-    return [None if one is None else one * tf.cast(scale, one.dtype) for one in dense]
+    return multiply_gradients(gradients, scale)
 
 
 def trainable(model: Any) -> list[Any]:

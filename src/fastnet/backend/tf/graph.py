@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import TensorKind
+from fastnet.backend.foreign import NUMPY, adopter, array_of
 from fastnet.backend.tf._internals import (
     EAGER,
     could_record,
@@ -21,13 +22,15 @@ from fastnet.backend.tf._internals import (
     registered_gradients,
     shape_of_eager,
     source_of_error,
+    type_of,
     type_of_eager,
     unregister_gradients,
 )
-from fastnet.backend.tf.foreign import COMPOSITES, FOREIGN
 from fastnet.errors import add_note
 
 __all__ = [
+    "ARRAYS",
+    "FOREIGN",
     "KIND",
     "UNKNOWN",
     "as_graph_code",
@@ -43,6 +46,44 @@ UNKNOWN = -1
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras"))
+
+
+_COMPOSITES = (
+    tf.RaggedTensor,
+    tf.SparseTensor,
+    tf.IndexedSlices,
+    tf.experimental.ExtensionType,
+    tf.data.Dataset,
+    tf.distribute.DistributedValues,
+)
+"""The classes of values that consist of several tensors."""
+
+
+def _adopt(value: Any) -> tf.Tensor | None:
+    if hasattr(value, "__tf_tensor__"):
+        return None
+    array = array_of(value)
+    try:
+        tensor = _from_dlpack(value) if array is None else tf.convert_to_tensor(array)
+    except Exception:  # The array holds objects or dates.
+        return None
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return tf.cast(tensor, tf.bfloat16)
+    return tensor
+
+
+def _from_dlpack(value: Any) -> tf.Tensor:
+    # Copied, because the other framework may still write to the memory that it shares.
+    return tf.constant(tf.experimental.dlpack.from_dlpack(value.__dlpack__()).numpy())
+
+
+_OWN = (tf.Tensor, tf.Variable, *_COMPOSITES)
+
+FOREIGN = adopter((*_OWN, *NUMPY), _adopt)
+"""Converts tensors of other frameworks."""
+
+ARRAYS = adopter(_OWN, _adopt)
+"""Converts tensors of other frameworks, and numpy arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +110,7 @@ def _convert(value: Any) -> Any:
 
 
 def _split(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
-    if isinstance(value, tf.Variable) or not isinstance(value, COMPOSITES):
+    if isinstance(value, tf.Variable) or not isinstance(value, _COMPOSITES):
         return None
     tensors = tf.nest.flatten(value, expand_composites=True)
     spec = _any_batch(value, tf.type_spec_from_value(value))
@@ -95,11 +136,6 @@ def _join(kind: Composite, tensors: list[tf.Tensor]) -> Any:
     return tf.nest.pack_sequence_as(kind.spec, tensors, expand_composites=True)
 
 
-def _type_of(tensor: tf.Tensor) -> int:
-    number: int = tensor.dtype.as_datatype_enum
-    return number
-
-
 def _shape_of(tensor: tf.Tensor) -> tuple[int, ...] | None:
     shape = tensor.shape
     if shape.rank is None:
@@ -115,7 +151,7 @@ KIND = TensorKind(
     _convert,
     _split,
     _join,
-    others=(_type_of, _shape_of),
+    others=(type_of, _shape_of),
     adopt=FOREIGN,
 )
 """TensorFlow's tensors, for the kernel."""

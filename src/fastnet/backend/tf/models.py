@@ -14,9 +14,8 @@ from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.named_values import ByName, check_arguments
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import sublayers
+from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
-from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
@@ -26,9 +25,9 @@ __all__ = [
     "add_l2_regularization",
     "all_layers",
     "feed_forward",
-    "inner_layers",
     "is_of_layers",
     "l2_regularization",
+    "no_variables",
     "takes_several_arguments",
 ]
 
@@ -86,22 +85,15 @@ def _recorded(layer: Any) -> Iterator[list[Any]]:
 
 def all_layers(model: Any) -> list[Any]:
     """List a model and its nested layers, each once, in a stable order."""
-    return [model, *sublayers(model, recursive=True)]
+    return [model, *sublayers(model)]
 
 
-def inner_layers(model: Any) -> list[Any]:
-    """List the nested layers of a model depth first, each once, input layers included."""
-    found: dict[int, Any] = {}
-
-    def walk(layer: Any) -> None:
-        # Keras 3 lists nested layers in reverse order itself.
-        for child in sublayers(layer, recursive=False):
-            if id(child) not in found:
-                found[id(child)] = child
-                walk(child)
-
-    walk(model)
-    return list(found.values())
+def no_variables(model: Any, problem: str) -> ValueError:
+    """Return the error for a model whose variables are created in its first call."""
+    return ValueError(
+        f"Model '{name_of(model)}' has no variables before it knows the shape of its input, "
+        f"{problem}. Give it an Input, or call its build(shape), in model_fn."
+    )
 
 
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
@@ -112,33 +104,15 @@ def l2_regularization(model: Any, beta: float) -> tf.Tensor:
 def add_l2_regularization(loss: tf.Tensor, model: Any, beta: float) -> tf.Tensor:
     """Return the sum, in the wider dtype of the loss and the weights."""
     squares = l2_regularization(model, beta)
-    own, wide = loss.dtype, squares.dtype
-    if own is not wide:
-        if own.size < wide.size:
-            loss = tf.cast(loss, wide)
-        else:
-            squares = tf.cast(squares, own)
-    return tf.add(squares, loss)
+    wide = max(loss.dtype, squares.dtype, key=lambda dtype: dtype.size)
+    return tf.add(tf.cast(squares, wide), tf.cast(loss, wide))
 
 
 class TFPass:
-    """Runs a Keras model for a ModelOp.
+    """Runs a Keras model for a ModelOp, whose arguments these are, by position or by name.
 
-    Args:
-        model: The model.
-        inputs: The keys of the op's inputs.
-        trainable: Whether the model runs in training mode while the step's mode is "train".
-        gradients: Whether gradients flow through it.
-        layers: The layers whose outputs are returned too, by name or index.
-        split: With layers: splits what the model returns into a value for each of its own outputs.
-        arguments: The names that the inputs are passed by; None to pass them by position.
-        results: The names of the values to return; None to return all.
-        eval_layers: Rejected, because Keras has `trainable` of layers instead.
-
-    Raises:
-        KeyError: If no layer has a name.
-        IndexError: If no layer has an index.
-        ValueError: If the model has fewer inputs, or none of a name, or there are `eval_layers`.
+    `split` makes a value of each output of the model. `eval_layers` are rejected, because Keras has
+    `trainable` of layers instead.
     """
 
     def __init__(
@@ -202,11 +176,7 @@ class TFPass:
     def _may_make_variables(self) -> None:
         """Raise an error where Keras 3 would make variables of its own in each replica."""
         if replica_count() > 1 and is_keras3(self._model):
-            raise ValueError(
-                f"Model '{name_of(self._model)}' has no variables before it knows the shape of "
-                "its input, and cannot make them in a step on several devices. Give it an Input, "
-                "or call its build(shape), in model_fn."
-            )
+            raise no_variables(self._model, "and cannot make them in a step on several devices")
 
     def _run(self, data: Any, training: bool) -> Any:
         if not self._layers:
@@ -285,7 +255,7 @@ def _require_inputs(model: Any, keys: Sequence[str]) -> None:
 
 
 def _find_layer(model: Any, layer: str | int) -> Any:
-    layers = inner_layers(model)
+    layers = sublayers(model)
     names = [one.name for one in layers]
     if isinstance(layer, int):
         if not -len(layers) <= layer < len(layers):

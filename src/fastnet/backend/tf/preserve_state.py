@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.model_metadata import every_optimizer_of, name_of
+from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.tf._keras_internals import seed_states, shared_seeds
-from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizer_state import (
+from fastnet.backend.tf.models import all_layers, no_variables
+from fastnet.backend.tf.optimizers import (
     optimizer_settings,
     set_optimizer_settings,
     variables_of,
@@ -57,11 +57,7 @@ def require_variables(models: Iterable[Any]) -> None:
     """Raise a ValueError if the first call of a model would create variables."""
     for model in models:
         if not model.built:
-            raise ValueError(
-                f"The model '{name_of(model)}' creates its variables in its first call, because "
-                "it does not know the shape of its input. Give it an Input, or call its "
-                "build(shape), in model_fn."
-            )
+            raise no_variables(model, "and so no state to keep")
 
 
 def generator_states(models: Iterable[Any]) -> list[Any]:

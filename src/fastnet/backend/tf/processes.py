@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +26,7 @@ __all__ = [
     "join_results",
     "note_failure",
     "note_model",
+    "quiet",
     "rank",
     "seed",
     "start",
@@ -65,6 +69,21 @@ def stop() -> None:
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
         tf.distribute.experimental_set_strategy(None)
         _last = None
+
+
+@contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Suppress messages below a level in TensorFlow's log, such as those of strategies."""
+
+    def is_loud(record: logging.LogRecord) -> bool:
+        return record.levelno >= level
+
+    logger = tf.get_logger()
+    logger.addFilter(is_loud)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_loud)
 
 
 def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:

@@ -11,7 +11,7 @@ from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.tf._keras_internals import has_unreadable_seeds
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
+from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import generator_states, require_variables
 from fastnet.backend.tree import block_to_array
 from fastnet.util.warnings import warn

@@ -17,15 +17,14 @@ from fastnet.backend.tf._keras_internals import (
     build_optimizer,
     is_built,
     is_compiled,
+    is_keras3,
+    keras_of,
     restart_uids,
     seed_states,
-    sublayers,
     updatable,
 )
-from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import is_scaling, let_decay_change
-from fastnet.backend.tf.quiet import quiet
 from fastnet.errors import (
     UnknownNameError,
     WrongOptimizerError,
@@ -72,7 +71,7 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]
     gpus = tf.config.list_logical_devices("GPU")
     if tf.distribute.has_strategy() or len(gpus) < 2:
         return models
-    with quiet(logging.ERROR):  # It would list the devices.
+    with processes.quiet(logging.ERROR):  # It would list the devices.
         strategy = tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
     restart_names(models)
     tf.distribute.experimental_set_strategy(strategy)
@@ -147,8 +146,7 @@ def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
 
 
 def _computes_in_half(model: Any) -> bool:
-    layers = [model, *sublayers(model, recursive=True)]
-    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(model))
 
 
 def reserve_names(model: Any, source: Any) -> None:

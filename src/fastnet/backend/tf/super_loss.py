@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fastnet.backend.lambert import LEAST, LEAST_LOG
-from fastnet.backend.tf.lambertw import lambertw
+from fastnet.backend.tf.math import lambertw
 
 __all__ = ["MovingAverage", "weigh"]
 

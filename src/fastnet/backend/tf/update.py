@@ -12,9 +12,11 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.model_update import Followers, ModelUpdate
 from fastnet.backend.tf.gradients import (
+    all_finite,
     apply_gradients,
     inner_scale_of,
     map_values,
+    multiply_gradients,
     no_tape,
     paused,
     replica_count,
@@ -348,13 +350,11 @@ def _clip_gradients(
         plain = [None if one is None else next(sums) for one in plain]
     scale = inner_scale_of(optimizer)
     if scale is not None:
-        plain = _multiply(plain, 1 / scale)
+        plain = multiply_gradients(plain, 1 / scale)
     are_finite: tf.Tensor | bool = True
     skips_overflow = is_scaling(optimizer)
     if skips_overflow and held:
-        values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in plain]
-        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in values if one is not None]
-        are_finite = tf.reduce_all(finite)
+        are_finite = all_finite(plain)
     norm = None
     if measure or max_norm is not None:
         norm = tf.linalg.global_norm(plain) if held else tf.constant(0.0)
@@ -370,11 +370,5 @@ def _clip_gradients(
     if scale is not None or skips_overflow or replicas > 1:
         share = (1.0 if scale is None else scale) / replicas
         # The optimizer must still see the overflow in clipped gradients.
-        plain = _multiply(plain, tf.where(are_finite, share, float("nan")))
+        plain = multiply_gradients(plain, tf.where(are_finite, share, float("nan")))
     return _Clipped(plain, norm, are_finite)
-
-
-def _multiply(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
-    return [
-        map_values(one, lambda value: value * tf.cast(factor, value.dtype)) for one in gradients
-    ]

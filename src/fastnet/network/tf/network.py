@@ -7,8 +7,8 @@ from typing import Any
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
-from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.gradients import trainable_or_unbuilt_in
+from fastnet.backend.tf.graph import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork

@@ -16,8 +16,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
-from fastnet.backend.tf.processes import strategy_name, strategy_of
-from fastnet.backend.tf.quiet import quiet
+from fastnet.backend.tf.processes import quiet, strategy_name, strategy_of
 from fastnet.network.context import NetworkContext
 from fastnet.network.same_plans import require_same_plans
 from fastnet.types import Model, RunStep

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fastnet._execute import BoundPlan
 from fastnet.backend.ranges import OpRanges
-from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
+from fastnet.backend.tf._internals import profiler_is_on
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import StepMeter, titles
@@ -62,7 +62,8 @@ class TFRunner(Runner):
 
     def ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""
-        return op_ranges(partial(titles, self.context.plan.ops))
+        names = partial(titles, self.context.plan.ops)
+        return OpRanges(names, tf.profiler.experimental.Trace, profiler_is_on)
 
     def merge_replicas(self, run: RunStep) -> RunStep:
         """Return a step whose results are joined over the replicas of this process."""
