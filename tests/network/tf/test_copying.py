@@ -14,24 +14,18 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
+from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
     BY_NAME,
     KERAS_3,
-    KINDS,
-    assert_close,
     batches,
-    classify,
     keras,
     layers,
-    loop,
     mlp,
     same_weights,
     supervised,
     train,
-    twins,
 )
 
 pytestmark = [
@@ -48,43 +42,7 @@ ways = pytest.mark.parametrize("way", [copy.deepcopy, pickled], ids=["copied", "
 Way = Callable[[Any], Any]
 
 
-def optimizers() -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for kind in KINDS:
-        made[f"momentum {kind.__name__}"] = lambda kind=kind: kind.SGD(0.1, momentum=0.9)
-        made[f"adam {kind.__name__}"] = lambda kind=kind: kind.Adam(0.01)
-    made["decay"] = lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)
-    made["schedule"] = lambda: BY_NAME.SGD(
-        keras.optimizers.schedules.PiecewiseConstantDecay([2, 4], [1.0, 0.1, 0.01])
-    )
-    made["epochs"] = EpochScheduler({1: "adam", 2: lambda: BY_NAME.SGD(0.1, momentum=0.9)})
-    return made
-
-
 class TestACopy:
-    @ways
-    def test_goes_on_as_a_loop_by_hand(self, way: Way) -> None:
-        model, twin = twins(mlp)
-        fastnet.build(model, lambda: BY_NAME.Adam(0.01))
-        network, data = TFNetwork(supervised(model)), batches(4)
-        train(network, data[:2])
-        other = way(network)
-        train(other, data[2:])
-        loop(twin, BY_NAME.Adam(0.01), data, classify)
-        assert_close(other.models[0], twin)
-
-    @ways
-    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
-    def test_goes_on_in_the_middle_of_a_window(self, way: Way, eager: bool) -> None:
-        model = fastnet.build(mlp, lambda: BY_NAME.SGD(0.1))
-        network, data = TFNetwork(supervised(model, merge_grad=3)), batches(6)
-        train(network, data[:4], eager)
-        other = way(network)
-        assert other.ops[2].state_dict()["merged"] == 1
-        for each in (other, network):
-            train(each, data[4:], eager)
-        assert same_weights(other.models[0], model)
-
     @ways
     def test_of_frozen_layers(self, way: Way) -> None:
         model = fastnet.build(mlp, lambda: BY_NAME.Adam(0.01))
@@ -113,24 +71,6 @@ class TestACopy:
         other.models[0].layers[0].bias.assign_add(tf.ones(5))
         (moved,) = train(other, [batch], mode="infer")
         assert not np.array_equal(moved["h"], wanted["h"])
-
-    @ways
-    def test_has_no_graphs_yet(self, way: Way) -> None:
-        network = TFNetwork([LambdaOp(tf.abs, "x", "y")])
-        train(network, batches(1), mode="infer")
-        other = way(network)
-        assert other.traces == ()
-        train(other, batches(1), mode="infer")
-        assert len(other.traces) == len(network.traces) == 1
-
-    @ways
-    def test_of_one_op(self, way: Way) -> None:
-        model = fastnet.build(mlp, "adam", model_name="m")
-        update, pass_ = way((UpdateOp(model, "loss"), ModelOp(model, "x", "y")))
-        assert update.model is pass_.model
-        assert update.model.model_name == "m"
-        assert isinstance(update.model.current_optimizer, BY_NAME.Adam)
-        assert update.model is not model
 
 
 class Scaling(TensorOp):
@@ -188,16 +128,6 @@ class TestWhatKerasCannotSave:
             way(network)
         # and the network is as it was
         train(network, batches(1), mode="infer")
-
-    @ways
-    def test_an_open_network(self, way: Way) -> None:
-        network = TFNetwork([ModelOp(fastnet.build(mlp, None, model_name="m"), "x", "y")])
-        with (
-            network("infer", 1),
-            pytest.raises(ValueError, match="TFNetwork is open"),
-        ):
-            way(network)
-        way(network)
 
 
 def test_a_model_by_itself_keeps_what_is_known_of_it() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import fastnet
 from fastnet.network import TFNetwork, TorchNetwork
-from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.keras_models import infer, keras, layers, tf, train, twins, weights
+from tests.network.keras_models import infer, tf
 from tests.network.strangers import STRANGERS, ArrayLike, Hostile, OnDevice
 from tests.network.tf_programs import EITHER_WAY, FITS, Counting, Doing, first, ones, reasons
 from tests.network.torch.test_foreign import NESTS, Seeing, leaf_of
@@ -101,42 +97,6 @@ class TestInTensorFlow:
         assert tf.is_tensor(tensor)
         assert all(map(tf.is_tensor, op.seen["a"]))
 
-    def test_training_is_that_of_tensors(self) -> None:
-        def make() -> Any:
-            return keras.Sequential(
-                [
-                    layers.Input((4,)),
-                    layers.Dense(8, "relu"),
-                    layers.Dropout(0.5, seed=3),
-                    layers.Dense(3),
-                ]
-            )
-
-        model, twin = twins(make)
-        networks = []
-        for one in (model, twin):
-            fastnet.build(lambda one=one: one, "adam")
-            loss = CrossEntropy(["p", "t"], "loss", from_logits=True)
-            networks.append(TFNetwork([ModelOp(one, "x", "p"), loss, UpdateOp(one, "loss")]))
-        data = [
-            {
-                "x": np.random.default_rng(step).normal(size=(size, 4)).astype("float32"),
-                "t": np.random.default_rng(step).integers(3, size=size),
-            }
-            for step, size in enumerate((8, 8, 8, 8, 3, 8))
-        ]
-        foreign = [{key: torch.from_numpy(value) for key, value in one.items()} for one in data]
-        own = [{key: tf.constant(value) for key, value in one.items()} for one in data]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            results = train(networks[0], foreign), train(networks[1], own)
-        for one, other in zip(*results, strict=True):
-            assert np.array_equal(one["loss"], other["loss"])
-            assert tf.is_tensor(one["x"])
-        for one, other in zip(weights(model), weights(twin), strict=True):
-            assert np.array_equal(one, other)
-        assert len(reasons(networks[0])) == 2
-
 
 class TestOfTensorFlow:
     """In torch networks."""
@@ -162,12 +122,6 @@ class TestOfTensorFlow:
             network.run_step({"x": tf.cast([1, 0], dtype)})
         assert op.seen.dtype is getattr(torch, dtype)
         assert op.seen.to(torch.complex64).real.tolist() == [1.0, 0.0]
-
-    def test_variables_are_tensors_too(self) -> None:
-        op = Seeing("x", "y")
-        with TorchNetwork(op)(mode="infer", epoch=1) as network:
-            network.run_step({"x": tf.Variable([1.0])})
-        assert type(op.seen) is torch.Tensor
 
     def test_ragged_ones_and_texts_stay_as_they_are(self) -> None:
         op = Seeing("x", "y")

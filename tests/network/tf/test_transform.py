@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import infer, line, tf
-from tests.network.programs import is_free
-from tests.network.tf_programs import FITS, Counting, Doing, first, noting, ones, reasons
+from tests.network.tf_programs import FITS, Counting, first, noting, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -31,32 +28,22 @@ def values(results: list[Any], key: str = "y") -> list[Any]:
 
 
 class TestOneBatch:
-    def test_runs_op_by_op(self) -> None:
-        op, network = double()
-        for _ in range(2):
-            result = network.transform({"x": ones(2)}, "infer")
-            assert result["y"].numpy().tolist() == [2.0, 2.0]
-        assert op.runs == 2
-        assert network.traces == ()
-        assert is_free(network)
-
     def test_uses_a_trace_that_fits(self) -> None:
         op, network = double()
+        network.transform({"x": ones(2)}, "infer")
+        assert (op.runs, network.traces) == (1, ())
         for size in (2, 4):
             infer(network, {"x": ones(size)})
-        assert op.runs == 2
         for size in (2, 3, 0):
             result = network.transform({"x": ones(size)}, "infer", epoch=7)
             assert result["y"].numpy().tolist() == [2.0] * size
-        assert op.runs == 2
+        assert op.runs == 3
         assert reasons(network) == [first(), f"'x' has the shape (4), where (2) was traced{FITS}"]
 
     @pytest.mark.parametrize(
         ("batch", "mode"),
         [
             ({"x": ones(2, 2)}, "infer"),
-            ({"x": ones(2, dtype="float64")}, "infer"),
-            ({"x": [ones(2)]}, "infer"),
             ({"x": "a"}, "infer"),
             ({"x": ones(2)}, "eval"),
         ],
@@ -97,13 +84,6 @@ class TestOneBatch:
         assert op.runs == 1
         assert reasons(network) == [first()]
 
-    def test_an_error_in_it_names_the_op(self) -> None:
-        network = TFNetwork(LambdaOp(lambda x: x["nothing"], "x", "y"))
-        with pytest.raises(KeyError) as caught:
-            network.transform({"x": {}}, "infer")
-        assert caught.value.__notes__ == ["Raised by LambdaOp (op 0, inputs ['x'], outputs ['y'])."]
-        assert is_free(network)
-
 
 def batches(sizes: tuple[int, ...] = (3, 3, 1)) -> list[Any]:
     return [{"x": np.full(size, place, "float32")} for place, size in enumerate(sizes)]
@@ -113,7 +93,7 @@ WANTED = [[0.0, 0.0, 0.0], [2.0, 2.0, 2.0], [4.0]]
 
 
 class TestManyBatches:
-    @pytest.mark.parametrize("kind", [list, tuple, iter, lambda data: (one for one in data)])
+    @pytest.mark.parametrize("kind", [list, iter])
     def test_of_any_iterable_are_static(self, kind: Any) -> None:
         op, network = double()
         assert values(network.transform(kind(batches()), "infer")) == WANTED
@@ -131,14 +111,6 @@ class TestManyBatches:
         assert values(results, "id") == [[0, 1, 2], [3, 4, 5], [6]]
         assert op.runs == 2
 
-    def test_of_a_dataset_of_unknown_shapes(self) -> None:
-        op, network = double()
-        data = tf.data.Dataset.from_generator(
-            lambda: iter(batches()), output_signature={"x": tf.TensorSpec(None)}
-        )
-        assert values(network.transform(data, "infer")) == WANTED
-        assert op.runs == 2
-
     def test_of_a_dataset_of_ragged_and_sparse_tensors(self) -> None:
         rows = tf.ragged.constant([[1, 2], [3], [], [4, 5, 6], [7]])
         sparse = tf.sparse.from_dense(tf.eye(5))
@@ -152,37 +124,4 @@ class TestManyBatches:
         results = network.transform(data, "infer")
         assert values(results, "sums") == [[3, 3], [0, 15], [7]]
         assert np.array_equal(np.concatenate([one["dense"] for one in results]), np.eye(5))
-        assert len(network.traces) == 1
-
-    def test_of_what_gives_a_loader(self) -> None:
-        seen: list[Any] = []
-
-        @contextmanager
-        def pipeline(**context: Any) -> Iterator[Any]:
-            seen.append(context)
-            yield batches()
-
-        op, network = double()
-        assert values(network.transform(pipeline, "eval", epoch=3, ds_id="d")) == WANTED
-        assert seen == [{"mode": "eval", "epoch": 3, "ds_id": "d", "shuffle": False}]
-        assert op.runs == 2
-
-    def test_come_with_a_bar_if_wanted(self, capsys: pytest.CaptureFixture[str]) -> None:
-        _, network = double()
-        assert values(network.transform(batches(), "infer", progress=True)) == WANTED
-        assert "3/3" in capsys.readouterr().err
-        network.transform(batches(), "infer")
-        assert capsys.readouterr().err == ""
-
-    def test_an_error_leaves_the_network_free(self) -> None:
-        def fail(x: Any, state: Any) -> Any:
-            if x.dtype == tf.int32:
-                raise ValueError("as told")
-            return x
-
-        network = TFNetwork(Doing(fail, "x", "y"))
-        with pytest.raises(ValueError, match="as told"):
-            network.transform([{"x": ones(2)}, {"x": tf.constant([1])}], "infer")
-        assert is_free(network)
-        assert len(network.transform([{"x": ones(2)}], "infer")) == 1
         assert len(network.traces) == 1

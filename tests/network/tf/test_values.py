@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import pathlib
@@ -16,7 +15,7 @@ import torch
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import Delete, LambdaOp
 from tests.network.keras_models import infer, keras, tf
-from tests.network.tf_programs import EITHER_WAY, Counting, Doing, failing, kind_of, ones, reasons
+from tests.network.tf_programs import EITHER_WAY, TRACING, Counting, Doing, kind_of, ones, reasons
 
 # Keras 2 asks for a random number up to 1e9 once somebody has set its seed.
 pytestmark = [
@@ -30,23 +29,10 @@ class Pair(NamedTuple):
     right: Any
 
 
-class Row(list):  # type: ignore[type-arg]
-    """A list of a class of its own."""
-
-
-class Point(tuple):  # type: ignore[type-arg]
-    """A tuple of a class of its own."""
-
-
 @dataclasses.dataclass
 class Record:
     value: Any
     name: str = "record"
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    value: Any
 
 
 class Color(enum.Enum):
@@ -57,40 +43,13 @@ class Thing:
     """An object that is equal to nothing but itself."""
 
 
-def same(one: Any, two: Any) -> bool:
-    """Return whether two nests are of the same types and hold the same."""
-    if hasattr(one, "numpy") and not hasattr(one, "values"):
-        return tf.is_tensor(two) and one.dtype == two.dtype and np.array_equal(one, two)
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(two) and all(map(same, one, two))
-    if isinstance(one, collections.abc.Mapping):
-        return list(one) == list(two) and all(same(one[key], two[key]) for key in one)
-    if dataclasses.is_dataclass(one):
-        return same(vars(one), vars(two))
-    if isinstance(one, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
-        return all(
-            map(
-                np.array_equal,
-                tf.nest.flatten(one, expand_composites=True),
-                tf.nest.flatten(two, expand_composites=True),
-            )
-        )
-    return bool(one is two or one == two)
-
-
 X = tf.constant([1.0, 2.0])
 THING = Thing()
 
 CONSTANTS = [
     "a",
-    "",
     b"a",
-    0,
-    -3,
     2**80,
-    1.5,
     1j,
     True,
     None,
@@ -99,39 +58,20 @@ CONSTANTS = [
     THING,
     Thing,
     len,
-    (),
-    [],
-    {},
     frozenset("ab"),
-    {1, "a"},
-    range(3),
-    ["a", 1, None],
-    {"a": (1, {"b": "c"})},
+    {"a": (1, {"b": [None, "c"]})},
     Pair("a", 1),
     Record(1),
-    collections.OrderedDict(a=1),
     np.array([THING, None]),
     np.array(["2020-01-01"], "datetime64[D]"),
     SimpleNamespace(a=1),
     MappingProxyType({"a": 1}),
 ]
 
-NESTS = [
-    [X],
-    (X, "a"),
-    Pair(X, "a"),
-    Row([X, 1]),
-    Point((X, 1)),
-    Record(X),
-    Frozen([X]),
-    {"a": X, "b": {"c": [X, None]}},
-    collections.OrderedDict(b=X, a=1),
-    collections.UserDict(a=X),
-    [{"a": (Pair(X, Record([X])), X)}, "rest"],
+COMPOSITES = [
     tf.ragged.constant([[1.0], [2.0, 3.0]]),
     tf.sparse.from_dense([[1.0, 0.0], [0.0, 2.0]]),
     tf.IndexedSlices(ones(1, 2), tf.constant([1]), tf.constant([5, 2])),
-    {"ragged": tf.ragged.constant([["a"], ["b", "c"]]), "x": X},
 ]
 
 
@@ -155,29 +95,11 @@ class TestThroughOps:
                 assert one == value
 
     @EITHER_WAY
-    @pytest.mark.parametrize("value", NESTS, ids=kind_of)
-    def test_nests_keep_their_types(self, value: Any, eager: bool) -> None:
-        seen: list[Any] = []
-        op = Doing(lambda data, state: seen.append(data) or data, "a", "b")
-        network = TFNetwork(op)
-        with network(mode="infer", epoch=1, eager=eager):
-            for _ in range(2):
-                result = network.run_step({"a": value})
-                assert result["a"] is value
-                assert same(value, result["b"])
-        assert len(seen) == (2 if eager else 1)
-        assert type(seen[0]) is type(value)
-
-    @EITHER_WAY
     @pytest.mark.parametrize(
         "value",
         [
-            np.array([1.0, 2.0]),
             np.float32(1.5),
-            np.array(3),
-            np.array(["a", "b"]),
             np.array(["a", "b"], object),
-            np.bool_(True),
             np.zeros((0, 3)),
             np.ma.masked_array([1.0, 2.0], [False, False]),
             np.arange(6).reshape(2, 3).T,
@@ -231,11 +153,6 @@ class TestThroughOps:
         assert result == {"a": 1, "b": [None, "c", (1.5, b"d")], "e": {1, 2}}
 
     @EITHER_WAY
-    def test_arrays_that_an_op_makes(self, eager: bool) -> None:
-        network = TFNetwork(Doing(lambda data, state: np.arange(3), None, "out"))
-        assert np.array_equal(infer(network, {}, eager=eager)["out"], [0, 1, 2])
-
-    @EITHER_WAY
     def test_what_passes_between_ops_may_be_anything(self, eager: bool) -> None:
         network = TFNetwork(
             [
@@ -250,6 +167,16 @@ class TestThroughOps:
             assert set(result) == {"x", "y"}
 
     @EITHER_WAY
+    @pytest.mark.parametrize("value", COMPOSITES, ids=kind_of)
+    def test_composites_keep_their_types(self, value: Any, eager: bool) -> None:
+        network = TFNetwork(Doing(lambda data, state: data, "a", "b"))
+        for _ in range(2):
+            result = infer(network, {"a": {"x": [value]}}, eager=eager)["b"]["x"][0]
+            assert type(result) is type(value)
+            own, other = (tf.nest.flatten(one, expand_composites=True) for one in (result, value))
+            assert all(map(np.array_equal, own, other))
+
+    @EITHER_WAY
     def test_a_composite_that_an_op_makes(self, eager: bool) -> None:
         network = TFNetwork(
             LambdaOp(lambda x: tf.RaggedTensor.from_row_lengths(x, [1, 2]), "x", "y")
@@ -258,65 +185,8 @@ class TestThroughOps:
             result = infer(network, {"x": tf.constant(x)}, eager=eager)["y"]
             assert result.to_list() == [x[:1], x[1:]]
 
-    @EITHER_WAY
-    def test_strings_that_are_tensors(self, eager: bool) -> None:
-        network = TFNetwork(LambdaOp(lambda x: tf.strings.join([x, x]), "x", "y"))
-        result = infer(network, {"x": tf.constant(["a", "b"])}, eager=eager)
-        assert result["y"].numpy().tolist() == [b"aa", b"bb"]
-
-    @EITHER_WAY
-    def test_a_dataset_that_an_op_reads(self, eager: bool) -> None:
-        data = tf.data.Dataset.range(4)
-        network = TFNetwork(LambdaOp(lambda data: data.reduce(np.int64(0), tf.add), "data", "sum"))
-        assert infer(network, {"data": data}, eager=eager)["sum"].numpy() == 6
-
-    @EITHER_WAY
-    def test_resources_that_an_op_returns(self, eager: bool) -> None:
-        network = TFNetwork(
-            [
-                LambdaOp(lambda x: tf.data.Dataset.from_tensors(x)._variant_tensor, "x", "variant"),
-                LambdaOp(lambda x: x + 1, "x", "y"),
-            ]
-        )
-        result = infer(network, {"x": X}, eager=eager)
-        assert result["variant"].dtype == tf.variant
-        assert result["y"].numpy().tolist() == [2.0, 3.0]
-
 
 class TestBatch:
-    @EITHER_WAY
-    def test_without_what_ops_read_makes_up_nothing(self, eager: bool) -> None:
-        batch = collections.defaultdict(int, {"x": 1})
-        network = TFNetwork(LambdaOp(lambda x, z: x, ["x", "zz"], "y"))
-        with pytest.raises(KeyError):
-            infer(network, batch, eager=eager)
-        assert dict(batch) == {"x": 1}
-
-    @EITHER_WAY
-    def test_may_be_empty(self, eager: bool) -> None:
-        assert infer(TFNetwork([]), {}, eager=eager) == {}
-        assert infer(TFNetwork([]), {"x": 1}, eager=eager) == {"x": 1}
-        network = TFNetwork(LambdaOp(lambda: 3, None, "y"))
-        assert infer(network, {}, eager=eager) == {"y": 3}
-
-    @EITHER_WAY
-    def test_of_ops_that_write_nothing(self, eager: bool) -> None:
-        total = tf.Variable(0.0)
-        network = TFNetwork(LambdaOp(lambda x: total.assign_add(tf.reduce_sum(x)), "x"))
-        with network(mode="infer", epoch=1, eager=eager):
-            for _ in range(3):
-                assert set(network.run_step({"x": X})) == {"x"}
-        assert total.numpy() == 9.0
-
-    @EITHER_WAY
-    def test_a_key_that_is_written_over(self, eager: bool) -> None:
-        network = TFNetwork([LambdaOp(lambda x: x + 1, "x", "x")] * 3)
-        batch = {"x": X}
-        with network(mode="infer", epoch=1, eager=eager):
-            for _ in range(2):
-                assert network.run_step(batch)["x"].numpy().tolist() == [4.0, 5.0]
-        assert batch == {"x": X}
-
     @EITHER_WAY
     def test_keys_need_not_be_names(self, eager: bool) -> None:
         keys = ["a b", "a_b", "/", " ", "epoch", "epoch_0", "ключ", "1"]
@@ -364,39 +234,19 @@ class TestRefused:
         ("make", "name"),
         [
             (object, "object"),
-            (lambda: [1, {"a": (object(),)}], "object"),
             (lambda: {Thing()}, "Thing"),
-            (lambda: Record(Thing()), "Thing"),
-            (lambda: Pair(1, Thing()), "Thing"),
-            (lambda: (one for one in [1]), "generator"),
+            (lambda: [1, {"a": Pair(1, Record(Thing()))}], "Thing"),
             (lambda: torch.ones(2), "Tensor"),
             (lambda: np.array([Thing()]), "ndarray"),
-            (lambda: MappingProxyType({"a": 1}), "mappingproxy"),
-            (lambda: Color.RED, "Color"),
         ],
     )
     def test_what_a_graph_cannot_make_anew(self, make: Any, name: str) -> None:
         op = Doing(lambda x, state: make(), "x", "y")
         network = TFNetwork([Counting("x", "z"), op])
-        with failing(
-            TypeError,
-            f"Doing (op 1, inputs ['x'], outputs ['y']) writes 'y', which is, or holds, a value of "
-            f"type {name}. A graph cannot make such a value anew in each step. Return tensors, or "
-            "open the network with eager=True.",
-            [
-                "This was while the ops were traced into a graph. To run them one by one, and look "
-                "into each, open the network with eager=True."
-            ],
-        ):
+        with pytest.raises(
+            TypeError, match=rf"Doing \(op 1, .* writes 'y', .* type {name}\."
+        ) as caught:
             infer(network, {"x": X})
+        assert "eager=True" in str(caught.value)
+        assert caught.value.__notes__ == [TRACING]
         assert type(infer(network, {"x": X}, eager=True)["y"]) is type(make())
-
-    def test_names_the_last_op_that_wrote_it(self) -> None:
-        network = TFNetwork(
-            [
-                Doing(lambda x, state: x, "x", "y"),
-                Doing(lambda x, state: [x, Thing()], ["x"], ["w", "y"]),
-            ]
-        )
-        with pytest.raises(TypeError, match=r"^Doing \(op 1, .*writes 'y', .*type Thing\."):
-            infer(network, {"x": X})

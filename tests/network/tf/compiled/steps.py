@@ -73,15 +73,5 @@ def warned() -> Iterator[list[str]]:
     texts += [str(one.message) for one in found if "one compiled program" in str(one.message)]
 
 
-def modern(name: str) -> Any:
-    """Return an optimizer with what it can do switched on."""
-    make = {
-        "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-        "adam": lambda: keras.optimizers.Adam(0.01),
-        "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True, clipnorm=1.0),
-        "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.01),
-        "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5),
-        "adagrad": lambda: keras.optimizers.Adagrad(0.05),
-        "ema": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
-    }
-    return make[name]
+def momentum() -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9)

@@ -12,7 +12,7 @@ import pytest
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.network import Network, TFNetwork
+from fastnet.network import TFNetwork
 from fastnet.network.tf import compiled
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
@@ -209,61 +209,8 @@ class TestSignatures:
         ]
         assert len(texts) == 1
 
-    def test_of_shapes_that_are_traced_by_themselves(self) -> None:
-        network = of(lambda x: x * 2, compile=CompileOptions(most_kinds=1))
-        with warned():
-            for size in (1, 2):
-                run(network, np.ones((1, size), "float32"))
-        assert fallbacks(network) == [None, "there are more than 1 input signatures"]
-
-    def test_there_are_so_many_programs_at_the_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "_MAX_PROGRAMS", 2)
-
-        class Scale(TensorOp):
-            factor = 1.0
-
-            def forward(self, data: Any, state: Any) -> Any:
-                return data * self.factor
-
-        op = Scale("x", "y")
-        network = TFNetwork(op, compile=True)
-        with warned():
-            for factor in (1.0, 2.0, 3.0):
-                op.factor = factor
-                assert run(network, [1.0]).tolist() == [factor]
-        last = "2 programs were compiled for what runs in this mode"
-        assert fallbacks(network) == [None, None, last]
-
 
 class TestAround:
-    def test_an_opening_without_it(self) -> None:
-        network = of(lambda x: x * 2)
-        assert run(network, [1.0], eager=True).tolist() == [2.0]
-        assert network.traces == ()
-
-    def test_without_it_nothing_is_compiled(self) -> None:
-        network = of(lambda x: x * 2, compile=False)
-        run(network, [1.0])
-        assert [(one.compile_seconds, one.fallback) for one in network.traces] == [(0.0, None)]
-
-    def test_a_tape_of_the_programs(self) -> None:
-        network = of(lambda x: x * x)
-        x = tf.constant([3.0])
-        with network("infer", 1):
-            for _ in range(3):
-                network.run_step({"x": x})
-                with tf.GradientTape() as tape:
-                    tape.watch(x)
-                    y = network.run_step({"x": x})["y"]
-                assert tape.gradient(y, x).numpy().tolist() == [6.0]
-
-    def test_a_function_of_the_programs(self) -> None:
-        network = of(lambda x: x * x)
-        with network("infer", 1):
-            network.run_step({"x": tf.constant([3.0])})
-            outer = tf.function(lambda x: network.run_step({"x": x})["y"] + 1, autograph=False)
-            assert outer(tf.constant([3.0])).numpy().tolist() == [10.0]
-
     def test_copies_and_pickles_keep_it(self) -> None:
         model = fastnet.build(line, None, model_name="model")
         network = TFNetwork(ModelOp(model, "x", "y"), compile=CompileOptions(most_kinds=2))
@@ -271,18 +218,6 @@ class TestAround:
             run(other, [[1.0, 2.0]])
             assert is_compiled(other)
             assert other._options == CompileOptions(most_kinds=2)
-
-    def test_the_function_that_chooses_a_network(self) -> None:
-        model = fastnet.build(line, None, model_name="model")
-        network = Network(ModelOp(model, "x", "y"), compile=True)
-        run(network, [[1.0, 2.0]])
-        assert is_compiled(network)
-
-    def test_transform(self) -> None:
-        network = of(lambda x: x * 2)
-        run(network, [1.0, 2.0])
-        result = network.transform({"x": np.float32([3.0, 4.0])}, mode="infer")
-        assert np.asarray(result["y"]).tolist() == [6.0, 8.0]
 
 
 def test_another_compiler() -> None:

@@ -1,7 +1,10 @@
-"""Compiled training beside the loop by hand, and beside the same network as a graph."""
+"""Compiled steps beside the same network as a graph: training, state, memory and threads."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,25 +13,22 @@ import pytest
 import fastnet
 from fastnet.backend import set_lr
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.network.tf import compiled as compiling
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
+from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import (
-    CLASSES,
     KERAS_3,
     batches,
-    classify,
     keras,
     layers,
-    loop,
     mlp,
     regression,
     supervised,
     tf,
-    to_zero,
-    twins,
     weights,
 )
 from tests.network.tf.compiled.steps import (
@@ -37,13 +37,11 @@ from tests.network.tf.compiled.steps import (
     fallbacks,
     in_step,
     is_compiled,
-    modern,
+    momentum,
     pair,
 )
 
 pytestmark = pytest.mark.tf
-
-OPTIMIZERS = ["momentum", "adam", "amsgrad", "adamw", "rmsprop", "adagrad", "ema"]
 
 
 def normed() -> Any:
@@ -59,52 +57,15 @@ def normed() -> Any:
     )
 
 
-class TestLikeALoop:
-    @pytest.mark.parametrize("name", OPTIMIZERS)
-    def test_for_a_hundred_steps(self, name: str) -> None:
-        model, twin = twins(normed)
-        built = fastnet.build(lambda: model, modern(name), model_name="model")
-        network = TFNetwork(supervised(built), compile=True)
-        data = batches(100)
-        losses: list[float] = []
-        with network("train", 1):
-            losses += [float(network.run_step(batch)["loss"]) for batch in data]
-        wanted: list[float] = []
-
-        def note(y: Any, batch: Any) -> Any:
-            loss = classify(y, batch)
-            wanted.append(float(tf.reduce_mean(loss)))
-            return loss
-
-        loop(twin, modern(name)(), data, note)
-        assert is_compiled(network)
-        np.testing.assert_allclose(losses, wanted, 1e-5, 1e-6)
-        assert_same_weights(model, twin)
-
-    @pytest.mark.parametrize("name", sorted(CLASSES))
-    def test_with_the_optimizers_that_are_made_of_names(self, name: str) -> None:
-        model, twin = twins(mlp)
-        built = fastnet.build(lambda: model, name, model_name="model")
-        network = TFNetwork(regression(built), compile=True)
-        data = batches(10)
-        with network("train", 1):
-            for batch in data:
-                network.run_step(batch)
-        loop(twin, CLASSES[name](), data, to_zero)
-        assert_same_weights(model, twin)
-
-
 class TestInTurn:
     def test_modes_sizes_and_steps_without_it(self) -> None:
-        compiled, plain, ours, other = pair(normed, "adam", supervised)
-        sizes = [8, 5, 8, 3]
+        compiled, plain, ours, other = pair(normed, momentum, supervised)
+        sizes = [8, 5, 8, 3, 0]
         data = [batches(1, size, seed)[0] for seed, size in enumerate(sizes)]
-        for epoch in range(1, 5):
-            in_step(compiled, plain, data, epoch=epoch)
-            in_step(compiled, plain, data, epoch=epoch, mode="eval")
-            in_step(compiled, plain, data, epoch=epoch, eager=True)
-            in_step(compiled, plain, data, epoch=epoch, mode="infer")
-            in_step(compiled, plain, data, epoch=epoch, warmup=True)
+        for epoch in (1, 2):
+            in_step(compiled, plain, data[:4], epoch=epoch)
+            in_step(compiled, plain, data[:4], epoch=epoch, eager=True)
+            in_step(compiled, plain, [data[0], data[4]], epoch=epoch, mode="infer")
         assert_same_weights(ours, other)
         # the first opening compiles one program for 8, and for 5 and 3 two of any size
         assert [trace.reason for trace in compiled.traces if trace.mode == "train"][2:3] == [
@@ -112,33 +73,9 @@ class TestInTurn:
         ]
         assert set(fallbacks(compiled)) == {None}
 
-    def test_learning_rates_count_in_the_next_step(self) -> None:
-        for optimizer in ("adam", modern("momentum")):
-            compiled, plain, ours, other = pair(mlp, optimizer, supervised)
-            data = batches(3)
-            in_step(compiled, plain, data)
-            with compiled("train", 2), plain("train", 2):
-                for number, batch in enumerate(data):
-                    for model in (ours, other):
-                        set_lr(model, 0.5 / (number + 1))
-                    assert_same_results(compiled.run_step(batch), plain.run_step(batch))
-            assert_same_weights(ours, other)
-            assert len(compiled.traces) == 1
-
-    def test_a_schedule_of_keras(self) -> None:
-        def optimizer() -> Any:
-            return keras.optimizers.SGD(
-                keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5), momentum=0.5
-            )
-
-        compiled, plain, ours, other = pair(mlp, optimizer, supervised)
-        in_step(compiled, plain, batches(10))
-        assert is_compiled(compiled)
-        assert_same_weights(ours, other)
-
     def test_scheduled_optimizers(self) -> None:
         def optimizer() -> Any:
-            return EpochScheduler({1: modern("momentum"), 2: modern("adam")})
+            return EpochScheduler({1: momentum, 2: keras.optimizers.Adam})
 
         compiled, plain, ours, other = pair(mlp, optimizer(), supervised)
         for epoch in (1, 2, 3):
@@ -146,19 +83,8 @@ class TestInTurn:
         assert_same_weights(ours, other)
         assert is_compiled(compiled)
 
-    def test_frozen_layers(self) -> None:
-        compiled, plain, ours, other = pair(normed, "adam", supervised)
-        for epoch, trains in enumerate([True, False, True, False], 1):
-            for model in (ours, other):
-                model.layers[0].trainable = trains
-            before = weights(ours)[0]
-            in_step(compiled, plain, batches(3), epoch=epoch)
-            assert np.array_equal(before, weights(ours)[0]) is not trains
-        assert_same_weights(ours, other)
-        assert is_compiled(compiled)
-
-    def test_loaded_weights(self) -> None:
-        compiled, plain, ours, other = pair(normed, "adam", supervised)
+    def test_loaded_weights_and_learning_rates(self) -> None:
+        compiled, plain, ours, other = pair(mlp, "adam", supervised)
         data = batches(3)
         in_step(compiled, plain, data)
         saved = weights(ours)
@@ -170,39 +96,76 @@ class TestInTurn:
             for batch in data:
                 for model in (ours, other):
                     model.set_weights(saved)
+                    set_lr(model, 0.1)
                 assert_same_results(compiled.run_step(batch), plain.run_step(batch))
         assert_same_weights(ours, other)
         assert len(compiled.traces) == 1
 
-    def test_statistics_of_batches(self) -> None:
-        compiled, plain, ours, other = pair(normed, "sgd", supervised)
-        before = weights(ours)
-        in_step(compiled, plain, batches(10))
-        in_step(compiled, plain, batches(3), mode="infer")
-        assert_same_weights(ours, other)
-        assert not np.allclose(before[3], weights(ours)[3])
+
+def attacked(model: Any) -> list[Any]:
+    return [
+        Watch("x"),
+        ModelOp(model, "x", "y"),
+        CrossEntropy(("y", "t"), "clean", from_logits=True),
+        GradientOp("clean", "slope", inputs="x"),
+        FGSM("x", "clean", "attacked", epsilon=0.1),
+        ModelOp(model, "attacked", "z"),
+        CrossEntropy(("z", "t"), "loss", from_logits=True),
+        UpdateOp(model, "loss"),
+    ]
+
+
+def scheduled() -> Any:
+    return keras.optimizers.SGD(
+        keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5), momentum=0.5
+    )
+
+
+def merged(model: Any) -> list[Any]:
+    return [*supervised(model, merge_grad=2, clip_norm=0.5), EMA(model, decay=0.9)]
+
+
+def convolutional() -> Any:
+    return keras.Sequential(
+        [
+            layers.Input((6,)),
+            layers.Reshape((3, 2, 1)),
+            layers.Conv2D(4, 2, padding="same", activation="relu"),
+            layers.MaxPooling2D(2, padding="same"),
+            layers.Conv2DTranspose(3, 2, strides=2, use_bias=False),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.LayerNormalization(),
+            layers.Dense(3),
+        ]
+    )
 
 
 class TestOps:
-    @pytest.mark.parametrize("count", [2, 3])
-    def test_merged_gradients(self, count: int) -> None:
-        compiled, plain, ours, other = pair(
-            mlp, "adam", lambda model: regression(model, merge_grad=count)
-        )
-        in_step(compiled, plain, batches(7))
+    @pytest.mark.parametrize(
+        ("make", "optimizer", "ops"),
+        [
+            (mlp, "adam", attacked),
+            (mlp, scheduled, merged),
+            (convolutional, momentum, supervised),
+        ],
+        ids=["attacked", "merged", "convolutional"],
+    )
+    def test_programs(self, make: Any, optimizer: Any, ops: Any) -> None:
+        compiled, plain, ours, other = pair(make, optimizer, ops)
+        in_step(compiled, plain, batches(5))
         assert_same_weights(ours, other)
-        assert not np.allclose(weights(ours)[0], weights(twins(mlp)[0])[0])
+        assert is_compiled(compiled)
 
-    @pytest.mark.parametrize("defer", [False, True])
-    def test_two_models_with_losses_of_each_other(self, defer: bool) -> None:
-        data = batches(20)
+    def test_two_models_with_losses_of_each_other(self) -> None:
+        data = batches(5)
         found = []
         for compile in (True, False):
             keras.utils.set_random_seed(3)
             first = fastnet.build(lambda: mlp(), "adam", model_name="first")
             second = fastnet.build(
                 lambda: keras.Sequential([layers.Input((3,)), layers.Dense(1)]),
-                modern("momentum"),
+                momentum,
                 model_name="second",
             )
             network = TFNetwork(
@@ -210,9 +173,9 @@ class TestOps:
                     ModelOp(first, "x", "drawn"),
                     ModelOp(second, "drawn", "score"),
                     LambdaOp(lambda s: tf.reduce_mean(tf.nn.softplus(-s)), "score", "drawing"),
-                    UpdateOp(first, "drawing", defer=defer),
+                    UpdateOp(first, "drawing", defer=True),
                     LambdaOp(lambda s: tf.reduce_mean(tf.nn.softplus(s)), "score", "judging"),
-                    UpdateOp(second, "judging", defer=defer),
+                    UpdateOp(second, "judging", defer=True),
                 ],
                 compile=compile,
             )
@@ -226,54 +189,6 @@ class TestOps:
             for own, wanted in zip(found[0][place], found[1][place], strict=True):
                 np.testing.assert_allclose(own, wanted, 1e-4, 1e-6)
 
-    def test_gradients_and_attacks(self) -> None:
-        def ops(model: Any) -> list[Any]:
-            return [
-                Watch("x"),
-                ModelOp(model, "x", "y"),
-                CrossEntropy(("y", "t"), "clean", from_logits=True),
-                GradientOp("clean", "slope", inputs="x"),
-                FGSM("x", "clean", "attacked", epsilon=0.1),
-                ModelOp(model, "attacked", "z"),
-                CrossEntropy(("z", "t"), "loss", from_logits=True),
-                UpdateOp(model, "loss"),
-            ]
-
-        compiled, plain, ours, other = pair(mlp, "adam", ops)
-        in_step(compiled, plain, batches(10))
-        assert_same_weights(ours, other)
-        assert is_compiled(compiled)
-
-    def test_convolutions(self) -> None:
-        def image() -> Any:
-            return keras.Sequential(
-                [
-                    layers.Input((8, 8, 1)),
-                    layers.Conv2D(4, 3, activation="relu"),
-                    layers.MaxPooling2D(2),
-                    layers.DepthwiseConv2D(2, padding="same"),
-                    layers.Conv2DTranspose(3, 2, strides=2, use_bias=False),
-                    layers.BatchNormalization(),
-                    layers.AveragePooling2D(2),
-                    layers.Flatten(),
-                    layers.LayerNormalization(),
-                    layers.Dense(3),
-                ]
-            )
-
-        source = np.random.default_rng(0)
-        data = [
-            {
-                "x": tf.constant(source.standard_normal((4, 8, 8, 1)), tf.float32),
-                "t": tf.constant(source.integers(0, 3, 4)),
-            }
-            for _ in range(10)
-        ]
-        compiled, plain, ours, other = pair(image, modern("momentum"), supervised)
-        in_step(compiled, plain, data)
-        assert is_compiled(compiled)
-        assert_same_weights(ours, other)
-
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_half_precision(precision: str) -> None:
@@ -283,7 +198,7 @@ def test_half_precision(precision: str) -> None:
         model = fastnet.build(mlp, "sgd", model_name="model", mixed_precision=precision)
         network = TFNetwork(regression(model), compile=compile)
         with network("train", 1):
-            losses = [float(network.run_step(batch)["loss"]) for batch in batches(20)]
+            losses = [float(network.run_step(batch)["loss"]) for batch in batches(5)]
         found.append((losses, weights(model)))
         # with the older optimizers a scaled loss is a function that the strategy calls
         if compile and not (precision == "float16" and not KERAS_3):
@@ -310,3 +225,138 @@ def test_random_numbers_are_the_seeds_and_others_in_each_step() -> None:
     assert not np.array_equal(found[0][0], found[0][1])
     assert set(np.unique(found[0])) == {0, 2}
     assert 0.35 < np.mean(np.array(found[0]) > 0) < 0.65
+
+
+class Counting(TensorOp):
+    """Multiplies by a variable of its own, and counts in it."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.count = tf.Variable(1.0)
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.count.assign_add(1.0)
+        return data * self.count
+
+
+def test_variables_of_an_optimizer_and_of_an_op() -> None:
+    counts: list[Counting] = []
+
+    def ops(model: Any) -> list[Any]:
+        counts.append(Counting("x", "x"))
+        return [counts[-1], *supervised(model)]
+
+    compiled, plain, ours, other = pair(mlp, "adam", ops)
+    data = batches(4)
+    in_step(compiled, plain, data)
+    with compiled("train", 2), plain("train", 2):
+        for batch in data:
+            for model, op in zip((ours, other), counts, strict=True):
+                model.current_optimizer.iterations.assign(100)
+                op.count.assign(0.5)
+            assert_same_results(compiled.run_step(batch), plain.run_step(batch))
+    assert [float(one.count) for one in counts] == [1.5, 1.5]
+    assert_same_weights(ours, other)
+    assert is_compiled(compiled)
+
+
+class TestMemory:
+    def test_what_was_read_of_weights_stays_what_it_was(self) -> None:
+        compiled, plain, ours, other = pair(
+            mlp,
+            momentum,
+            lambda model: [
+                LambdaOp(lambda x: model.trainable_variables[0] + 0.0, "x", "before"),
+                LambdaOp(lambda x: tf.convert_to_tensor(model.trainable_variables[0]), "x", "raw"),
+                *supervised(model),
+            ],
+        )
+        data = batches(5)
+        held: list[Any] = []
+        copies: list[Any] = []
+        with compiled("train", 1), plain("train", 1):
+            for batch in data:
+                read = tf.convert_to_tensor(ours.trainable_variables[0])
+                result = compiled.run_step(batch)
+                assert_same_results(result, plain.run_step(batch))
+                held += [read, read.numpy(), result["raw"], result["before"], result["raw"].numpy()]
+                copies += [np.array(one) for one in held[-5:]]
+            for one, wanted in zip(held, copies, strict=True):
+                np.testing.assert_array_equal(one, wanted)
+        assert_same_weights(ours, other)
+        assert not np.array_equal(held[0], held[-1])
+
+    def test_a_batch_of_what_the_step_writes_to(self) -> None:
+        def ops(model: Any) -> list[Any]:
+            return [
+                *supervised(model),
+                LambdaOp(lambda w: [w * 2, w], "w", ["twice", "same"]),
+            ]
+
+        compiled, plain, ours, other = pair(mlp, "sgd", ops)
+        (batch,) = batches(1)
+        with compiled("train", 1), plain("train", 1):
+            for _ in range(4):
+                results = [
+                    one.run_step({**batch, "w": model.trainable_variables[0].value})
+                    if KERAS_3
+                    else one.run_step({**batch, "w": model.trainable_variables[0]})
+                    for one, model in ((compiled, ours), (plain, other))
+                ]
+                np.testing.assert_allclose(results[0]["twice"], results[1]["twice"], 1e-5)
+                np.testing.assert_allclose(results[0]["twice"], results[0]["same"] * 2)
+        assert_same_weights(ours, other)
+
+    def test_arrays_at_odd_places(self) -> None:
+        compiled, plain, *_ = pair(mlp, "sgd", regression)
+        memory = np.random.default_rng(0).standard_normal(8 * 6 + 16).astype("float32")
+        data = [{"x": memory[shift : shift + 48].reshape(8, 6)} for shift in range(1, 16)]
+        in_step(compiled, plain, data)
+        with compiled("train", 2):
+            compiled.run_step(data[0])
+        assert is_compiled(compiled)
+
+
+class TestBatches:
+    def test_that_are_cut_up(self) -> None:
+        slicer = AxisSlicer(0, ["x"], unslice=["y"])
+
+        def ops(model: Any) -> list[Any]:
+            return [LambdaOp(lambda x: model(x[tf.newaxis]), "x", "y")]
+
+        compiled, _, ours, _ = pair(mlp, "sgd", ops, slicers=slicer)
+        with compiled("infer", 1):
+            batch = batches(1, 4)[0]
+            found = compiled.run_step(batch)
+        wanted = np.stack([ours(batch["x"][place, tf.newaxis])[0] for place in range(4)])
+        np.testing.assert_allclose(np.reshape(found["y"], (4, 3)), wanted, 1e-5, 1e-6)
+
+
+def test_a_step_of_another_thread_while_the_first_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = Counting("x", "y")
+    network = TFNetwork(counts, compile=True)
+    batch = {"x": tf.fill([4], 2.0)}
+    results: list[float] = []
+
+    def run() -> None:
+        results.append(float(network.run_step(batch)["y"][0]))
+
+    @contextmanager
+    def beside(what: str) -> Iterator[None]:
+        monkeypatch.undo()
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        yield
+
+    monkeypatch.setattr(compiling, "report_if_slow", beside)
+    with network("infer", 1):
+        run()
+        run()
+    assert results == [4.0, 6.0, 8.0]
+    assert [(trace.reason, trace.fallback) for trace in network.traces] == [
+        ("first step in mode 'infer'", None)
+    ]
+    assert is_compiled(network)
