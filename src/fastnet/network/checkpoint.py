@@ -214,8 +214,9 @@ def _load(
                 set_metadata(model, "current_optimizer", optimizers_of(model)[index])
         load_states(objects, content["states"])
         if content["random"]:
-            load_random_state(content["random"])
             run.load_random_state(network.models, content["random"]["framework"])
+            # The framework may draw from Python's generator when it makes its own.
+            load_random_state(content["random"])
         return Checkpoint(content["epoch"], content["step"], content["values"])
     except Exception as error:  # Objects of the program may raise anything.
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,35 @@ def test_as_if_it_had_not_stopped(tmp_path: Path, eager: bool) -> None:
         assert fastnet.load_checkpoint(path, run.network).step == 7
         assert run.go(7, STEPS, eager) == losses
         assert same(run.everything()[:-1], first.everything()[:-1])
+
+
+_DRAWS = """
+import random, sys
+import fastnet, keras
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import LambdaOp
+network = TFNetwork(LambdaOp(abs, "x", "y"))
+if sys.argv[1] == "save":
+    random.seed(1)
+    fastnet.save_checkpoint(sys.argv[2], network)
+else:
+    fastnet.load_checkpoint(sys.argv[2], network)
+print(random.random())
+"""
+
+
+def test_draws_of_python_after_a_save_are_those_after_a_load(tmp_path: Path) -> None:
+    """In processes of their own: Keras makes its own generator once, with a seed of Python's."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _DRAWS, way, str(tmp_path / "run.ckpt")],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for way in ("save", "load")
+    ]
+    assert found[0] == found[1] == f"{random.Random(1).random()}\n"
 
 
 UNFIT = {

@@ -26,6 +26,7 @@ __all__ = [
     "restart_uids",
     "schedule_of",
     "seed_states",
+    "set_shared_seeds",
     "shared_seeds",
     "sublayers",
     "updatable",
@@ -147,11 +148,19 @@ def has_unreadable_seeds(layer: Any) -> bool:
 
 
 def shared_seeds() -> Any:
-    """Return the state of the generator that Keras 3 uses for layers without a seed, or None."""
+    """Return the state of Keras 3's generator for draws without a seed; None before its first."""
     if not hasattr(sys.modules.get("keras"), "ops"):
         return None
-    generator = look_up("keras.src.random.seed_generator.global_seed_generator")
-    return None if generator is None else generator().state
+    read = look_up("keras.src.backend.common.global_state.get_global_attribute")
+    generator = read and read("global_seed_generator")
+    return None if generator is None else generator.state
+
+
+def set_shared_seeds(value: Any) -> None:
+    """Set that state; a generator that is made for it draws its first seed from Python's."""
+    make = look_up("keras.src.random.seed_generator.global_seed_generator")
+    if make is not None and hasattr(sys.modules.get("keras"), "ops"):
+        make().state.assign(value)
 
 
 def restart_uids(package: str) -> None:

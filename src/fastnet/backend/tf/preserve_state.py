@@ -33,7 +33,8 @@ class PreservedState:
                 optimizers[id(one)] = one
         variables = [variable for model in models for variable in model.variables]
         variables += [variable for one in optimizers.values() for variable in variables_of(one)]
-        variables += generator_states(models)
+        shared = shared_seeds()
+        variables += [*generator_states(models), *([] if shared is None else [shared])]
         unique = {id(variable): variable for variable in variables}
         self._values = [(variable, variable.numpy()) for variable in unique.values()]
         self._settings = [(one, optimizer_settings(one)) for one in optimizers.values()]
@@ -61,12 +62,7 @@ def require_variables(models: Iterable[Any]) -> None:
 
 
 def generator_states(models: Iterable[Any]) -> list[Any]:
-    """List the states of the generators of TensorFlow, of Keras, and of layers."""
+    """List the states of the generators of TensorFlow and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
     own = {id(state): state for layer in layers for state in seed_states(layer)}
-    shared = shared_seeds()
-    return [
-        tf.random.get_global_generator().state,
-        *own.values(),
-        *([] if shared is None else [shared]),
-    ]
+    return [tf.random.get_global_generator().state, *own.values()]

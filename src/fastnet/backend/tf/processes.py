@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.joining import TensorKind, join_results
-from fastnet.backend.tf._keras_internals import shared_seeds
+from fastnet.backend.tf._keras_internals import set_shared_seeds
 from fastnet.errors import shorten
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
@@ -154,9 +154,7 @@ def seed(number: int) -> None:
     """Seed the shared generators of TensorFlow and Keras; layers have their own."""
     tf.random.set_seed(number)
     tf.random.get_global_generator().reset_from_seed(number)
-    shared = shared_seeds()
-    if shared is not None:
-        shared.assign([number, 0])
+    set_shared_seeds([number, 0])
 
 
 def exchange(value: Any) -> list[Any]:

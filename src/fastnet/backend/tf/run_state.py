@@ -9,7 +9,11 @@ import tensorflow as tf
 
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
-from fastnet.backend.tf._keras_internals import has_unreadable_seeds
+from fastnet.backend.tf._keras_internals import (
+    has_unreadable_seeds,
+    set_shared_seeds,
+    shared_seeds,
+)
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import generator_states, require_variables
@@ -65,17 +69,24 @@ def random_state(models: list[Any]) -> list[Any]:
             f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
             "a resumed run draws others. Use Keras 3.",
         )
-    return [np.asarray(one.numpy()) for one in generator_states(models)]
+    shared = shared_seeds()
+    states = [*generator_states(models), *([] if shared is None else [shared])]
+    return [np.asarray(one.numpy()) for one in states]
 
 
 def load_random_state(models: list[Any], values: list[Any]) -> None:
     """Restore the result of `random_state`; raise a ValueError if it is of other models."""
     states = generator_states(models)
+    # Keras makes its own generator when it is first used.
+    shared = values[len(states)] if len(values) == len(states) + 1 else None
+    values = values[: len(states)] if shared is not None else values
     saved, own = ([(tuple(one.shape), _dtype_of(one)) for one in each] for each in (values, states))
     if saved != own:
         raise ValueError(f"its random numbers have states {saved}, where the program has {own}")
     for state, value in zip(states, values, strict=True):
         state.assign(value)
+    if shared is not None:
+        set_shared_seeds(shared)
 
 
 def to_block(value: Any) -> Block | None:
