@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["NETWORK", "UsageError", "add_context", "integer_from", "new_file"]
-
 NETWORK = """\
 MODULE:NETWORK names the network. MODULE is the name of a module (my.networks), which is also
 searched in the current folder, or a file (networks.py). NETWORK is a Network in it, or a function

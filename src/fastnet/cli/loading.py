@@ -19,8 +19,6 @@ from fastnet.cli.arguments import UsageError
 from fastnet.errors import nearest_name, shorten
 from fastnet.network import BaseNetwork
 
-__all__ = ["load_batches", "load_network"]
-
 Batch = Mapping[str, Any]
 
 _DTYPE = "bool|float(16|32|64)|u?int(8|16|32|64)"

@@ -24,8 +24,6 @@ from fastnet.explain.schedules import (
 )
 from fastnet.explain.text import format_text
 
-__all__ = ["Explanation", "make_explanation"]
-
 
 @dataclass(frozen=True, repr=False)
 class Explanation:

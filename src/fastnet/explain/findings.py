@@ -11,8 +11,6 @@ from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
 from fastnet.types import Model
 
-__all__ = ["Finding", "list_findings", "mark_unneeded"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -8,8 +8,6 @@ from typing import Protocol
 from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
 
-__all__ = ["to_dot", "to_mermaid"]
-
 _MERMAID_PLAIN = frozenset(" _.,:=()+*/'·")
 
 

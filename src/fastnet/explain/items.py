@@ -14,8 +14,6 @@ from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
 
-__all__ = ["Item", "describe", "find_items"]
-
 _META_SETTINGS = ("prob", "probs", "repeat", "max_iter")
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from fastnet._execute import Plan
 from fastnet.explain.items import Item
 
-__all__ = ["Key", "Lifetime", "find_keys"]
-
 
 @dataclass(frozen=True)
 class Lifetime:

@@ -10,8 +10,6 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.items import describe
 from fastnet.types import Model, is_given, is_scheduler
 
-__all__ = ["Schedule", "current_optimizers", "find_schedules", "format_optimizer"]
-
 # Schedulers of other classes than fastnet's do not say in which epochs their values change.
 _UNKNOWN_EPOCHS = 20
 

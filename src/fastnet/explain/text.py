@@ -9,8 +9,6 @@ from typing import Any
 from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
 
-__all__ = ["format_text"]
-
 _WIDTH = 96
 _MAX_COLUMN = 30
 _MIN_LAST_COLUMN = 20

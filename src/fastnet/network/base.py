@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from fastnet.explain import Explanation
 
-__all__ = ["BaseNetwork"]
-
 
 class BaseNetwork(Value):
     """A graph of ops over a batch, entered for a mode and an epoch and then run step by step.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
     from fastnet.network.tf.open_axes import Axes
 
-__all__ = ["Network", "build", "framework_for", "make_models"]
-
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 Parallel = Literal["auto", "ddp", "fsdp", "dp"] | None
 

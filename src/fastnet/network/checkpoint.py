@@ -30,8 +30,6 @@ from fastnet.op.checks import is_int
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
-
 _VERSION = 1
 
 

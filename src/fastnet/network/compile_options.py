@@ -9,8 +9,6 @@ from typing import Any, Literal
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int
 
-__all__ = ["CompileOptions", "read_compile"]
-
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:

@@ -26,17 +26,6 @@ from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
 
-__all__ = [
-    "NetworkContext",
-    "Runner",
-    "begin_loader",
-    "check_request",
-    "compose_step",
-    "iter_results",
-    "open_context",
-    "start_context",
-]
-
 
 @dataclass(eq=False, slots=True)
 class NetworkContext:

@@ -16,8 +16,6 @@ from fastnet.types import is_op, is_slicer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Value"]
-
 
 class Value:
     """Base class of networks: copies their ops and models, and creates locks and plans anew."""

@@ -17,8 +17,6 @@ from fastnet.network.validation import check_batches
 from fastnet.types import Mode
 from fastnet.util import to_list
 
-__all__ = ["Steps", "steps"]
-
 _END: Any = object()
 
 

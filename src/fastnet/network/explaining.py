@@ -11,8 +11,6 @@ from fastnet.network.context import check_request
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["explain"]
-
 
 def explain(
     network: Any, mode: str, epoch: int, ds_id: str | None, desired_keys: Any

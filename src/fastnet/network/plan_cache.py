@@ -30,8 +30,6 @@ from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, is_given, is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["MAX_PLANS", "ExecutionPlan", "PlanCache", "Setting", "StepOptions"]
-
 # Bounds the memory where schedulers create new ops, or desired keys change, in every epoch.
 MAX_PLANS = 64
 

@@ -19,17 +19,6 @@ from fastnet.types import is_scheduler
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
 
-__all__ = [
-    "average_ranks",
-    "find_stateful",
-    "is_stateful",
-    "load_random_state",
-    "load_states",
-    "preserved",
-    "random_state",
-    "states_of",
-]
-
 
 def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
     """Find the stateful objects of a network and of the program, each once, by their paths."""

@@ -12,8 +12,6 @@ from fastnet.distributed import compares_ranks
 from fastnet.errors import describe_op, shorten
 from fastnet.op.op import models_of, with_inner_ops
 
-__all__ = ["require_same_plans"]
-
 
 def require_same_plans(
     part: Any, context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]

@@ -16,19 +16,6 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
 from fastnet.types import RunStep, State
 
-__all__ = [
-    "DEFERRED",
-    "WAIT",
-    "Meter",
-    "OpHook",
-    "StepMeter",
-    "op_title",
-    "postprocessed",
-    "sliced",
-    "titles",
-    "waiting",
-]
-
 # Names of rows in profiles.
 DEFERRED = "deferred updates"
 WAIT = "wait for data"

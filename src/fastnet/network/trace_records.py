@@ -13,8 +13,6 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.util.warnings import warn
 
-__all__ = ["Records", "TraceRecord", "report_if_slow"]
-
 
 @dataclasses.dataclass(frozen=True)
 class TraceRecord:

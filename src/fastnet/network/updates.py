@@ -13,8 +13,6 @@ from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward
 
-__all__ = ["bind_updates", "updates_in"]
-
 
 def bind_updates(
     ops: Sequence[Any],

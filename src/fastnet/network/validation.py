@@ -29,16 +29,6 @@ from fastnet.util import to_list
 from fastnet.util.formatting import format_ds_ids, format_modes
 from fastnet.util.warnings import warn
 
-__all__ = [
-    "agree_on_precision",
-    "check_batches",
-    "check_items",
-    "check_names",
-    "collect_models",
-    "describe_inactive_writer",
-    "warn_of_misspelled",
-]
-
 
 def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -> None:
     """Check that a network can run its ops, postprocessing ops and slicers."""

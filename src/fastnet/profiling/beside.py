@@ -17,8 +17,6 @@ from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
 from fastnet.profiling.rows import Row, Section, Stats
 
-__all__ = ["Communication", "ModuleTimes", "add_rows"]
-
 # Communication is profiled in up to 3 skipped steps, but not in the first 2, which set it up.
 _MAX_STEPS, _FIRST_STEP = 3, 2
 

@@ -10,8 +10,6 @@ from math import hypot
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.table import Table, format_seconds, format_tables
 
-__all__ = ["LEAST", "ComparedRow", "Comparison"]
-
 # The same network in another process differs by one or two percent, as its memory lies elsewhere.
 LEAST = 0.05
 _LEAST_OF_STEP = 0.01

@@ -9,8 +9,6 @@ from typing import Any, Protocol, cast
 from fastnet.network import BaseNetwork
 from fastnet.profiling.sums import DeviceSpan
 
-__all__ = ["DeviceEvents", "device_events_for"]
-
 _MAX_PENDING = 100_000  # Reading events waits for the device.
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from fastnet.profiling.rows import Section
 from fastnet.profiling.table import format_seconds
 
-__all__ = ["draw"]
-
 _MIN_SHARE = 0.01  # Smaller parts are drawn as one.
 _MIN_LABELLED = 0.06
 

@@ -21,8 +21,6 @@ from fastnet.profiling.rows import Row, Section, Stats
 from fastnet.profiling.sums import BEGIN, Part, StampCost, Sums, Timeline
 from fastnet.types import RunStep, State
 
-__all__ = ["Recorder", "SectionRecorder", "bytes_of"]
-
 # Stamps are summed up regularly: a long run needs little memory, and the stamps fit into a cache.
 _MAX_STAMPS = 1 << 14
 _NAMES = {

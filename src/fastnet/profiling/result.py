@@ -19,8 +19,6 @@ from fastnet.profiling.sums import Timeline
 from fastnet.profiling.table import format_tables, profile_tables
 from fastnet.profiling.trace_events import trace_events
 
-__all__ = ["Profile"]
-
 _SCHEMA = "fastnet.profile/3"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Row", "Section", "Stats", "block_medians"]
-
 _MAX_BLOCKS = 40
 _MIN_BLOCKS = 8
 _MIN_BLOCK_SIZE = 3

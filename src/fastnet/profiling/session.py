@@ -23,8 +23,6 @@ from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
 from fastnet.types import Mode
 
-__all__ = ["profile"]
-
 _STEPS = 100
 _SKIP = 5
 

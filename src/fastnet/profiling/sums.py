@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fastnet._stamps import StampLog
 from fastnet.profiling.rows import Row, Section, Stats, block_medians
 
-__all__ = ["BEGIN", "DeviceSpan", "Part", "StampCost", "Sums", "Timeline"]
-
 # The stamp that a step begins with; the time before it belongs to no step.
 BEGIN = -1
 _STAMP = np.dtype([("at", "f8"), ("row", "i4"), ("part", "i4")])

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fastnet.profiling.rows import Row, Section
 
-__all__ = ["Table", "format_bytes", "format_seconds", "format_tables", "profile_tables"]
-
 _COLUMNS = ("", "kind", "count", "share", "mean", "p50", "p95", "p99", "total")
 _LEFT = ("", "kind", "verdict")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from fastnet.profiling.sums import BEGIN, Timeline
 
-__all__ = ["trace_events"]
-
 _HOST, _DEVICE = 1, 2
 # The format counts in microseconds; whole nanoseconds nest without rounding errors.
 _NANOSECONDS = 1e9

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["cosine_decay"]
-
 
 def cosine_decay(
     time: int,

@@ -13,15 +13,6 @@ from fastnet.types import is_given, is_scheduler
 from fastnet.util.collections import to_set
 from fastnet.util.formatting import format_value
 
-__all__ = [
-    "EpochScheduler",
-    "RepeatScheduler",
-    "Scheduler",
-    "get_current_items",
-    "get_signature_epochs",
-    "map_scheduler",
-]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

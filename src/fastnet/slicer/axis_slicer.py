@@ -9,8 +9,6 @@ from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 
-__all__ = ["AxisSlicer"]
-
 
 class AxisSlicer(Slicer):
     """A slicer that makes a minibatch of each index of one axis.

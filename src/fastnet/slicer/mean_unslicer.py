@@ -8,8 +8,6 @@ from typing import Any
 from fastnet.backend.dispatch import backend_of
 from fastnet.slicer.slicer import Slicer
 
-__all__ = ["MeanUnslicer"]
-
 
 class MeanUnslicer(Slicer):
     """A slicer that joins the pieces of a value, such as a loss, by averaging them.

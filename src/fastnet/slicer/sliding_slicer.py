@@ -17,8 +17,6 @@ from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 from fastnet.util.collections import to_list
 
-__all__ = ["SlidingSlicer"]
-
 PAD_MODES = ("drop", "partial", "constant", "nopad", "mirror")
 UNSLICE_MODES = ("sum", "avg")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, KeysView, Mapping
 from typing import Any, TypeVar, overload
 
-__all__ = ["filter_nones", "to_list", "to_set"]
-
 T = TypeVar("T")
 K = TypeVar("K")
 

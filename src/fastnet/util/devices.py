@@ -10,15 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "get_device",
-    "get_num_devices",
-    "get_num_gpus",
-    "has_accelerator",
-    "resolve_device",
-    "stream_synchronizer",
-]
-
 _VARIABLE = "FASTNET_DEVICE"
 _LOCAL_RANK = "LOCAL_RANK"
 

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable
 from fastnet.errors import op_name
 from fastnet.util.names import MODES
 
-__all__ = ["format_ds_ids", "format_modes", "format_repr", "format_value"]
-
 _MAX_LENGTH = 80
 
 

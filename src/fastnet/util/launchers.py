@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-__all__ = ["TF_TASKS", "tf_workers", "torch_processes"]
-
 TF_TASKS = ("chief", "worker")
 """The task types in `TF_CONFIG` that take part in training."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["attach", "import_module"]
-
 # The extra of fastnet that installs a package.
 _EXTRAS = {"torch": "torch", "tensorflow": "tf", "keras": "tf"}
 

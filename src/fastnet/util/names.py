@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from fastnet.errors import shorten
 
-__all__ = ["MODES", "check_ds_id", "check_io_names", "parse_modes"]
-
 T = TypeVar("T", bound=Iterable[Any])
 
 MODES = ("train", "eval", "test", "infer")

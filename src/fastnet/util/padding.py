@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["pad_batch", "pad_data"]
-
 
 def pad_batch(batch: Sequence[MutableMapping[str, Any]], pad_value: float) -> None:
     """Pad the arrays of each key, in place, to the largest shape among the samples.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-__all__ = ["detach_tensors", "get_batch_size", "move_tensors_to_device", "to_number"]
-
 T = TypeVar("T")
 
 

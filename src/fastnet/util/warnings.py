@@ -6,8 +6,6 @@ import sys
 import warnings
 from types import FrameType
 
-__all__ = ["warn"]
-
 # Code of these packages, and code that AutoGraph generates, is not the user's.
 _LIBRARIES = frozenset(
     ("fastnet", "fastestimator", "torch", "tensorflow", "keras", "tf_keras", "contextlib")

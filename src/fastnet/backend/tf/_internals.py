@@ -12,21 +12,6 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-__all__ = [
-    "EAGER",
-    "could_record",
-    "direct_call",
-    "look_up",
-    "profiler_is_on",
-    "registered_gradients",
-    "shape_of_eager",
-    "source_of_error",
-    "type_of",
-    "type_of_eager",
-    "unregister_gradients",
-    "variable_spec",
-]
-
 
 def look_up(path: str) -> Any:
     """Return the object that a private name stands for, or None where it is missing."""

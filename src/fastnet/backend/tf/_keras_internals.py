@@ -12,28 +12,6 @@ from typing import Any
 
 from fastnet.backend.tf._internals import look_up
 
-__all__ = [
-    "BOOKKEEPING",
-    "INSIDE",
-    "build_optimizer",
-    "has_unreadable_seeds",
-    "is_beside",
-    "is_built",
-    "is_compiled",
-    "is_keras3",
-    "keras_of",
-    "loss_scale_variables",
-    "restart_uids",
-    "schedule_of",
-    "seed_states",
-    "set_shared_seeds",
-    "shared_seeds",
-    "sublayers",
-    "updatable",
-    "updated_by",
-]
-
-
 _PACKAGES = ("keras", "tf_keras")
 
 

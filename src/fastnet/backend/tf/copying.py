@@ -36,8 +36,6 @@ from fastnet.backend.tf.optimizers import (
 )
 from fastnet.backend.tf.saving import without_optimizer
 
-__all__ = ["copy_model", "let_pickle"]
-
 _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 
 

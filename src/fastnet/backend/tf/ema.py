@@ -11,8 +11,6 @@ from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers, no_variables
 
-__all__ = ["WeightAverager", "copy_for_average"]
-
 
 def copy_for_average(model: Any, name: str) -> Any:
     """Copy a model, without its optimizer, to hold an average of its weights."""

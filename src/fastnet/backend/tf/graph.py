@@ -28,18 +28,6 @@ from fastnet.backend.tf._internals import (
 )
 from fastnet.errors import add_note
 
-__all__ = [
-    "ARRAYS",
-    "FOREIGN",
-    "KIND",
-    "UNKNOWN",
-    "as_graph_code",
-    "caller",
-    "forget_gradients",
-    "graph_code",
-    "source_of",
-]
-
 # The length of an axis that a tensor of a graph does not tell. A trace for any length takes such a
 # tensor too, but a trace for such tensors no other.
 UNKNOWN = -1

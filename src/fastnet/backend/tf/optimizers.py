@@ -10,22 +10,6 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf._keras_internals import is_keras3, loss_scale_variables, schedule_of
 
-__all__ = [
-    "get_lr",
-    "inner_optimizer",
-    "is_scaling",
-    "let_decay_change",
-    "load_optimizer_state",
-    "number_of",
-    "optimizer_settings",
-    "optimizer_state",
-    "set_lr",
-    "set_optimizer_settings",
-    "set_weight_decay",
-    "variables_of",
-    "weight_decay_of",
-]
-
 
 def get_lr(model: Any) -> float:
     optimizer = inner_optimizer(optimizer_of(model))

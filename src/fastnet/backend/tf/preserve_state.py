@@ -17,8 +17,6 @@ from fastnet.backend.tf.optimizers import (
 )
 from fastnet.backend.tf.setup import prepare_optimizer
 
-__all__ = ["PreservedState", "generator_states", "require_variables"]
-
 
 class PreservedState:
     """A copy of the state that training changes; as a context, restored on errors."""

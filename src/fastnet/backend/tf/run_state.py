@@ -20,15 +20,6 @@ from fastnet.backend.tf.preserve_state import generator_states, require_variable
 from fastnet.backend.tree import block_to_array
 from fastnet.util.warnings import warn
 
-__all__ = [
-    "from_block",
-    "load_model_state",
-    "load_random_state",
-    "model_state",
-    "random_state",
-    "to_block",
-]
-
 # A layer draws nothing if all of these that it has are 0.
 _STRENGTHS = ("dropout", "rate", "recurrent_dropout", "stddev")
 

@@ -28,8 +28,6 @@ from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.distributed import together
 
-__all__ = ["load_model", "load_weights", "save_model", "save_weights", "without_optimizer"]
-
 _NAMED = ".weights.h5"
 _OPTIMIZERS = "_opt.safetensors"
 _ENDINGS = (".h5", ".hdf5", ".keras")

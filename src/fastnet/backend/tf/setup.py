@@ -33,18 +33,6 @@ from fastnet.errors import (
     shorten,
 )
 
-__all__ = [
-    "is_ready",
-    "keras_names",
-    "make_optimizer",
-    "mirror",
-    "prepare",
-    "prepare_optimizer",
-    "require_as_made",
-    "reserve_names",
-    "restart_names",
-]
-
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
 _SEED_STEP = 0x9E3779B1
 

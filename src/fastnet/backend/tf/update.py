@@ -29,8 +29,6 @@ from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
-__all__ = ["TFUpdate"]
-
 
 class TFUpdate(ModelUpdate):
     """Updates a Keras model; `fastnet.backend.model_update` describes the sequence.

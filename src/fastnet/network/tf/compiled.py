@@ -23,8 +23,6 @@ from fastnet.network.tf.products import run_with_loops
 from fastnet.network.tf.step_graph import StepGraph
 from fastnet.network.trace_records import report_if_slow
 
-__all__ = ["CompiledStep", "Compiler", "Signatures"]
-
 # Takes tensors as a list, and returns tensors.
 Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
 # Records why something was compiled, how many seconds that took, and why it is not used, or None.

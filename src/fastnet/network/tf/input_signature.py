@@ -10,16 +10,6 @@ import tensorflow as tf
 from fastnet._trace import Kept, Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.backend.tf.graph import UNKNOWN
 
-__all__ = [
-    "Axis",
-    "any_size",
-    "changed_axes",
-    "covers",
-    "difference",
-    "open_lengths",
-    "slots_of",
-]
-
 Shape = tuple[int | None, ...] | None
 # a key, and an axis of the tensors under it
 Axis = tuple[str, int]

@@ -23,8 +23,6 @@ from fastnet.network.trace_records import TraceRecord
 from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.types import NumpyOps, Ops, Slicers
 
-__all__ = ["TFNetwork"]
-
 
 class TFNetwork(BaseNetwork):
     """A network whose ops run in TensorFlow.

@@ -7,8 +7,6 @@ from typing import Any
 
 from fastnet.errors import shorten
 
-__all__ = ["Axes", "OpenAxes"]
-
 # the axes of every key, or those of some keys
 Axes = int | Iterable[int] | Mapping[str, int | Iterable[int]]
 

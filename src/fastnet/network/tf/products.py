@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["run_with_loops"]
-
 _MAX_MULTIPLICATIONS = 16_384
 # Loops over the last axes of both matrices are slow.
 _MAX_OVER_LAST_AXES = 2_048

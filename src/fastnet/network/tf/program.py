@@ -39,8 +39,6 @@ from fastnet.op.settings import last_resolved
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
-__all__ = ["Programs"]
-
 # Schedules that alternate between optimizers or frozen layers need not trace again each time.
 _MAX_STATES = 8
 _MANY_TRACES = 8

@@ -22,8 +22,6 @@ from fastnet.network.same_plans import require_same_plans
 from fastnet.types import Model, RunStep
 from fastnet.util.launchers import tf_workers
 
-__all__ = ["Replicas", "compare_workers", "is_distributed", "merge_parts"]
-
 
 class Replicas:
     """The replicas of a strategy, each of which runs the ops on its part of a batch."""

@@ -20,8 +20,6 @@ from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
 from fastnet.network.tf.step_graph import prepare_optimizers
 from fastnet.types import RunStep
 
-__all__ = ["TFRunner", "check_ops"]
-
 
 class TFRunner(Runner):
     """Runs the steps of a context in TensorFlow, as graphs or eagerly."""

@@ -32,8 +32,6 @@ from fastnet.op.op import with_inner_ops
 from fastnet.types import Forward, State
 from fastnet.util.warnings import warn
 
-__all__ = ["ReplicaGraph", "StepGraph", "prepare_optimizers"]
-
 # A graph returns these as they are. The items of containers are looked at one by one.
 _CONSTANTS = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
 

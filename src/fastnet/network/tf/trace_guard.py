@@ -14,8 +14,6 @@ from fastnet.guards import Snapshot
 from fastnet.types import Model
 from fastnet.util.warnings import warn
 
-__all__ = ["TraceGuard", "tracing"]
-
 # A change of these builds another plan, and thereby another program.
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
 

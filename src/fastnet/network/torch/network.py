@@ -27,8 +27,6 @@ from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
 
-__all__ = ["TorchNetwork"]
-
 _RETURNS = ("cpu", "device", None)
 # The only desired key if no outputs are wanted, because an empty set means all of them.
 _NO_KEYS = "\0"

@@ -18,8 +18,6 @@ from fastnet.op.op import models_of, takes_gradients, with_inner_ops
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 
-__all__ = ["compare_batches", "compare_plans", "find_reduced_by_ddp", "require_engines"]
-
 
 def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model | None:
     """Return the model whose DistributedDataParallel averages the gradients of a plan, or None.

@@ -35,9 +35,6 @@ from fastnet.util.devices import has_accelerator
 if TYPE_CHECKING:
     from fastnet.network.torch.compiled.step import CompiledStep
 
-__all__ = ["TorchRunner", "make_runner", "move_optimizer"]
-
-
 # Ops written for FastEstimator enter the state's tape, which PyTorch does not need.
 _NO_TAPE = NonContext()
 

@@ -12,8 +12,6 @@ from fastnet.backend.torch.update import Merged, TorchUpdate
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.updates import updates_in
 
-__all__ = ["Accumulation", "Phase"]
-
 
 class _UpdatePhase(NamedTuple):
     """The phase of an update: how many steps it averages, and which sums exist.

@@ -50,8 +50,6 @@ from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
-__all__ = ["TRACING", "Capture", "capture"]
-
 _Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
 TRACING = threading.RLock()
 """Held during a trace: fake tensors are in the places of parameters, where all threads see them."""

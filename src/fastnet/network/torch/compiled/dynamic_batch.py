@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from fastnet._trace import Length, Slot, Trace, TracedStep, map_form
 from fastnet.network.torch.compiled.input_signature import KIND
 
-__all__ = ["Rows", "changed_axes", "common_batch_size", "open_forms"]
-
 
 class Rows(NamedTuple):
     """Which tensors of a batch have rows, of which there may be more or fewer.

@@ -17,8 +17,6 @@ from fastnet.network.torch.compiled.optimizers import Rule, rule_of
 from fastnet.network.torch.compiled.rules import Group
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["OptimizerState", "RecordingDict", "StepState"]
-
 _OF_ONE_KEY = ("__contains__", "__delitem__", "__getitem__", "__setitem__", "get", "pop")
 _OF_ALL = (
     *("__eq__", "__ior__", "__iter__", "__len__", "__or__", "__ror__", "clear", "copy", "items"),

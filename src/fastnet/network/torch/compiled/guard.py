@@ -19,8 +19,6 @@ from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
-__all__ = ["Guard", "is_library_class"]
-
 # A change of these builds another plan, and thereby another program.
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs")
 # `Program` compares the first three. Schedulers and optimizers write the others in each step.

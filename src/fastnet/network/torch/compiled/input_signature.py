@@ -10,8 +10,6 @@ import torch
 from fastnet._trace import Readings, TensorKind
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["BY_VALUE", "KIND", "KIND_OF_FAKES", "all_in", "require_plain", "tensors_in"]
-
 # Values other than tensors that an op may write: constants, unless they come from the batch.
 _ATOMS = (str, bytes, bool, int, float, complex, type(None))
 BY_VALUE = (*_ATOMS, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)

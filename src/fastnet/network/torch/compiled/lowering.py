@@ -14,8 +14,6 @@ from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["Lowered", "lower"]
-
 # Up to this number of multiplications, a loop takes less time than a call of a BLAS function.
 _SMALL_PRODUCT = 16_384
 

@@ -12,8 +12,6 @@ from fastnet.errors import describe_op
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
-__all__ = ["noting", "require_once"]
-
 
 @contextmanager
 def noting(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:

@@ -11,8 +11,6 @@ import torch
 from fastnet.backend.torch._internals import is_decided
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["NumberInput", "bind_numbers"]
-
 # Arithmetic on numbers alone, which 0-d float64 tensors compute as Python does.
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
 _aten = torch.ops.aten

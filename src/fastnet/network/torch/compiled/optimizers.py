@@ -18,8 +18,6 @@ from fastnet.network.torch.compiled import rules
 from fastnet.network.torch.compiled.rules import Update
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["Rule", "rule_of", "waits_for_state"]
-
 # under which name, and at which place there, a group has a number that is one of two
 _PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
 _DECOUPLED = "decoupled_weight_decay"

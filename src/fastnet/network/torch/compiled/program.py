@@ -27,8 +27,6 @@ from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["AliasedInput", "NoMatch", "Program", "environment"]
-
 
 class AliasedInput(Exception):
     """A batch shares memory with a parameter or a buffer that the step writes to."""

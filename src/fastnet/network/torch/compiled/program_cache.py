@@ -34,8 +34,6 @@ from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import updates_in
 
-__all__ = ["ANOTHER_PHASE", "ANOTHER_SIGNATURE", "ProgramCache"]
-
 # A change in every step would compile a program in every step.
 _MAX_CHANGES_IN_A_ROW = 4
 _MAX_COMPILATIONS = 64

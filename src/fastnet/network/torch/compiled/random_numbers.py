@@ -11,8 +11,6 @@ import torch
 
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-__all__ = ["is_random", "watched_process"]
-
 
 class _RandomState:
     """Stands for torch's default generator during a trace, and notes uses in this thread."""

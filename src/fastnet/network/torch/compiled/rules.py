@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Group", "Update"]
-
 Tensors = dict[str, torch.Tensor]
 
 

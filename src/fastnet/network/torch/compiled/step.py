@@ -30,8 +30,6 @@ from fastnet.op.meta.one_of import OneOfOps
 from fastnet.op.op import with_inner_ops
 from fastnet.types import RunStep
 
-__all__ = ["CompiledStep", "never_captured"]
-
 _IN_PROGRAM = (
     "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
     "see in which op."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Uncapturable"]
-
 
 class Uncapturable(Exception):
     """Raised where steps cannot be captured; its text is the reason."""

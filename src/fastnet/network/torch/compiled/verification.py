@@ -15,8 +15,6 @@ from fastnet.network.torch.compiled.input_signature import tensors_in
 from fastnet.network.torch.compiled.program import Program
 from fastnet.types import Model
 
-__all__ = ["MAX_BYTES", "Verification", "reason_to_skip"]
-
 MAX_BYTES = 256 * 2**20
 """The size of the state up to which first steps are verified, which copies it twice."""
 
