@@ -25,6 +25,7 @@ TITLES = {
     "report": "Steps in PyTorch",
     "compiled": "Compiled steps in PyTorch",
     "compiled_parts": "Compiled steps of BERT",
+    "gpu": "Steps on a GPU",
     "first_steps": "First compiled steps and memory",
     "compiled_instructions": "Instructions of a compiled step",
     "tensorflow": "Steps in TensorFlow",

@@ -65,10 +65,10 @@ def test_what_cannot_be_set(fw: Framework) -> None:
     with pytest.raises(ValueError, match=r"'net'.*(Adam|Rprop)"):
         set_lr(model, 0.1, weight_decay=0.1)
     assert get_lr(model) == pytest.approx(0.01 if fw.target == "torch" else 0.001)
-    for name, call in (("get_lr", get_lr), ("set_lr", lambda model: set_lr(model, 0.1))):
-        with pytest.raises(ValueError, match=rf"{name}.*'net'.*no optimizer"):
+    for call in (get_lr, lambda model: set_lr(model, 0.1)):
+        with pytest.raises(ValueError, match="'net' has no optimizer"):
             call(build(fw, None))
-        with pytest.raises(AssertionError, match=rf"{name}.*fastnet\.build"):
+        with pytest.raises(AssertionError, match=r"fastnet\.build"):
             call(fw.make_model(LAYERS))
         with pytest.raises(ValueError, match="int"):
             call(3)

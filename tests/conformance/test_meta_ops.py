@@ -41,6 +41,7 @@ def draws(fw: Framework, ops: list[Any], key: str = "x", count: int = 300) -> li
     return [float(result[key]) for result in fw.steps(fw.network(ops), [batch] * count)]
 
 
+@pytest.mark.fast
 class TestFuse:
     @conforms
     def test_reads_and_writes_what_its_ops_do(self, fw: Framework) -> Any:

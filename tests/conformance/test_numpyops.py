@@ -68,6 +68,7 @@ class TestEach:
 class TestDrawing:
     """numpy's global seed decides what is drawn, whatever the framework."""
 
+    @pytest.mark.fast
     @pytest.mark.parametrize("kind", ["OneOf", "Sometimes"])
     @conforms
     def test_meta_ops(self, fw: Framework, kind: str) -> Any:

@@ -170,7 +170,7 @@ class TestDesiredKeys:
             (["x", "z"], {"x", "w", "z"}),
             ({"nothing"}, {"x", "w"}),
         ],
-        ids=str,
+        ids=["all", "no keys", "a set", "a string", "a list", "an unknown key"],
     )
     @conforms
     def test_what_comes_back(self, fw: Framework, desired: Any, expected: set[str]) -> Any:

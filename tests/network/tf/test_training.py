@@ -151,9 +151,10 @@ class TestLikeALoop:
         network = TFNetwork(supervised(model))
         for place in (0, 2):
             train(network, data[place : place + 2], eager=eager)
+        optimizer = model_optimizer("adam")
         keras.utils.set_random_seed(3)
         twin = make()
-        loop(twin, model_optimizer("adam"), data, classify)
+        loop(twin, optimizer, data, classify)
         assert_close(model, twin)
         assert len(network.traces) == (0 if eager else 1)
 
