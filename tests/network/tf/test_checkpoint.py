@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.op.tensorop import TensorOp
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import LossOp, SuperLoss
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
@@ -153,33 +153,25 @@ def test_as_if_it_had_not_stopped(tmp_path: Path, eager: bool) -> None:
         assert same(run.everything()[:-1], first.everything()[:-1])
 
 
-_DRAWS = """
-import random, sys
-import fastnet, keras
-from fastnet.network import TFNetwork
-from fastnet.op.tensorop import LambdaOp
-network = TFNetwork(LambdaOp(abs, "x", "y"))
-if sys.argv[1] == "save":
-    random.seed(1)
-    fastnet.save_checkpoint(sys.argv[2], network)
-else:
-    fastnet.load_checkpoint(sys.argv[2], network)
-print(random.random())
-"""
-
-
 def test_draws_of_python_after_a_save_are_those_after_a_load(tmp_path: Path) -> None:
-    """In processes of their own: Keras makes its own generator once, with a seed of Python's."""
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", _DRAWS, way, str(tmp_path / "run.ckpt")],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for way in ("save", "load")
-    ]
-    assert found[0] == found[1] == f"{random.Random(1).random()}\n"
+    """Also of a thread in which Keras has not made its own generator, with a seed of Python's."""
+    network = TFNetwork(LambdaOp(abs, "x", "y"))
+    path = str(tmp_path / "run.ckpt")
+
+    def save() -> float:
+        random.seed(1)
+        fastnet.save_checkpoint(path, network)
+        return random.random()
+
+    def load() -> float:
+        fastnet.load_checkpoint(path, network)
+        return random.random()
+
+    found = []
+    for run in (save, load):
+        with ThreadPoolExecutor(1) as thread:
+            found.append(thread.submit(run).result())
+    assert found == [random.Random(1).random()] * 2
 
 
 UNFIT = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -61,11 +60,6 @@ class Both(nn.Module):
 
 
 class TestMaking:
-    def test_of_no_known_framework(self) -> None:
-        model = types.SimpleNamespace(fe_compiled=True, model_name="m")
-        with pytest.raises(ValueError, match=r"ModelOp.*torch\.nn.*SimpleNamespace"):
-            ModelOp(model, "x", "y")
-
     def test_trainable_without_gradients(self) -> None:
         model = built(line, model_name="m")
         with pytest.raises(AssertionError, match=r"ModelOp.*'m'.*trainable=False"):
