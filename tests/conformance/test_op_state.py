@@ -64,6 +64,13 @@ def test_training_goes_on_where_it_stopped(fw: Framework, before: int) -> None:
     assert_same(fw.weights(second.model), fw.weights(whole.model))
 
 
+def test_without_merged_steps_other_parameters_may_have_been_trainable(fw: Framework) -> None:
+    losses = Program(fw).run(BATCHES)
+    program = Program(fw)
+    program.update.load_state_dict({"merged": 0, "gradients": [None]})
+    np.testing.assert_allclose(program.run(BATCHES), losses, rtol=1e-6)
+
+
 def test_a_super_loss_follows_the_average_of_each_mode(fw: Framework) -> None:
     network = fw.network(
         [SuperLoss(L1_Loss(("p", "t"), "loss", mode=None), output_confidence="confidence")]

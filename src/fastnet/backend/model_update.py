@@ -89,13 +89,15 @@ class ModelUpdate(ABC):
         times, gradients = state["merged"], state["gradients"]
         if not hasattr(times, "__index__") or times < 0 or not isinstance(gradients, (list, tuple)):
             return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
+        if not times:
+            return None  # Other parameters may have been trainable.
         trained = self.trained_now()
         if len(gradients) != len(trained):
             return (
                 f"has {len(gradients)} gradients, but the model '{name_of(self._model)}' has "
                 f"{len(trained)} trainable {self.trained}"
             )
-        if times and not self.is_merging:
+        if not self.is_merging:
             return f"has {times} merged steps, but the op has merge_grad={self.merges}"
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
             shape, dtype = (getattr(gradient, name, ()) for name in ("shape", "dtype"))

@@ -273,9 +273,9 @@ class UpdateOp(HoldsModel):
             state: The state of this op or an equivalent one; arrays are accepted for tensors.
 
         Raises:
-            ValueError: If the state is invalid, does not have one gradient of the right shape for
-                each trainable parameter, or has merged steps that the op does not merge. The op is
-                then unchanged.
+            ValueError: If the state is invalid, or has merged steps that the op does not merge, or
+                not one gradient of the right shape for each trainable parameter. The op is then
+                unchanged.
         """
         problem = self._update.problem_of(state)
         if problem:
@@ -283,7 +283,10 @@ class UpdateOp(HoldsModel):
                 f"The state to load {problem}. Load it into the UpdateOp of the model that it "
                 "was saved from."
             )
-        self._update.set_merged(int(state["merged"]), state["gradients"])
+        if state["merged"]:
+            self._update.set_merged(int(state["merged"]), state["gradients"])
+        else:
+            self._update.drop()
 
 
 # Keep the original function: a program may assign another one to UpdateOp.forward.
