@@ -1,4 +1,4 @@
-"""What `build` makes of models, optimizers and names, and what a network shows of itself."""
+"""Models, optimizers and names from `build`, and the public attributes of networks."""
 
 from __future__ import annotations
 

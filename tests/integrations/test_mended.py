@@ -138,7 +138,7 @@ def test_too_few_outputs(sides: Sides) -> None:
 
 
 def test_means_of_integers(sides: Sides) -> None:
-    """Of minibatches, and by Average, which adds up in the dtype of the first tensor."""
+    """Minibatches, and Average, which sums in the dtype of the first tensor."""
 
     def sliced(lib: Any) -> Any:
         slicers = [lib.slicer.AxisSlicer(0, slice="x"), lib.slicer.MeanUnslicer("y")]
@@ -207,7 +207,7 @@ def test_two_models_of_which_one_is_deferred(sides: Sides) -> None:
 
 
 def test_delete_in_postprocessing(sides: Sides) -> None:
-    """Of a key that the batch has, and of one that an op has written."""
+    """Deletes a key of the batch, and one that an op has written."""
 
     def run(lib: Any, key: str) -> Any:
         ops = lib.op.numpyop

@@ -168,8 +168,8 @@ CASES: dict[str, Case] = {
 
 # Results that are not bitwise equal, and by how many float32 roundings of their largest value.
 ROUNDINGS: dict[tuple[str, str], int] = {
-    # The mean of some numbers, added up in another order: TensorFlow's own way to resize by area,
-    # which FastEstimator calls for one axis after another, has no gradients, and fastnet's has.
+    # Sums are taken in another order: FastEstimator calls TensorFlow's area resizing once per axis,
+    # which has no gradient, while fastnet's implementation has one.
     **{("resize-area", framework): 2 for framework in ("tf", "graph")},
     # A graph divides by what is constant in it by multiplying with the inverse; which is constant
     # in fastnet's, and worked out in each of FastEstimator's steps.

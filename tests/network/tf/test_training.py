@@ -38,7 +38,7 @@ from tests.network.tf_programs import EITHER_WAY, FITS, Doing, ones
 
 pytestmark = pytest.mark.tf
 
-# those that FastEstimator makes of names, of each kind, and some with further settings
+# The optimizers that can be given by name, and some with other settings.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     f"{kind.__name__.rpartition('.')[2]}-{name}": partial(getattr(kind, name), 0.01)
     for kind in KINDS

@@ -121,7 +121,7 @@ class TestBatches:
         forward_numpyop(ops, data, STATE, batched="torch")
         assert x.tolist() == [0, 0]
         assert nest == {"a": [x]}
-        # what the ops wrote in place is in the result all the same
+        # In-place changes of the ops are still in the result.
         assert data["x"].tolist() == [1, 1]
         assert data["nest"]["a"][0].tolist() == [7, 7]
 

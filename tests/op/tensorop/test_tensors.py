@@ -1,4 +1,4 @@
-"""What only one tensor op, or only one framework, does."""
+"""Behaviour of single tensor ops, or of one framework only."""
 
 from __future__ import annotations
 

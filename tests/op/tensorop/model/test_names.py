@@ -20,7 +20,7 @@ from tests.network.torch.compiled.steps import QUICK
 
 @dataclasses.dataclass
 class Output(OrderedDict):  # type: ignore[type-arg]
-    """What models of Hugging Face return: a dict of what is not None, with attributes, too."""
+    """The output of Hugging Face models: a dict without None values, with attribute access."""
 
     loss: Any = None
     logits: Any = None

@@ -157,7 +157,7 @@ class TestErrorsOfAStep:
         text = "".join(traceback.format_exception(caught.value))
         assert re.search(r"gradients of 'first'.*defer=True to the UpdateOps", text)
         self.after(network, first, second)
-        # what the text says to do, and what a network does by itself for those that stand last
+        # The advice of the error; a network defers the last updates by itself.
         ops[3].defer = True
         run(network, X, "train")
         ops[3].defer = False
@@ -221,7 +221,7 @@ def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Batch
 
 
 def test_an_optimizer_inside_of_the_backward_pass() -> None:
-    """Hooks that step at once take the gradients, and nobody is told of a loss without any."""
+    """Hooks that step during backward consume the gradients, which is not reported as an error."""
     model, twin = twins(mlp)
     built(model, sgd(0.0))
     rates = {id(one): torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
