@@ -10,8 +10,6 @@ import tensorflow as tf
 from fastnet.backend.tf.graph import graph_code
 from fastnet.types import Forward, State
 
-__all__ = ["chooser", "one_of", "repeat_while", "when"]
-
 T = TypeVar("T")
 
 

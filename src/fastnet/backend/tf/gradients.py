@@ -13,8 +13,6 @@ from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
 
-__all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
-
 
 def get_gradient(
     target: tf.Tensor,

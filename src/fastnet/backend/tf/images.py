@@ -10,8 +10,6 @@ import tensorflow as tf
 from fastnet.backend.precision import compute_precision
 from fastnet.backend.tf.tensors import cast_like, get_shape
 
-__all__ = ["CHANNEL_AXIS", "Normalizer", "cut_mix", "mix_up", "resize_3d"]
-
 CHANNEL_AXIS = -1
 
 

@@ -10,20 +10,6 @@ import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
 
-__all__ = [
-    "ClassWeights",
-    "binary_crossentropy",
-    "categorical_crossentropy",
-    "focal",
-    "hinge",
-    "huber",
-    "l1_loss",
-    "mean_of_losses",
-    "mean_squared_error",
-    "smooth_l1_loss",
-    "sparse_categorical_crossentropy",
-]
-
 
 def binary_crossentropy(
     y_pred: tf.Tensor,

@@ -8,25 +8,6 @@ import tensorflow as tf
 
 from fastnet.backend.lambert import Functions, slope, solve
 
-__all__ = [
-    "abs",
-    "add",
-    "argmax",
-    "check_nan",
-    "clip_by_value",
-    "divide",
-    "exp",
-    "lambertw",
-    "matmul",
-    "maximum",
-    "multiply",
-    "pow",
-    "sign",
-    "tensor_round",
-    "tensor_sqrt",
-    "zscore",
-]
-
 # Called directly these are faster than the operators `+`, `*` and `/`.
 add, multiply, divide = tf.add, tf.multiply, tf.realdiv
 abs, exp, sign, tensor_round, tensor_sqrt = tf.abs, tf.exp, tf.sign, tf.round, tf.sqrt

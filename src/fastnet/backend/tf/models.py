@@ -19,18 +19,6 @@ from fastnet.backend.tf.gradients import replica_count
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
-__all__ = [
-    "CONTROLS",
-    "TFPass",
-    "add_l2_regularization",
-    "all_layers",
-    "feed_forward",
-    "is_of_layers",
-    "l2_regularization",
-    "no_variables",
-    "takes_several_arguments",
-]
-
 CONTROLS = frozenset({"self", "training", "mask"})
 """The arguments of a model's `call` that are no inputs."""
 

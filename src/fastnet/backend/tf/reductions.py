@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import floor, nan
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.backend.tf.tensors import get_shape
-
-__all__ = [
-    "extremes",
-    "mean_of",
-    "percentile",
-    "prepare_axes",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_std",
-    "reduce_sum",
-    "sum_of",
-]
 
 # Unlike the functions below, these must not be called with an empty list of axes.
 mean_of, sum_of = tf.reduce_mean, tf.reduce_sum
@@ -73,7 +60,7 @@ def percentile(
     if tensor.dtype.is_floating:
         # The sorting order of NaN is undefined.
         is_nan = tf.reduce_any(tf.math.is_nan(rows), axis=-1)
-        found = [tf.where(is_nan, tf.cast(math.nan, tensor.dtype), each) for each in found]
+        found = [tf.where(is_nan, tf.cast(nan, tensor.dtype), each) for each in found]
     if keepdims:
         shape = [1 if each in axes else lengths[each] for each in range(count)]
         found = [tf.reshape(each, shape) for each in found]
@@ -83,5 +70,5 @@ def percentile(
 def _index(percent: float, last: int | tf.Tensor) -> Any:
     """Return the index of a percentile in a sorted row, rounded down."""
     if isinstance(last, int):
-        return math.floor(percent / 100 * last)
+        return floor(percent / 100 * last)
     return tf.cast(tf.floor(percent / 100 * tf.cast(last, tf.float64)), tf.int32)

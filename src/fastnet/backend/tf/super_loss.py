@@ -9,8 +9,6 @@ import tensorflow as tf
 from fastnet.backend.lambert import LEAST, LEAST_LOG
 from fastnet.backend.tf.math import lambertw
 
-__all__ = ["MovingAverage", "weigh"]
-
 
 class MovingAverage:
     """An exponential moving average of scalars."""

@@ -12,41 +12,6 @@ import tensorflow as tf
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
-__all__ = [
-    "CHANNELS_LAST",
-    "cast",
-    "cast_like",
-    "concat",
-    "constant",
-    "convert",
-    "dtype_of",
-    "expand_dims",
-    "flip",
-    "from_numpy",
-    "gather",
-    "gather_from_batch",
-    "get_shape",
-    "is_integral",
-    "ones_like",
-    "pad_ends",
-    "permute",
-    "prepare_permutation",
-    "prepare_shape",
-    "random_normal_like",
-    "random_uniform_like",
-    "reshape",
-    "roll",
-    "shape_of",
-    "slices_along",
-    "squeeze",
-    "stack",
-    "to_numpy",
-    "transpose",
-    "where",
-    "zeros",
-    "zeros_like",
-]
-
 CHANNELS_LAST = True
 
 concat, stack, expand_dims, squeeze = tf.concat, tf.stack, tf.expand_dims, tf.squeeze

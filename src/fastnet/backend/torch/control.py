@@ -12,8 +12,6 @@ import torch
 
 from fastnet.types import Forward, State
 
-__all__ = ["chooser", "one_of", "repeat_while", "when"]
-
 T = TypeVar("T")
 
 

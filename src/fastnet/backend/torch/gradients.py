@@ -14,8 +14,6 @@ from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suff
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 
-__all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
-
 _grad = own(torch.autograd.grad)
 
 

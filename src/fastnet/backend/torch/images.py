@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from fastnet.backend.precision import compute_precision
 
-__all__ = ["CHANNEL_AXIS", "Normalizer", "resize_3d"]
-
 CHANNEL_AXIS = 1
 
 

@@ -7,22 +7,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from fastnet.backend.torch.reductions import mean_of as mean_of_losses
-
-__all__ = [
-    "ClassWeights",
-    "binary_crossentropy",
-    "categorical_crossentropy",
-    "focal",
-    "hinge",
-    "huber",
-    "l1_loss",
-    "mean_of_losses",
-    "mean_squared_error",
-    "smooth_l1_loss",
-    "sparse_categorical_crossentropy",
-]
-
 # An index that no label has, so that no label is ignored in silence. NaN, infinite and too large
 # labels are converted to the least index, so it is not that.
 _NO_CLASS = -8_236_914_705_318_624_517

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from operator import add, mul, truediv
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastnet.backend.torch.lambertw import lambertw
-
-__all__ = [
-    "abs",
-    "add",
-    "argmax",
-    "check_nan",
-    "clip_by_value",
-    "divide",
-    "exp",
-    "lambertw",
-    "matmul",
-    "maximum",
-    "multiply",
-    "pow",
-    "sign",
-    "tensor_round",
-    "tensor_sqrt",
-    "zscore",
-]
-
-multiply, divide = mul, truediv
+add, multiply, divide = operator.add, operator.mul, operator.truediv
 abs, exp, sign, tensor_round, tensor_sqrt = (
     torch.abs,
     torch.exp,

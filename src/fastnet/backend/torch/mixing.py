@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.distributions import Beta
 
-__all__ = ["cut_mix", "mix_up"]
-
 
 def mix_up(
     samples: torch.Tensor, labels: torch.Tensor, alpha: float, shared: bool, beta: Any = None

@@ -20,15 +20,6 @@ from fastnet.backend.torch.wrappers import is_sharded
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
-__all__ = [
-    "InputSpec",
-    "TorchPass",
-    "TrainingSwitch",
-    "add_l2_regularization",
-    "feed_forward",
-    "l2_regularization",
-]
-
 
 def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
     """Run a model in training or evaluation mode; numpy arrays are converted to tensors."""

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import floor
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "extremes",
-    "mean_of",
-    "percentile",
-    "prepare_axes",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_std",
-    "reduce_sum",
-    "sum_of",
-]
-
 # torch's own functions, which treat an empty list of axes as all axes.
-mean_of, sum_of = torch.mean, torch.sum
+mean_of = mean_of_losses = torch.mean
+sum_of = torch.sum
 
 prepare_axes: Any = tuple
 """Converts axes for `sum_of`."""
@@ -91,7 +79,7 @@ def percentile(
 
 def _lower(rows: Tensor, percent: float) -> Tensor:
     """Return the element of each row at a percentile, rounded down."""
-    index = math.floor(percent / 100 * (rows.shape[-1] - 1))
+    index = floor(percent / 100 * (rows.shape[-1] - 1))
     return rows.kthvalue(index + 1, dim=-1)[0]
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from fastnet.backend.lambert import LEAST, LEAST_LOG
 from fastnet.backend.torch.lambertw import lambertw
 
-__all__ = ["MovingAverage", "weigh"]
-
 
 class MovingAverage:
     """An exponential moving average of scalars."""

@@ -14,41 +14,6 @@ from fastnet.backend.foreign import NUMPY, adopter, array_of
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
-__all__ = [
-    "ARRAYS",
-    "FOREIGN",
-    "cast",
-    "cast_like",
-    "concat",
-    "constant",
-    "convert",
-    "dtype_of",
-    "expand_dims",
-    "flip",
-    "from_numpy",
-    "gather",
-    "gather_from_batch",
-    "get_shape",
-    "is_integral",
-    "ones_like",
-    "pad_ends",
-    "permute",
-    "prepare_permutation",
-    "prepare_shape",
-    "random_normal_like",
-    "random_uniform_like",
-    "reshape",
-    "roll",
-    "shape_of",
-    "slices_along",
-    "squeeze",
-    "stack",
-    "transpose",
-    "where",
-    "zeros",
-    "zeros_like",
-]
-
 shape_of = get_shape = attrgetter("shape")
 concat, stack, expand_dims, roll = torch.cat, torch.stack, torch.unsqueeze, torch.roll
 
