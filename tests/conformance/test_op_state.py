@@ -147,6 +147,15 @@ def test_a_bad_state_changes_nothing(fw: Framework, make: Any, text: str) -> Non
     assert all(map(np.array_equal, merged_gradients(program), before))
 
 
+def test_merged_gradients_for_an_op_that_does_not_merge(fw: Framework) -> None:
+    program = Program(fw)
+    program.run(BATCHES[:2])
+    with pytest.raises(
+        ValueError, match=r"gradients of 2 steps, .* does not merge: .*merge_grad=1"
+    ):
+        UpdateOp(program.model, "loss").load_state_dict(program.update.state_dict())
+
+
 @pytest.mark.parametrize("state", [3, {}, {"averages": {"train": "much", "eval": None}}])
 def test_a_bad_state_of_a_super_loss_changes_nothing(fw: Framework, state: Any) -> None:
     program = Program(fw)

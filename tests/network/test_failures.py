@@ -227,6 +227,23 @@ def test_a_step_that_fails_leaves_the_network_open(make: Callable[[], Case]) -> 
             assert set(case.network.run_step(GOOD)) > {"x", "ok"}
 
 
+@pytest.mark.parametrize(("failing", "merged"), [(0, 1), (1, 0)])
+def test_merged_gradients_when_a_deferred_update_fails(failing: int, merged: int) -> None:
+    """Those of the failed step do not count, unless the model was updated with them before."""
+    case = a_deferred_update()
+    first, second = case.network.ops[-2:]
+    for op in (first, second):
+        op.merge_grad = 2
+    case.models[0].current_optimizer.moody = False
+    with case.opened():
+        case.network.run_step(GOOD)
+        case.models[failing].current_optimizer.moody = True
+        with pytest.raises(case.error):
+            case.network.run_step(GOOD)
+    assert first.state_dict()["merged"] == merged
+    assert second.state_dict()["merged"] == 1
+
+
 def test_an_update_before_the_op_that_fails_counts() -> None:
     model, twin = twins(mlp)
     for each in (model, twin):

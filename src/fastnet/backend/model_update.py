@@ -31,11 +31,16 @@ Followers = Sequence[Callable[..., None]]
 class Restore:
     """A deferred function that only restores an attribute, and only if the step fails."""
 
-    def __init__(self, owner: Any, name: str) -> None:
+    def __init__(self, owner: Any, name: str, deferred: dict[str, Any], key: str) -> None:
         self._before = owner, name, getattr(owner, name)
+        self._deferred: dict[str, Any] | None = deferred
+        self._key = key
 
     def __call__(self) -> None:
-        """Keep the attribute's value."""
+        """Wait until all other deferred functions have run, since one of them may fail."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred[self._key] = [self]
 
     def discard(self) -> None:
         """Restore the attribute, because the step failed."""
@@ -98,7 +103,10 @@ class ModelUpdate(ABC):
                 f"{len(trained)} trainable {self.trained}"
             )
         if not self.is_merging:
-            return f"has {times} merged steps, but the op has merge_grad={self.merges}"
+            return (
+                f"has the merged gradients of {times} step{'s' if times > 1 else ''}, but the op "
+                f"does not merge: it has merge_grad={self.merges}"
+            )
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
             shape, dtype = (getattr(gradient, name, ()) for name in ("shape", "dtype"))
             # Complex gradients fit complex parameters only.

@@ -83,7 +83,9 @@ class TorchUpdate(ModelUpdate):
         deferred = state["deferred"]
         try:
             if self.is_merging:
-                deferred.setdefault(self.merge_key(), [Restore(self, "merged_gradients")])
+                key = self.merge_key()
+                if key not in deferred:
+                    deferred[key] = [Restore(self, "merged_gradients", deferred, key)]
                 if not self._merge_gradients(data, optimizer, retain_graph, state):
                     return values
             elif self._given:
@@ -102,10 +104,11 @@ class TorchUpdate(ModelUpdate):
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            deferred[name] = [step]
+            # The update cannot be undone.
+            deferred[name] = [step, partial(deferred.pop, self.merge_key(), None)]
             return values
         if self.is_merging:
-            deferred.pop(self.merge_key(), None)  # The update cannot be undone.
+            deferred.pop(self.merge_key(), None)
         step()
         if deferred:
             # This step has used the gradients that an earlier update deferred.
