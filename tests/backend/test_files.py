@@ -39,6 +39,19 @@ def test_saves_at_the_same_time(tmp_path: Path) -> None:
     assert (tmp_path / "run.ckpt").read_text() == "later"
 
 
+def test_a_link_and_the_mode_of_a_file_stay(tmp_path: Path) -> None:
+    target, link = tmp_path / "disk" / "first", tmp_path / "run.ckpt"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    save(tmp_path)
+    assert link.is_symlink()
+    assert target.read_text() == "whole"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(target.parent) == ["first"]
+
+
 @pytest.mark.parametrize("error", [OSError("the disk is full"), KeyboardInterrupt()], ids=repr)
 def test_an_error_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
     save(tmp_path)

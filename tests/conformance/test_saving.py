@@ -13,6 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 import torch
 
+from fastnet import load_checkpoint, save_checkpoint
 from fastnet.backend import load_model, save_model, set_lr
 from fastnet.schedule import EpochScheduler
 from tests.conformance.frameworks import Framework, make_layers
@@ -187,7 +188,18 @@ class TestErrors:
         self.refused(fw, path, ValueError, f"'{beside}' is damaged")
         beside.write_bytes(good)
         Path(path).write_bytes(Path(path).read_bytes()[:-300] if content is None else content)
-        self.refused(fw, path, ValueError, path, "damaged")
+        reason = "it is empty" if content == b"" else "damaged"
+        self.refused(fw, path, ValueError, path, reason)
+
+    def test_a_checkpoint_for_weights(self, fw: Framework, tmp_path: Path) -> None:
+        """Neither can be loaded as the other, and the error names the function that can."""
+        path, model = self.saved(fw, tmp_path), made(fw, seed=1)
+        network = fw.network(regression(model))
+        with pytest.raises(ValueError, match=r"it is a file of .* load_model reads"):
+            load_checkpoint(path, network)
+        save_checkpoint(path, network)
+        text = "it is a checkpoint, which load_checkpoint reads"
+        self.refused(fw, path, ValueError, text, model=model)
 
     @pytest.mark.parametrize("of_weights", [True, False])
     def test_flipped_bytes_never_change_values(

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
-from fastnet.backend.files import reading
+from fastnet.backend.files import reading, require_content
 
 # The type names of safetensors. It has none for complex numbers, which are written as bytes.
 _CODES: dict[str, tuple[str | None, int]] = {
@@ -106,8 +106,10 @@ class Archive:
 def open_archive(path: str, source: str) -> Iterator[Archive]:
     """Open a file in this context; raise a ValueError if the file is damaged."""
     problem = "is damaged, or was not written by fastnet"
-    with reading(source, problem, "Load another one, or save it again."), open(path, "rb") as file:
-        yield Archive(file)
+    with reading(source, problem, "Load another one, or save it again."):
+        require_content(path, "checkpoint")
+        with open(path, "rb") as file:
+            yield Archive(file)
 
 
 def _header(text: str) -> bytes:

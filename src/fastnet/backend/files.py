@@ -18,9 +18,12 @@ _ABANDONED_AFTER = 24 * 3600.0  # No save takes longer.
 
 
 def write_atomically(path: str, write: Callable[[str], object]) -> None:
-    """Write a file in a temporary folder beside it, flush it to disk, and rename it."""
-    folder, name = os.path.split(path)
-    folder = folder or "."
+    """Write a file in a temporary folder beside it, flush it to disk, and rename it.
+
+    As if it was opened and written, a symbolic link stays one, and an existing file keeps its mode.
+    """
+    name, path = os.path.basename(path), os.path.realpath(path)
+    folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
         _remove_abandoned(folder)
@@ -28,6 +31,8 @@ def write_atomically(path: str, write: Callable[[str], object]) -> None:
             made = os.path.join(temporary, name)
             write(made)
             _flush(made)
+            if os.path.exists(path):
+                shutil.copymode(path, made)
             os.replace(made, path)
         with suppress(OSError):  # Some file systems cannot flush a folder.
             _flush(folder)
@@ -63,6 +68,21 @@ def reading(source: str, problem: str, advice: str = "") -> Iterator[None]:
             raise
         reason = " ".join(str(error).split()) if isinstance(error, ValueError) else shorten(error)
         raise ValueError(f"{source} {problem}: {reason[:400]}. {advice}".rstrip()) from error
+
+
+def require_content(path: str, kind: str) -> None:
+    """Raise a ValueError for an empty file, and if a checkpoint is given for weights or vice versa.
+
+    Other content is left to the reader of the file.
+    """
+    with open(path, "rb") as file:
+        start = file.read(9)
+    if not start:
+        raise ValueError("it is empty")
+    if kind == "checkpoint" and start.startswith((b"PK", b"\x89HDF")):
+        raise ValueError("it is a file of torch or Keras, whose weights load_model reads")
+    if kind == "weights" and start[8:] == b"{":
+        raise ValueError("it is a checkpoint, which load_checkpoint reads")
 
 
 def check_path(path: str | os.PathLike[str], kind: str) -> str:

@@ -43,6 +43,10 @@ def encode(
         # torch.Size is a tuple too.
         if kind is cls or (cls is tuple and kind.__module__ == "torch" and kind.__name__ == "Size"):
             return {mark: part(list(value), path)}
+    if getattr(value, "is_sparse", False):
+        # The entries keep their order, in which they are summed.
+        parts = [value._indices(), value._values(), list(value.shape), value.is_coalesced()]
+        return {"sparse": part(parts, path)}
     mark, block = "tensor", to_block(value)
     if isinstance(value, (np.ndarray, np.generic)):
         mark, block = "array" if isinstance(value, np.ndarray) else "scalar", _array_to_block(value)
@@ -59,8 +63,11 @@ def encode(
     return {mark: name}
 
 
-def decode(encoded: Any, make: Mapping[str, Callable[[str], Any]]) -> Any:
-    """Convert the result of `encode` back; `make["tensor"]` and `make["array"]` read arrays."""
+def decode(encoded: Any, make: Mapping[str, Callable[..., Any]]) -> Any:
+    """Convert the result of `encode` back.
+
+    `make["tensor"]` and `make["array"]` read arrays; `make["sparse"]` makes a sparse tensor.
+    """
     if isinstance(encoded, list):
         return [decode(one, make) for one in encoded]
     if not isinstance(encoded, dict):
@@ -73,6 +80,8 @@ def decode(encoded: Any, make: Mapping[str, Callable[[str], Any]]) -> Any:
         return _MAPPINGS[mark](dict(pairs) if mark == "counter" else pairs)
     if mark in _SEQUENCES:
         return _SEQUENCES[mark](decode(held, make))
+    if mark == "sparse":
+        return make["sparse"](*decode(held, make))
     if mark == "scalar":
         return make["array"](held)[()]
     return make[mark](held)

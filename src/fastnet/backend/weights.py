@@ -64,7 +64,8 @@ def load_model(
 ) -> None:
     """Load a model's weights. Nothing in the files is executed.
 
-    If loading fails, nothing is changed.
+    If loading fails, nothing is changed. Weights of another dtype are converted. torch matches
+    weights by name, Keras by position.
 
     Args:
         model: The model. In torch it may be wrapped (compiled, DataParallel, DDP, FSDP2), and so

@@ -34,14 +34,17 @@ _VERSION = 1
 
 
 class Checkpoint(NamedTuple):
-    """The epoch, the step and the values that `load_checkpoint` returns from a checkpoint."""
+    """The result of `load_checkpoint`: what was given to `save_checkpoint`.
+
+    Attributes:
+        epoch: The epoch.
+        step: The step.
+        values: The program's own values, by name.
+    """
 
     epoch: int
-    """The epoch."""
     step: int
-    """The step."""
     values: dict[str, Any]
-    """The values."""
 
 
 def save_checkpoint(
@@ -228,6 +231,7 @@ def _read(run: Any, rank: int, size: int, archive: Archive) -> dict[str, Any]:
     make = {
         "tensor": lambda key: run.from_block(archive.read(key)),
         "array": lambda key: block_to_array(archive.read(key)),
+        "sparse": getattr(run, "sparse_tensor", None),
     }
     others = archive.content.pop("ranks")
     parts = {part: decode(value, make) for part, value in archive.content.items()}

@@ -15,6 +15,7 @@ from fastnet.backend.model_metadata import get_metadata, set_metadata
 from fastnet.errors import add_note
 from fastnet.op.op import Op
 from fastnet.types import is_scheduler
+from fastnet.util.warnings import warn
 
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
@@ -37,6 +38,11 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
             inner = item.inner_ops() if isinstance(item, Op) else []
         if is_stateful(item):
             found[path] = item
+        elif callable(getattr(item, "state_dict", None)):
+            warn(
+                f"{path} ({type(item).__name__}) has a state_dict but no load_state_dict, so that "
+                "its state is not saved and restored. Add a load_state_dict.",
+            )
         for index, one in enumerate(inner):
             visit(one, f"{path}/{index}")
 

@@ -37,6 +37,14 @@ def test_files_of_torch(path: Path, make: Any, zipped: bool, kind: Any) -> None:
     assert same_weights(model, other)
 
 
+def test_another_precision(path: Path) -> None:
+    """Values are converted, as by torch."""
+    other, model = seeded(line, 1), line().bfloat16()
+    path.write_bytes(saved(other.state_dict()))
+    load_model(model, path)
+    assert same_weights(model, other.bfloat16())
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [

@@ -252,6 +252,31 @@ class TestGoingOn:
         assert go(resumed, 9, 14) == losses
         assert same(dict(other.state_dict()), dict(model.state_dict()))
 
+    def test_merged_sparse_gradients(self, tmp_path: Path) -> None:
+        def make(seed: int) -> Any:
+            seed_all(seed)
+            model = fastnet.build(
+                lambda: nn.Embedding(5, 3, sparse=True),
+                lambda parameters: torch.optim.SparseAdam(parameters, 0.1),
+                model_name="words",
+            )
+            ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
+            return model, fastnet.Network([*ops, UpdateOp(model, "loss", merge_grad=MERGED)])
+
+        def go(network: Any, first: int, last: int) -> None:
+            with network(mode="train", epoch=1):
+                for step in range(first, last):
+                    # Words that occur several times are summed in the order of the entries.
+                    words = torch.tensor([step % 5, 0, 1, 0, 1, 0, 2, 2])
+                    network.run_step({**batch(step), "x": words})
+
+        (model, network), (other, resumed) = map(make, (0, 1))
+        go(network, 0, 5)
+        fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), resumed)
+        for each in (network, resumed):
+            go(each, 5, 9)
+        assert same(dict(other.state_dict()), dict(model.state_dict()))
+
     @pytest.mark.parametrize("saved", ["plain", "spread", "compiled"])
     @pytest.mark.parametrize("loaded", ["plain", "spread", "compiled"])
     def test_models_may_be_wrapped_otherwise(self, tmp_path: Path, saved: str, loaded: str) -> None:
@@ -284,8 +309,12 @@ UNFIT = {
     "missing weights": (set_at("models.net.weights", {}), "Missing key(s) in state_dict"),
     "a shape": (set_at("models.net.weights.3;bias", torch.ones(4)), "size mismatch for 3.bias"),
     "a dtype": (
-        set_at("models.net.weights.3;bias", torch.ones(3, dtype=torch.complex64)),
-        "'3.bias' has the dtype torch.complex64",
+        set_at("models.net.weights.3;bias", torch.ones(3, dtype=torch.float64)),
+        "'3.bias' has the dtype torch.float64, where the model's is torch.float32",
+    ),
+    "another order of equal parameters": (
+        set_at("models.net.optimizers.0.names.3", "2.weight"),
+        "its parameter 3 is '2.weight', where the model's is '2.bias'",
     ),
     "an optimizer's class": (set_at("models.net.optimizers.1.optimizer", "Adam"), "it is of Adam"),
     "a parameter": (set_at(f"{STATE}.9", {}), "does not fit the optimizer, Adam: it has no 9"),
@@ -575,6 +604,18 @@ def test_states_of_what_stands_around(tmp_path: Path) -> None:
     fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), other)
     assert other_seen.count == count
     assert other_model.optimizer.count == 5
+
+
+def test_an_op_that_cannot_load_its_state(tmp_path: Path) -> None:
+    class Saving(LambdaOp):
+        def state_dict(self) -> dict[str, int]:
+            return {}
+
+    network = fastnet.Network([Saving(lambda x: x, "x", "y")])
+    with pytest.warns(
+        UserWarning, match=r"ops/0 \(Saving\) has a state_dict but no load_state_dict"
+    ):
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
 
 
 def test_lazily_conjugated_values(tmp_path: Path) -> None:

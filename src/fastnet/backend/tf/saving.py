@@ -12,7 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from fastnet.backend.archive import Block, open_archive, write_archive
-from fastnet.backend.files import find_file, reading, require_optimizer_file, write_atomically
+from fastnet.backend.files import (
+    find_file,
+    reading,
+    require_content,
+    require_optimizer_file,
+    write_atomically,
+)
 from fastnet.backend.model_metadata import (
     current_place,
     get_metadata,
@@ -140,6 +146,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
         raise no_variables(model, f"so that '{name}' cannot be loaded")
     problem = f"is damaged, or of another model than {type(model).__name__}"
     with reading(f"The weights file '{name}'", problem):
+        require_content(name, "weights")
         _compare_checksum(name)
         _require_known_arrays(model, name)
         model.load_weights(name)

@@ -41,7 +41,7 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
     The model itself is not wrapped, but parts of it may be.
     """
     own = list(model.state_dict())
-    form: Callable[[str], str] = str if set(own) == set(state) else _without_wrappers
+    form: Callable[[str], str] = str if set(own) == set(state) else without_wrappers
     known = {form(name): name for name in own}
     names = {name: known.get(form(name)) for name in state}
     if len(known) < len(own) or set(names.values()) != set(own) or len(names) != len(own):
@@ -54,5 +54,6 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
     return fitted
 
 
-def _without_wrappers(name: str) -> str:
+def without_wrappers(name: str) -> str:
+    """Return the name of a weight without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in (COMPILED, _WRAPPED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from fastnet._nest import map_leaves
 from fastnet.backend.torch.full_tensors import shard_like
+from fastnet.backend.torch.names import innermost, without_wrappers
 from fastnet.backend.torch.parameters import parameters_in
 
 _NUMBERS = (bool, int, float, type(None))
@@ -16,12 +18,14 @@ _NUMBERS = (bool, int, float, type(None))
 _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
 
 
-def optimizer_state(optimizer: Any) -> dict[str, Any]:
-    """Return the `state_dict` of an optimizer, with its class and the state of its scaler."""
+def optimizer_state(optimizer: Any, model: torch.nn.Module) -> dict[str, Any]:
+    """Return the `state_dict` of a model's optimizer, with its class and its scaler's state."""
     kind, parameters = type(optimizer).__name__, parameters_in(optimizer)
     dtypes = [str(one.dtype) for one in parameters]
     shapes = [tuple(one.shape) if one in optimizer.state else None for one in parameters]
-    state = {**optimizer.state_dict(), "optimizer": kind, "dtypes": dtypes, "shapes": shapes}
+    names = _names_of(parameters, model)
+    facts = {"optimizer": kind, "names": names, "dtypes": dtypes, "shapes": shapes}
+    state = {**optimizer.state_dict(), **facts}
     for key, values in state["state"].items():
         if isinstance(key, int) and not isinstance(values, dict):
             raise TypeError(
@@ -32,12 +36,13 @@ def optimizer_state(optimizer: Any) -> dict[str, Any]:
     return state if scaler is None else {**state, "scaler": scaler.state_dict()}
 
 
-def load_optimizer_state(optimizer: Any, state: Any, source: str) -> None:
-    """Restore an optimizer and its scaler; raise a ValueError if the state does not fit."""
+def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, source: str) -> None:
+    """Restore a model's optimizer and its scaler; raise a ValueError if the state does not fit."""
     try:
         groups = _fitting_groups(state, optimizer)
         keys = [key for group in groups for key in group["params"]]
         parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
+        _require_names(state, _names_of(parameters.values(), model))
         _require_shapes(state, parameters, optimizer)
         # State under another key than the index of a parameter is of the optimizer as a whole.
         values = {
@@ -77,6 +82,20 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
             f"its settings are {sorted(names)}, where the model's are {sorted(own_names)}"
         )
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
+
+
+def _names_of(parameters: Iterable[torch.Tensor], model: torch.nn.Module) -> list[str]:
+    """Return the name of each parameter in the model, which is empty for those of other models."""
+    names = {one: without_wrappers(name) for name, one in innermost(model).named_parameters()}
+    return [names.get(one, "") for one in parameters]
+
+
+def _require_names(state: Any, own: list[str]) -> None:
+    """Raise an error for parameters in another order, as torch pairs them by position."""
+    # A file of torch has no names.
+    for index, (saved, name) in enumerate(zip(state.get("names", own), own, strict=True)):
+        if saved != name:
+            raise ValueError(f"its parameter {index} is '{saved}', where the model's is '{name}'")
 
 
 def _require_shapes(state: Any, parameters: dict[int, torch.Tensor], optimizer: Any) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "load_random_state",
     "model_state",
     "random_state",
+    "sparse_tensor",
     "to_block",
 ]
 
@@ -31,7 +32,7 @@ def model_state(model: Any) -> dict[str, Any]:
     return {
         "weights": weights,
         "versions": versions_in(weights) or {},
-        "optimizers": [full_tensors(optimizer_state(one)) for one in optimizers_of(model)],
+        "optimizers": [full_tensors(optimizer_state(one, model)) for one in optimizers_of(model)],
     }
 
 
@@ -41,12 +42,12 @@ def load_model_state(model: Any, state: Any) -> None:
     weights = OrderedDict(state["weights"])
     put_versions(weights, state["versions"])
     for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
-        load_optimizer_state(optimizer, one, source)
-    fill(model, weights, source)
+        load_optimizer_state(optimizer, model, one, source)
+    fill(model, weights, source, exact=True)
 
 
 def to_block(value: Any) -> Block | None:
-    """Convert a tensor to its type, shape and bytes; return None for anything else."""
+    """Convert a dense tensor to its type, shape and bytes; return None for anything else."""
     if not isinstance(value, torch.Tensor):
         return None
     name = str(value.dtype).removeprefix("torch.")
@@ -64,3 +65,10 @@ def from_block(block: Block) -> torch.Tensor:
     if not len(block.data):
         return torch.empty(block.shape, dtype=dtype)
     return torch.frombuffer(block.data, dtype=dtype).reshape(block.shape)
+
+
+def sparse_tensor(indices: Any, values: Any, shape: Any, is_coalesced: bool) -> torch.Tensor:
+    """Make a sparse tensor of the parts that `encode` has saved."""
+    return torch.sparse_coo_tensor(
+        indices, values, shape, is_coalesced=is_coalesced, check_invariants=True
+    )

@@ -84,10 +84,10 @@ def _write(content: Any, path: str) -> None:
 
 def _optimizer_states(model: Any) -> dict[str, Any]:
     """Return the state of the current optimizer as torch does, and those of a schedule with it."""
-    state = optimizer_state(get_metadata(model, "current_optimizer"))
+    state = optimizer_state(get_metadata(model, "current_optimizer"), model)
     optimizers = optimizers_of(model)
     if len(optimizers) > 1 and current_place(model) is not None:
-        state["scheduled"] = [optimizer_state(one) for one in optimizers]
+        state["scheduled"] = [optimizer_state(one, model) for one in optimizers]
     return state
 
 
@@ -97,4 +97,4 @@ def _load_optimizers(model: Any, path: str) -> None:
     state = read_file(path, "optimizer file", "save_model(model, save_dir, save_optimizer=True)")
     scheduled = state.get("scheduled", ()) if isinstance(state, dict) else ()
     for optimizer, one in pair_optimizers(model, state, scheduled, source):
-        load_optimizer_state(optimizer, one, source)
+        load_optimizer_state(optimizer, model, one, source)

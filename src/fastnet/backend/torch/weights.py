@@ -11,20 +11,25 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.files import find_file, reading
+from fastnet.backend.files import find_file, reading, require_content
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.names import fit_names, innermost
 
 
-def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> None:
-    """Fill a model with full weights by name; raise a ValueError if they do not fit."""
+def fill(
+    model: torch.nn.Module, weights: Mapping[str, Any], source: str, exact: bool = False
+) -> None:
+    """Fill a model with full weights by name; raise a ValueError if they do not fit.
+
+    torch converts weights of another dtype, which is an error if `exact` is true.
+    """
     inner = innermost(model)
     own = inner.state_dict()
     fitted = fit_names(weights, inner)
     try:
         for name, value in fitted.items():
-            _require_fit(name, value, own.get(name))
+            _require_fit(name, value, own.get(name), exact)
         shards = OrderedDict((name, shard_like(one, own.get(name))) for name, one in fitted.items())
         put_versions(shards, versions_in(fitted))
         inner.load_state_dict(shards)
@@ -34,10 +39,11 @@ def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> Non
         ) from error
 
 
-def _require_fit(name: str, value: Any, own: Any) -> None:
-    """Raise an error for weights that torch would convert in silence."""
-    both = isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor)
-    if both and not torch.can_cast(value.dtype, own.dtype):
+def _require_fit(name: str, value: Any, own: Any, exact: bool) -> None:
+    """Raise an error for weights of a dtype that does not fit."""
+    if not isinstance(own, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return
+    if value.dtype != own.dtype and (exact or not torch.can_cast(value.dtype, own.dtype)):
         raise ValueError(f"'{name}' has the dtype {value.dtype}, where the model's is {own.dtype}")
 
 
@@ -58,6 +64,7 @@ def read_file(name: str, kind: str, writer: str) -> Any:
     """Return the tensors and plain values in a file of `torch.save`; execute nothing."""
     advice = f"Save it again with {writer}."
     with reading(f"The {kind} '{name}'", "is damaged, or holds more than tensors", advice):
+        require_content(name, "weights")
         if zipfile.is_zipfile(name):
             with zipfile.ZipFile(name) as archive:
                 # torch.load does not compare the checksums.
