@@ -95,13 +95,25 @@ def test_keras_program_of_the_page_about_checkpoints(
 ) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    _, program, _ = programs("checkpoints")
+    _, program, *_ = programs("checkpoints")
     for last in (2, 4):
         exec(program.replace("range(first, 5)", f"range(first, {last + 1})"), {})
     told = capsys.readouterr().out
     exec(program.replace("keras.ckpt", "another.ckpt"), {})
     assert told == capsys.readouterr().out
     assert told.count("epoch") == 4
+
+
+def test_fine_tuning_on_the_page_about_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(programs("checkpoints")[3], names)
+    old, new = names["pretrained"], names["model"]
+    assert torch.equal(new[0].weight, old[0].weight)
+    assert new[2].weight.shape == (3, 16)
 
 
 class Killed(Exception):
@@ -116,7 +128,7 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
     import fastnet
 
     monkeypatch.chdir(tmp_path)
-    *_, program = programs("checkpoints")
+    program = programs("checkpoints")[2]
     straight: dict[str, Any] = {}
     exec(program.replace("steps.ckpt", "another.ckpt"), straight)
     steps, taken = fastnet.steps, 0
