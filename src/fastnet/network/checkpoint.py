@@ -228,7 +228,7 @@ def _load(
 
 def _read(run: Any, rank: int, size: int, archive: Archive) -> dict[str, Any]:
     """Return the content of a file for a rank."""
-    make = {
+    make: dict[str, Any] = {
         "tensor": lambda key: run.from_block(archive.read(key)),
         "array": lambda key: block_to_array(archive.read(key)),
         "sparse": getattr(run, "sparse_tensor", None),

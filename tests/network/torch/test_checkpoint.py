@@ -252,6 +252,28 @@ class TestGoingOn:
         assert go(resumed, 9, 14) == losses
         assert same(dict(other.state_dict()), dict(model.state_dict()))
 
+    def test_one_optimizer_over_two_models(self, tmp_path: Path) -> None:
+        def make(seed: int) -> Any:
+            seed_all(seed)
+            body = fastnet.build(model_fn, None, model_name="body")
+            head = fastnet.build(
+                lambda: nn.Linear(3, 3),
+                lambda parameters: adam([*body.parameters(), *parameters]),
+                model_name="head",
+            )
+            update = UpdateOp(head, "loss", clip_norm=0.1, merge_grad=MERGED)
+            ops = [ModelOp(body, "x", "x"), ModelOp(head, "x", "y"), Squares(("y", "t"), "loss")]
+            return fastnet.Network([*ops, update]), body, head
+
+        (network, *models), (resumed, *others) = map(make, (0, 1))
+        network.transform([batch(step) for step in range(5)], "train")
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+        network.transform([batch(step) for step in range(5, 9)], "train")
+        fastnet.load_checkpoint(path, resumed)
+        resumed.transform([batch(step) for step in range(5, 9)], "train")
+        for model, other in zip(models, others, strict=True):
+            assert same(dict(other.state_dict()), dict(model.state_dict()))
+
     def test_merged_sparse_gradients(self, tmp_path: Path) -> None:
         def make(seed: int) -> Any:
             seed_all(seed)

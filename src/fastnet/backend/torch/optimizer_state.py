@@ -84,7 +84,7 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
 
 
-def _names_of(parameters: Iterable[torch.Tensor], model: torch.nn.Module) -> list[str]:
+def _names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -> list[str]:
     """Return the name of each parameter in the model, which is empty for those of other models."""
     names = {one: without_wrappers(name) for name, one in innermost(model).named_parameters()}
     return [names.get(one, "") for one in parameters]

@@ -281,7 +281,7 @@ class UpdateOp(HoldsModel):
         if problem:
             raise ValueError(
                 f"The state to load {problem}. Load it into the UpdateOp of the model that it "
-                "was saved from."
+                "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
             self._update.set_merged(int(state["merged"]), state["gradients"])
