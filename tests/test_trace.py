@@ -662,7 +662,7 @@ class TestErrors:
         with pytest.raises(RecursionError) as caught:
             step.fits({"x": nest(100_000)})
         if kernel.compiled:
-            assert str(caught.value) == ("maximum recursion depth exceeded while matching a batch")
+            assert str(caught.value).endswith(" while matching a batch")
 
     @pytest.mark.parametrize("make", [dict, list, Store])
     def test_data_that_a_callback_changes(
