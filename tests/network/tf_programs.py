@@ -20,7 +20,7 @@ TRACING = (
     "This was while the ops were traced into a graph. To run them one by one, and look into each, "
     "open the network with eager=True."
 )
-CONSTANT = "; a value that is no tensor is part of the graph"
+CONSTANT = "; a value that is not a tensor is a constant"
 FITS = "; from now on any length of axis 0 fits"
 
 

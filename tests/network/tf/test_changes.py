@@ -12,7 +12,6 @@ import pytest
 import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
     KERAS_3,
@@ -198,53 +197,44 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 if KERAS_3:
     CHANGES["variable"] = (freeze_variable, "model 'net'")
-# compiled steps take the same way; a few changes of each kind show that
-COMPILED = ("a frozen layer", "clipnorm")
+# A few changes of each kind show that compiled and eager steps see them, too.
+WAYS = {
+    "static": tuple(CHANGES),
+    "eager": (
+        "a frozen layer",
+        "own list",
+        "strength",
+        "constraint",
+        "call",
+        "clipnorm",
+        "nesterov",
+    ),
+    "compiled": ("a frozen layer", "clipnorm"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "compile"),
-    [*((name, False) for name in CHANGES), *((name, True) for name in COMPILED)],
-)
-def test_a_change_counts_from_the_next_opening_on(name: str, compile: bool) -> None:
+@pytest.mark.parametrize(("way", "name"), [(way, name) for way in WAYS for name in WAYS[way]])
+def test_a_change_counts_from_the_next_context_on(name: str, way: str) -> None:
     change, reason = CHANGES[name]
     model, twin = twins(deep)
     fastnet.build(lambda: model, sgd, model_name="net")
     optimizer = sgd()
     optimizer.build(twin.trainable_variables)
-    network = TFNetwork(regression(model), compile=compile)
+    network = TFNetwork(regression(model), compile=way == "compiled")
     for changes in (False, True):
         if changes:
             change(model, model.current_optimizer)
             change(twin, optimizer)
-        train(network, data(int(changes)))
+        train(network, data(int(changes)), eager=way == "eager")
         loop(twin, optimizer, data(int(changes)), to_zero)
         assert_close(model, twin, 1e-4)
+    if way == "eager":
+        assert network.traces == ()
+        return
     assert len(network.traces) == 2
     assert reason in reasons(network)[1]
     assert [trace.fallback for trace in network.traces] == [None, None]
-    assert all((trace.compile_seconds > 0) is compile for trace in network.traces)
-
-
-@pytest.mark.parametrize(
-    "name", ["a frozen layer", "own list", "strength", "constraint", "call", "clipnorm", "nesterov"]
-)
-def test_a_change_counts_at_once_in_an_eager_opening(name: str) -> None:
-    change, _ = CHANGES[name]
-    model, twin = twins(deep)
-    fastnet.build(lambda: model, sgd, model_name="net")
-    optimizer = sgd()
-    optimizer.build(twin.trainable_variables)
-    network = TFNetwork(regression(model))
-    with network(mode="train", epoch=1, eager=True):
-        for changes in (False, True):
-            if changes:
-                change(model, model.current_optimizer)
-                change(twin, optimizer)
-            for batch in data(int(changes)):
-                network.run_step(batch)
-                loop(twin, optimizer, [batch], to_zero)
-                assert_close(model, twin, 1e-4)
+    assert all((trace.compile_seconds > 0) is (way == "compiled") for trace in network.traces)
 
 
 @NEW_KERAS
@@ -277,20 +267,21 @@ def other_schedule(optimizer: Any) -> None:
     [
         (scheduled, other_schedule),
         (scheduled, lambda optimizer: setattr(optimizer._learning_rate, "decay_rate", 1.0)),
-        pytest.param(sgd, other_schedule, marks=NEW_KERAS),  # docs/overview.md: needs Keras 3
+        (sgd, other_schedule),
     ],
     ids=["another", "its own", "a first"],
 )
-def test_schedules_of_rates(make: Any, change: Any) -> None:
+@pytest.mark.parametrize("merge", [1, 2])
+def test_schedules_of_rates(make: Any, change: Any, merge: int) -> None:
     model, twin = twins(plain)
     fastnet.build(lambda: model, make, model_name="net")
     optimizer = make()
-    network = TFNetwork(regression(model))
+    network = TFNetwork(regression(model, merge_grad=merge))
     for changes in (False, True):
         for one in (model.current_optimizer, optimizer) if changes else ():
             change(one)
         train(network, data())
-        loop(twin, optimizer, data(), to_zero)
+        loop(twin, optimizer, data(), to_zero, merge)
     assert_close(model, twin)
     assert "the optimizer of model 'net'._learning_rate" in reasons(network)[1]
 
@@ -333,17 +324,15 @@ def test_changes_of_models(name: str) -> None:
     assert "model 'net'" in reasons(network)[1]
 
 
-class TestGoingBack:
-    def test_no_more_than_a_step_does(self) -> None:
-        # what steps, graphs and another network with the same model do is no change
-        model = fastnet.build(deep, sgd, model_name="net")
-        network, other = (TFNetwork(regression(model)) for _ in range(2))
-        for _ in range(3):
-            for one in (network, other):
-                train(one, data())
-                infer(one, data()[0], "eval")
-                train(one, data(), eager=True)
-        assert [len(one.traces) for one in (network, other)] == [2, 2]
+def test_steps_of_another_network_are_no_changes() -> None:
+    model = fastnet.build(deep, sgd, model_name="net")
+    network, other = (TFNetwork(regression(model)) for _ in range(2))
+    for _ in range(3):
+        for one in (network, other):
+            train(one, data())
+            infer(one, data()[0], "eval")
+            train(one, data(), eager=True)
+    assert [len(one.traces) for one in (network, other)] == [2, 2]
 
 
 def test_steps_change_nothing_of_layers() -> None:
@@ -438,16 +427,6 @@ class TestOps:
                 for mode in ("eval", "infer"):
                     infer(network, {"x": ones(1)}, mode)
         assert op.runs == 4
-
-    def test_inside_of_others(self) -> None:
-        inner = Scale("x", "x")
-        network = TFNetwork(Fuse([Sometimes(Repeat(OneOf(inner), 1), 1.0)]))
-        for alpha in (1.0, 3.0, 1.0):
-            inner.alpha = alpha
-            assert infer(network, {"x": ones(1)})["x"].numpy() == alpha
-        assert len(network.traces) == 2
-        assert reasons(network)[1].startswith("op 0 (Fuse)")
-        assert reasons(network)[1].endswith(".alpha has changed")
 
     def test_in_the_middle_of_an_opening(self) -> None:
         op = Scale("x", "y")

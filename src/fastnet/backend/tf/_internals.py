@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def look_up(path: str) -> Any:
-    """Return the object that a private name stands for, or None where it is missing."""
+    """Return the object that a private name refers to, or None where it is missing."""
     try:
         return pkgutil.resolve_name(path)
     except (AttributeError, ImportError):
@@ -22,7 +22,7 @@ def look_up(path: str) -> Any:
 
 
 class _NoTensor:
-    """Stands for the class of eager tensors where it is unknown: all tensors are read publicly."""
+    """Replaces the class of eager tensors where it is missing: all tensors are read publicly."""
 
 
 EAGER: Any = look_up("tensorflow.__internal__.EagerTensor") or _NoTensor
@@ -103,7 +103,7 @@ _context: Any = look_up("tensorflow.python.eager.context.context")
 could_record: Callable[[], bool] = (
     look_up("tensorflow.python.eager.record.could_possibly_record") or _always
 )
-"""Tells whether a tape may record an operation now."""
+"""Returns whether a tape may record an operation now."""
 
 DirectCall: TypeAlias = Callable[[list[tf.Tensor]], Any]
 

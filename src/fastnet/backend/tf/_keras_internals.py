@@ -85,13 +85,13 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
 
 def updated_by(optimizer: Any, model: Any) -> list[int] | None:
-    """List the places in a model's weights of those that an optimizer of Keras 3 updates."""
+    """List the indices of the weights of a model that an optimizer of Keras 3 updates."""
     if not is_keras3(optimizer):
         raise ValueError(f"copying its optimizer, {type(optimizer).__name__}, needs Keras 3")
     if not optimizer.built:
         return None
-    places = {id(one): place for place, one in enumerate(model.weights)}
-    known = [places.get(id(one)) for one in optimizer._trainable_variables]
+    indices = {id(one): index for index, one in enumerate(model.weights)}
+    known = [indices.get(id(one)) for one in optimizer._trainable_variables]
     found = [one for one in known if one is not None]
     if len(found) < len(known):
         raise ValueError(
@@ -106,6 +106,13 @@ def schedule_of(optimizer: Any) -> Any:
     rate = getattr(optimizer, "_learning_rate", None)
     rate = optimizer.learning_rate if rate is None else rate
     return rate if callable(rate) and not hasattr(rate, "assign") else None
+
+
+def prepare_schedule(optimizer: Any) -> None:
+    """Create the variable of a scheduled rate, which Keras 2 would create in a graph."""
+    compute = getattr(optimizer, "_compute_current_learning_rate", None)
+    if compute is not None and not hasattr(optimizer, "_current_learning_rate"):
+        compute()
 
 
 def loss_scale_variables(optimizer: Any) -> list[Any]:

@@ -48,7 +48,7 @@ class _Saved:
         # Keras finds classes of users by name only if they were registered.
         self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
         self.config = _config(optimizer)
-        self.places = updated_by(inner, model)
+        self.indices = updated_by(inner, model)
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Any) -> Any:
@@ -58,9 +58,9 @@ class _Saved:
         with keras_of(model).utils.custom_object_scope(known):
             optimizer = cls.from_config(self.config)
         let_decay_change(optimizer)
-        if self.places is not None:
+        if self.indices is not None:
             weights = model.weights
-            variables = [weights[place] for place in self.places]
+            variables = [weights[index] for index in self.indices]
             build_optimizer(optimizer, variables)
         for variable, value in zip(variables_of(optimizer), self.values, strict=True):
             variable.assign(value)
@@ -103,7 +103,7 @@ def _reduced(model: Any) -> Any:
             # Keras has wrapped the set in one that refers to the model.
             known["loss_name"] = set(known["loss_name"])
         saved = {id(one): _Saved(one, model) for one in every_optimizer_of(model)}
-        # A scheduler is copied with the saved optimizers in their places.
+        # A scheduler is copied with the saved optimizers in place of its own.
         known["optimizer"] = copy.deepcopy(get_metadata(model, "optimizer"), dict(saved))
         known["current_optimizer"] = saved.get(id(get_metadata(model, "current_optimizer")))
     except Exception as error:

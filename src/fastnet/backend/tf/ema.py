@@ -103,7 +103,7 @@ class WeightAverager:
         self._begun.assign(tf.logical_or(self._begun.read_value(), stepped))
 
     def _shares(self, stepped: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the parts of averages, and of copies, that stay."""
+        """Return the weights of the old values in averages and in copies."""
         begun = tf.cast(self._begun.read_value(), tf.float32)
         return (
             tf.where(stepped, begun * self._decay, 1.0),

@@ -28,8 +28,8 @@ from fastnet.backend.tf._internals import (
 )
 from fastnet.errors import add_note
 
-# The length of an axis that a tensor of a graph does not tell. A trace for any length takes such a
-# tensor too, but a trace for such tensors no other.
+# The length of an axis that is unknown in a graph around the step. A trace for any length accepts
+# such a tensor; a trace for such tensors accepts no others.
 UNKNOWN = -1
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -88,12 +88,12 @@ def _convert(value: Any) -> Any:
         return value
     if isinstance(value, tf.Variable):
         return value.read_value()
-    # those of Keras 3, and others, say by themselves that they stand for a tensor
+    # Variables of Keras 3 and some other objects can be converted to tensors.
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__tf_tensor__"):
         try:
             return tf.convert_to_tensor(value)
         except (TypeError, ValueError):
-            return None  # an array of objects, of dates
+            return None  # an array of objects or dates
     return None
 
 
@@ -131,7 +131,7 @@ def _shape_of(tensor: tf.Tensor) -> tuple[int, ...] | None:
     return tuple([UNKNOWN if length is None else length for length in shape])
 
 
-# a tensor of an outer graph is of another class
+# Tensors of an outer graph belong to another class.
 KIND = TensorKind(
     EAGER,
     type_of_eager,
@@ -205,7 +205,7 @@ def source_of(graph: Any, node: str) -> str | None:
     found = None
     for frame in operations[node].traceback:
         if frame.filename.startswith(_PACKAGE):
-            found = None  # who has called the network did not make the node
+            found = None  # The caller of the network did not create the node.
         elif not _is_foreign(frame.filename):
             found = _line(frame.filename, frame.lineno, frame.name)
     return found
@@ -222,10 +222,10 @@ def _line(filename: str, number: int, function: str) -> str:
 
 
 def forget_gradients(concrete: Any) -> None:
-    """Let a traced function take along, when it goes, the gradients that it has registered.
+    """Unregister the custom gradients of a traced function when it is deleted.
 
-    TensorFlow keeps for good what `tf.custom_gradient` registers while a graph is traced, and with
-    it the graph. Every optimizer of Keras does so, for the sum of the gradients of all devices.
+    TensorFlow never drops the gradients that `tf.custom_gradient` registers during tracing, and
+    they refer to the graph. Every Keras optimizer registers one that sums over all devices.
     """
     names = registered_gradients(concrete.graph)
     if names:
@@ -237,7 +237,7 @@ def caller(
     explain: Callable[[BaseException, Any], None],
     recorded: Callable[[list[tf.Tensor]], Iterable[tf.Tensor]] | None = None,
 ) -> Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]:
-    """Return the shortest way to call a traced function.
+    """Return the function that calls a traced function with the least overhead.
 
     `recorded` runs the calls that a tape or a graph of the user records; by default the function.
     """

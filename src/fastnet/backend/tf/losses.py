@@ -29,7 +29,7 @@ def binary_crossentropy(
         loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = loss.shape.rank
     if rank != 1:
-        # The last axis is reduced by itself, so that sums are rounded as in Keras.
+        # The last axis is reduced separately, so that sums are rounded as in Keras.
         loss = tf.reduce_mean(loss, axis=-1)
         if rank != 2:
             loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)

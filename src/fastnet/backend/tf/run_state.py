@@ -58,7 +58,7 @@ def random_state(models: list[Any]) -> list[Any]:
     for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
         warn(
             f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
-            "a resumed run draws others. Use Keras 3.",
+            "a resumed run draws different numbers. Use Keras 3.",
         )
     shared = shared_seeds()
     states = [*generator_states(models), *([] if shared is None else [shared])]

@@ -19,12 +19,13 @@ from fastnet.backend.tf._keras_internals import (
     is_compiled,
     is_keras3,
     keras_of,
+    prepare_schedule,
     restart_uids,
     seed_states,
     updatable,
 )
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizers import is_scaling, let_decay_change
+from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.errors import (
     UnknownNameError,
     WrongOptimizerError,
@@ -42,12 +43,12 @@ _NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
     """Return the optimizers of Keras by their lower-case names."""
     # FastEstimator uses the legacy ones of Keras 2, which are also faster.
-    places = [keras.optimizers] if is_new else [keras.optimizers, keras.optimizers.legacy]
+    modules = [keras.optimizers] if is_new else [keras.optimizers, keras.optimizers.legacy]
     return {
-        name.lower(): getattr(place, name)
-        for place in places
-        for name in dir(place)
-        if hasattr(getattr(place, name), "apply_gradients") and name.lower() not in _NO_NAMES
+        name.lower(): getattr(module, name)
+        for module in modules
+        for name in dir(module)
+        if hasattr(getattr(module, name), "apply_gradients") and name.lower() not in _NO_NAMES
     }
 
 
@@ -206,6 +207,7 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
         return
     try:
         let_decay_change(optimizer)
+        prepare_schedule(inner_optimizer(optimizer))
         if not hasattr(optimizer, "build"):
             build_optimizer(optimizer, model.trainable_variables)
         elif not is_built(optimizer):

@@ -32,7 +32,7 @@ Record = Callable[[str, float, str | None], None]
 _MAX_PROGRAMS = 64
 # Verifying copies the state of a step.
 _MAX_STATE_BYTES = 1 << 28
-# XLA leaves these out.
+# XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 # These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
 _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
@@ -61,6 +61,8 @@ class Compiler:
             return "a strategy runs the steps on several devices, and XLA compiles for one only"
         if tf.config.list_logical_devices("GPU"):
             return "there is a GPU, and steps are compiled on the CPU only"
+        if any(one.dtype == tf.string for one in concrete.inputs):
+            return "an op reads strings, which XLA does not have"
         for node in _nodes_of(concrete):
             user = self.graph.describe(node.name) or "the step"
             if node.op in _CHECKS:

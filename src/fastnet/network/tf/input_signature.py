@@ -1,4 +1,4 @@
-"""Forms: what a batch looks like to a graph, with a slot where each tensor stands."""
+"""Input signatures, called forms: the structure of a batch, with a slot for each tensor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastnet._trace import Kept, Parts, Slot, TensorKind, Trace, TracedStep, map
 from fastnet.backend.tf.graph import UNKNOWN
 
 Shape = tuple[int | None, ...] | None
-# a key, and an axis of the tensors under it
+# A key, and an axis of its tensors.
 Axis = tuple[str, int]
 
-# what a text shows
+# Values of these types are shown in reasons.
 _SHOWN = (str, bytes, bool, int, float, complex)
-_PART = "; a value that is no tensor is part of the graph"
+_PART = "; a value that is not a tensor is a constant"
 
 
 def slots_of(form: Any) -> list[Slot]:
@@ -32,7 +32,7 @@ def slots_of(form: Any) -> list[Slot]:
 
 
 def any_size(form: Any) -> Any:
-    """Leave every axis of each tensor open."""
+    """Make every axis of each tensor dynamic."""
     return _map_shapes(form, lambda slot: None if slot.shape is None else (None,) * len(slot.shape))
 
 
@@ -47,7 +47,7 @@ def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Ax
 
 
 def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> list[Any]:
-    """Leave some axes open."""
+    """Make some axes dynamic."""
 
     def open_some(key: str, form: Any) -> Any:
         def shape_of(slot: Slot) -> Shape:
@@ -64,8 +64,8 @@ def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> lis
 
 
 def covers(wide: Any, narrow: Any) -> bool:
-    """Return whether all that fits one form fits another form too."""
-    # the kernel matches a form with another as it does a batch, where slots are the tensors
+    """Return whether every batch that matches the narrow form matches the wide one."""
+    # The kernel matches a form like a batch whose tensors are slots.
     step = TracedStep(("form",), _SLOTS, _nothing)
     step.traces = [Trace(_nothing, [wide], {})]
     return step.fits({"form": narrow})

@@ -71,9 +71,6 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
-    # Networks that were pickled by an earlier version lack this attribute.
-    _options: CompileOptions | None = None
-
     def __init__(
         self,
         ops: Ops,

@@ -1,4 +1,4 @@
-"""Which axes of a batch one graph may serve any length of."""
+"""The axes of a batch that may become dynamic."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from fastnet.errors import shorten
 
-# the axes of every key, or those of some keys
+# The axes of every key, or those of some keys.
 Axes = int | Iterable[int] | Mapping[str, int | Iterable[int]]
 
-# what a batch nearly always varies in
+# The axis of samples, whose length usually varies.
 _BATCH = (0,)
 
 
 class OpenAxes:
-    """The axes of the tensors of a batch that a graph may leave open.
+    """The axes of the tensors of a batch that may become dynamic.
 
     Args:
         axes: An axis, or several, for the tensors under every key; or a mapping of keys to such,
             where other keys keep axis 0. An axis below 0 counts from the last. None for axis 0.
 
     Raises:
-        TypeError: If something else stands there.
+        TypeError: If `axes` is anything else.
     """
 
     def __init__(self, axes: Axes | None = None) -> None:
@@ -34,7 +34,7 @@ class OpenAxes:
             self._all = _read(axes)
 
     def of(self, key: str, rank: int) -> set[int]:
-        """Return which axes of a tensor may be left open.
+        """Return which axes of a tensor may become dynamic.
 
         Args:
             key: The key that the tensor is under.
@@ -47,7 +47,7 @@ class OpenAxes:
         return {axis % rank for axis in axes if -rank <= axis < rank}
 
     def with_axis(self, key: str, axis: int) -> str:
-        """Write the argument that would allow one more axis to be left open.
+        """Format the argument that would make one more axis dynamic.
 
         Args:
             key: The key that the tensor is under.

@@ -48,7 +48,7 @@ Record = Callable[[str, float, float, str | None], None]
 
 # The ids of the current values of schedulers, and of the ops.
 ActiveItems = tuple[list[int], list[int]]
-# Those of the latest trace of a mode, and its guard.
+# The active items of the latest trace of a mode, and its guard.
 Latest = tuple[ActiveItems, TraceGuard | None]
 
 
@@ -57,7 +57,7 @@ class Programs:
 
     def __init__(self, options: CompileOptions | None = None) -> None:
         self.records = Records("as a graph")
-        self.told: Callable[[str, float, float], None] | None = None
+        self.on_trace: Callable[[str, float, float], None] | None = None
         self._options = options
         # The state of the current context; there is one at a time.
         self._state: State = {}
@@ -110,8 +110,8 @@ class Programs:
     ) -> None:
         context = {"mode": mode, "epoch": self._state["epoch"]}
         self.records.add(context, reason, seconds, compiling, fallback)
-        if self.told is not None:
-            self.told(reason, seconds, compiling)
+        if self.on_trace is not None:
+            self.on_trace(reason, seconds, compiling)
 
 
 class Program:
@@ -181,7 +181,7 @@ class Program:
             change = None if guard is None else guard.first_change()
             if change:
                 return f"{change} has changed"
-        # A dataset's own ops are active beside others, and not in their place.
+        # A dataset's own ops are active beside others, and do not replace them.
         if all(now != then for now, then in zip(self._active_items, before, strict=True)):
             return f"other ops are active from epoch {self._epoch} on"
         return f"first step in mode '{self.mode}'" + (", warming up" if self._setting[1] else "")
@@ -274,8 +274,8 @@ class _Traces:
         keys = self._program.keys
         first: Exception | None = None
         last: Exception | None = None
-        for place, (opened, meaning) in enumerate(ways):
-            if place and opened == ways[place - 1][0]:
+        for index, (opened, meaning) in enumerate(ways):
+            if index and opened == ways[index - 1][0]:
                 continue
             try:
                 forms = open_lengths(keys, exact, opened)

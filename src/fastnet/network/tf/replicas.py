@@ -110,7 +110,7 @@ class Replicas:
                     "over strategy.experimental_distribute_dataset(dataset)."
                 )
             # The first devices get the samples that are left over.
-            bounds = list(pairwise(-(-place * size // count) for place in range(count + 1)))
+            bounds = list(pairwise(-(-index * size // count) for index in range(count + 1)))
 
             def cut(value: Any) -> Any:
                 if not _has_rows(value):

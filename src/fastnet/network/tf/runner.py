@@ -84,11 +84,11 @@ class TFRunner(Runner):
         traced = meter.trace_stamper(meter.row("rest", "the rest"))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            programs.told = traced
+            programs.on_trace = traced
             try:
                 result = step(batch)
             finally:
-                programs.told = None
+                programs.on_trace = None
             log.stamp(row)
             return result
 

@@ -46,7 +46,7 @@ def prepare_optimizers(plan: ExecutionPlan, state: State) -> None:
 
 
 class _NoTensor:
-    """A class without instances, so that no value of a batch passes for a tensor at first sight."""
+    """A class without instances, so that no value of a batch is mistaken for a tensor."""
 
 
 class StepGraph:
@@ -54,7 +54,7 @@ class StepGraph:
 
     Args:
         plan: The plan.
-        state: The state of a context, for what is the same in all of them.
+        state: The state of a context; its constant entries are part of every graph.
 
     Attributes:
         keys: The keys that ops read from the batch, in the order of a signature's forms.
@@ -148,16 +148,16 @@ class StepGraph:
             writer = self._writer(key)
             if writer is None:
                 continue  # Postprocessing will replace it.
-            op, place = writer
+            op, index = writer
             first = len(found)
             outputs[key] = kind.form_of(value)
             if strange:
                 raise TypeError(
-                    f"{describe_op(op, place)} writes '{key}', which is, or holds, a value of type "
+                    f"{describe_op(op, index)} writes '{key}', which is, or holds, a value of type "
                     f"{type(strange[0]).__name__}. A graph cannot make such a value anew in each "
                     "step. Return tensors, or open the network with eager=True."
                 )
-            with tf.name_scope(_scope(op, place)):
+            with tf.name_scope(_scope(op, index)):
                 # A tensor that an op holds may belong to another graph.
                 found[first:] = [
                     one if getattr(one, "graph", None) is graph else tf.identity(one)
@@ -166,9 +166,9 @@ class StepGraph:
         return found
 
     def _writer(self, key: str) -> tuple[Any, int] | None:
-        for place, op in reversed(list(enumerate(self._ops))):
+        for index, op in reversed(list(enumerate(self._ops))):
             if key in op.outputs:
-                return op, place
+                return op, index
         return None
 
     def _check_captures(self, graph: Any) -> None:
@@ -229,9 +229,9 @@ def _warn_of_assigned_tensors(op: Any, before: Mapping[str, Any]) -> None:
             )
 
 
-def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
+def _in_graph(op: Any, index: int, forward: Forward) -> Forward:
     """Run an op's forward as code of a graph, under a name that errors and profiles show."""
-    name = _scope(op, place)
+    name = _scope(op, index)
     module = getattr(getattr(type(op), "forward", None), "__module__", None) or ""
     own = module.startswith("fastnet.") and not getattr(op, "calls_user_code", False)
 
@@ -242,12 +242,12 @@ def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
     return run
 
 
-def _scope(op: Any, place: int) -> str:
-    return f"op{place}_{re.sub('[^A-Za-z0-9_]', '', type(op).__name__)}"
+def _scope(op: Any, index: int) -> str:
+    return f"op{index}_{re.sub('[^A-Za-z0-9_]', '', type(op).__name__)}"
 
 
 def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
-    """Return what a graph takes, under names that errors show."""
+    """Return the input specs of a graph, under names that errors show."""
     named = [
         (re.sub("[^A-Za-z0-9_]", "_", key), slot)
         for key, form in zip(keys, forms, strict=True)
@@ -260,14 +260,14 @@ def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
 
 
 def _static(slot: Slot) -> list[int | None] | None:
-    """Return the shape of a slot as far as a graph is to know it."""
+    """Return the static shape of a slot."""
     if slot.shape is None:
         return None
     return [None if length == UNKNOWN else length for length in slot.shape]
 
 
 def _strangers(value: Any, known: set[int]) -> list[Any]:
-    """List what a graph cannot return: a value, or what it holds."""
+    """List the values that a graph cannot return, at any depth."""
     if isinstance(value, (set, frozenset)):
         return [one for member in value for one in _strangers(member, known)]
     container = dataclasses.is_dataclass(value) and not isinstance(value, type)

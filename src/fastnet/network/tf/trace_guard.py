@@ -1,4 +1,4 @@
-"""Tells whether the ops, models and optimizers that a graph was traced from have changed."""
+"""Detects changes of the ops, models and optimizers that a graph was traced from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TraceGuard:
         return [get_metadata(model, "current_optimizer") for model in self._models]
 
     def _roots(self) -> Iterator[tuple[str, Any]]:
-        """List what is compared, each under the name that the path of a change begins with."""
+        """Yield the objects to compare, with the name that begins the path of a change."""
         for index, op in enumerate(self._ops):
             yield f"op {index} ({type(op).__name__})", op
         for model, optimizer in zip(self._models, self._optimizers, strict=True):

@@ -121,6 +121,13 @@ class TestReasons:
         assert network.traces[-1].compile_seconds > 0
 
 
+def test_strings_in_a_batch() -> None:
+    network = of(tf.strings.length)
+    with warned():
+        assert run(network, ["ab", "c"]).tolist() == [2, 1]
+    assert fallbacks(network) == ["an op reads strings, which XLA does not have"]
+
+
 class Huge(TensorOp):
     """Casts numbers that do not fit into an int, which XLA does otherwise than a graph."""
 
