@@ -1,15 +1,13 @@
 """The functions of the backend on tensors of each framework, compared with FastEstimator's.
 
-Results are bitwise equal but where a rounding is named. Values for every dtype and axis are
-compared with numpy in tests/backend.
+Results are bitwise equal but where a rounding is named. Values for
+every dtype and axis are compared with numpy in tests/backend, and losses with all their settings
+and functions of models as ops, in test_ops.py and test_training.py.
 """
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,6 @@ import torch
 
 from tests.fast import test_backend as plain
 from tests.fast.test_backend import VALUES
-from tests.integrations import sides as torch_sides
-from tests.integrations import tf_sides
 from tests.integrations.sides import Sides, start_over
 from tests.integrations.tf_sides import MARKS, tf
 
@@ -66,7 +62,6 @@ IMAGES = shares(2, 6, 7, 3)
 # As many channels as rows, so that each framework finds three of them.
 PIXELS = (shares(2, 3, 3, 3) * 255).astype("uint8")
 SCORES = random(6, 3)
-VOLUMES, TRUE_VOLUMES = shares(2, 3, 6, 5, 3), bits(2, 3, 6, 5, 3)
 LAMBERT = np.concatenate([np.linspace(-0.36, 0.5, 50), np.logspace(-1, 6, 50)]).astype("float32")
 
 
@@ -123,69 +118,11 @@ CALLS: dict[str, Call] = {
 }
 CALL_ROUNDINGS = {"iwd": ROUNDING, "lambertw": 5e-6}
 
-# The same for tensors only. Losses with all their settings are compared as ops, in test_ops.py.
-OF_TENSORS: dict[str, Call] = {
-    "dice_score": lambda b, t: [
-        b.dice_score(t(VOLUMES), t(TRUE_VOLUMES), **settings)
-        for settings in (
-            {},
-            {"soft_dice": True, "channel_average": True, "sample_average": True},
-            {"threshold": 0.5, "mask_overlap": False},
-            {"empty_nan": True, "threshold": 0.99},
-            {"channel_weights": [1.0, 0.5, 2.0], "epsilon": 0.5},
-        )
-    ],
-    "focal_loss": lambda b, t: b.focal_loss(t(bits(5, 4)), t(shares(5, 4)), gamma=0.5, alpha=0.75),
-    "resize_3d": lambda b, t: [
-        b.resize_3d(t(VOLUMES), (3, 2, 5), mode) for mode in ("nearest", "area")
-    ],
-}
-
 
 @ALL
 @pytest.mark.parametrize("name", CALLS)
 def test_functions(sides: Sides, name: str, framework: str) -> None:
     check(sides, CALLS[name], framework, CALL_ROUNDINGS.get(name, 0.0))
-
-
-@ALL
-@pytest.mark.parametrize("axis", [None, 2, [0, 2]])
-@pytest.mark.filterwarnings("ignore:the `interpolation=` argument")
-def test_reductions(sides: Sides, framework: str, axis: Any) -> None:
-    for keepdims in (False, True):
-        for name in ("reduce_max", "reduce_min", "reduce_sum", "reduce_mean", "reduce_std"):
-            for array in (X, integers(3, 4, 5))[
-                : 1 if name in ("reduce_mean", "reduce_std") else 2
-            ]:
-                check(sides, lambda b, t: getattr(b, name)(t(array), axis, keepdims), framework)  # noqa: B023
-        for percentiles in (33, [0, 25, 99]):
-
-            def percentile(b: Any, t: Make) -> Any:
-                # FastEstimator writes into the list.
-                axes = list(axis) if isinstance(axis, list) else axis
-                return b.percentile(t(X), percentiles, axis=axes, keepdims=keepdims)  # noqa: B023
-
-            check(sides, percentile, framework)
-
-
-@ALL
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "uint8"])
-def test_cast(sides: Sides, framework: str, dtype: str) -> None:
-    for array in (np.abs(X) * 3, integers(3, 4), bits(3, 4, dtype="bool")):
-        check(sides, lambda b, t: b.cast(t(array), dtype), framework)  # noqa: B023
-    check(sides, lambda b, t: b.cast([1, 2, 3], t(np.ones(1, dtype))), framework)
-
-
-@ALL
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_precision_of_the_policy(sides: Sides, framework: str, policy: str) -> None:
-    def convert(b: Any, t: Make) -> Any:
-        tf.keras.mixed_precision.set_global_policy(policy)
-        converted = b.convert_tensor_precision(t(X.astype("float64")))
-        tf.keras.mixed_precision.set_global_policy("float32")
-        return converted
-
-    check(sides, convert, framework)
 
 
 @ALL
@@ -201,13 +138,6 @@ def test_plain_calls(
         return VALUES[name][0](t)
 
     check(sides, call, framework, ROUNDING)
-
-
-@TENSORS
-@pytest.mark.parametrize("name", OF_TENSORS)
-def test_functions_of_tensors(sides: Sides, name: str, framework: str) -> None:
-    # Torch's fused losses sum in another order, and so do TensorFlow's averages over areas.
-    check(sides, OF_TENSORS[name], framework, 1e-5 if name == "resize_3d" else ROUNDING)
 
 
 @TENSORS
@@ -251,77 +181,3 @@ def test_conversions(sides: Sides, framework: str) -> None:
         return told, nest
 
     sides.agree(program)
-
-
-def agree(sides: Sides, framework: str, program: Any) -> None:
-    """Run a program with a backend, a model and a function that makes tensors."""
-    fw: Any = torch_sides if framework == "torch" else tf_sides
-
-    def run(lib: Any) -> Any:
-        model = lib.build(fw.mlp, "adam", model_name="mlp")
-        return program(lib.backend, model, MAKERS[framework])
-
-    sides.agree(run)
-
-
-def detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else tf.convert_to_tensor(value)
-
-
-def trained(model: Any) -> Any:
-    is_torch = isinstance(model, torch.nn.Module)
-    return list(model.parameters()) if is_torch else model.trainable_variables
-
-
-@TENSORS
-def test_gradients_and_updates(sides: Sides, framework: str) -> None:
-    def program(b: Any, model: Any, t: Any) -> Any:
-        array = random(4, 6)
-        told = [detached(b.feed_forward(model, one, training=False)) for one in (t(array), array)]
-        for rate in (0.02, 0.001):
-            b.set_lr(model, rate)
-            with tf.GradientTape(persistent=True) as tape:
-                x = b.watch(t(array), tape=tape)
-                loss = b.reduce_mean(b.pow(b.feed_forward(model, x), 2))
-                told.append(detached(b.get_gradient(loss, x, tape=tape)))
-                gradients = b.get_gradient(loss, trained(model), tape=tape, retain_graph=False)
-            told += [detached(one) for one in gradients]
-            b.update_model(model, gradients)
-            told.append(float(b.get_lr(model)))
-        return told, model
-
-    agree(sides, framework, program)
-
-
-@TENSORS
-def test_deferred_updates(sides: Sides, framework: str) -> None:
-    def program(b: Any, model: Any, t: Any) -> Any:
-        gradients = [t(np.full(tuple(one.shape), 0.5, "float32")) for one in trained(model)]
-        deferred: dict[str, list[Any]] = {}
-        b.update_model(model, gradients, defer=True, deferred=deferred)
-        before = [np.array(detached(one)) for one in trained(model)]
-        for update in deferred["mlp"]:
-            update()
-        return before, list(deferred), len(deferred["mlp"]), model
-
-    agree(sides, framework, program)
-
-
-@TENSORS
-def test_l2_regularization(sides: Sides, framework: str) -> None:
-    def program(b: Any, model: Any, t: Any) -> Any:
-        if b.__name__.startswith("fastestimator"):
-            b = importlib.import_module("fastestimator.backend._l2_regularization")
-        return detached(b.l2_regularization(model, 2.0))
-
-    agree(sides, framework, program)
-
-
-def test_no_function_is_left_out(sides: Sides) -> None:
-    """Every function that both packages export is called here."""
-    both = set(dir(sides.fastestimator.backend)) & set(sides.fastnet.backend.__all__)
-    text = Path(__file__).read_text()
-    called = set(re.findall(r"\bb(?:ackend)?\.(\w+)\(", text))
-    called |= {*VALUES, "load_model", "save_model"}  # in swap/test_files.py
-    assert both - called == set()
-    assert len(both) > 60

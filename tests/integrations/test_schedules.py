@@ -13,24 +13,6 @@ from tests.integrations.graphs import Item
 from tests.integrations.sides import Sides, one_hot_loss, steps
 
 values = st.sampled_from(["a", "b", "c", None])
-epoch_dicts = st.dictionaries(st.integers(1, 12), values, min_size=1, max_size=5)
-repeat_lists = st.lists(values, min_size=2, max_size=5)
-
-
-@settings(max_examples=100)
-@given(epoch_dicts, repeat_lists)
-def test_values(sides: Sides, epoch_dict: dict[int, Any], repeat_list: list[Any]) -> None:
-    def program(lib: Any) -> Any:
-        schedulers = [
-            lib.schedule.EpochScheduler(dict(epoch_dict)),
-            lib.schedule.RepeatScheduler(list(repeat_list)),
-        ]
-        return [
-            ([one.get_current_value(epoch) for epoch in range(15)], one.get_all_values())
-            for one in schedulers
-        ]
-
-    sides.agree(program)
 
 
 plain_items = st.one_of(graphs.pops, st.lists(values, max_size=3))
@@ -67,36 +49,6 @@ def test_current_items(
         }
 
     sides.agree(program)
-
-
-@settings(max_examples=50)
-@given(
-    st.integers(0, 200),
-    st.integers(1, 40),
-    st.floats(1e-4, 1.0),
-    st.floats(0.0, 1e-4),
-    st.integers(1, 20),
-    st.integers(1, 4),
-    st.booleans(),
-)
-def test_cosine_decay(
-    sides: Sides,
-    time: int,
-    cycle_length: int,
-    init_lr: float,
-    min_lr: float,
-    start: int,
-    cycle_multiplier: int,
-    warmup: bool,
-) -> None:
-    def program(lib: Any) -> Any:
-        return float(
-            lib.schedule.cosine_decay(
-                time, cycle_length, init_lr, min_lr, start, cycle_multiplier, warmup
-            )
-        )
-
-    sides.agree(program, rtol=1e-9)
 
 
 def scheduled(lib: Any, kind: str, first: Any, second: Any) -> Any:

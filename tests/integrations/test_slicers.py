@@ -25,26 +25,6 @@ def cut_and_joined(lib: Any, slicer: Any, value: Any) -> Any:
     return pieces, dict(lib.slicer.slicer.reverse_slicers([slicer], results, {"x": value}))
 
 
-@st.composite
-def axes(draw: st.DrawFn) -> tuple[list[int], int]:
-    """A shape, and one of its axes."""
-    shape = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
-    return shape, draw(st.integers(-len(shape), len(shape) - 1))
-
-
-@settings(max_examples=60)
-@given(axes(), st.sampled_from(["float32", "float64", "int64", "uint8"]))
-def test_axis_slicer(sides: Sides, fw: Any, drawn: tuple[list[int], int], dtype: str) -> None:
-    shape, axis = drawn
-
-    def program(lib: Any) -> Any:
-        slicer = lib.slicer.AxisSlicer(axis, slice="x", unslice=["x", "y"])
-        value = fw.tensor(numbered(shape, dtype))
-        return cut_and_joined(lib, slicer, value), slicer.minibatch_size
-
-    assert_same(program(sides.fastnet), program(sides.fastestimator))
-
-
 Windows = tuple[list[int], dict[str, Any]]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastnet.backend import cast, ones_like, reduce_sum, zeros_like
+from fastnet.backend import cast, reduce_sum
 from tests.integrations.sides import (
     WEIGHTS,
     Sides,
@@ -127,42 +127,6 @@ def test_modes(sides: Sides, fw: Any, eager: bool, trainable: bool) -> None:
     sides.agree(program)
 
 
-@in_every_way
-def test_adversaries(sides: Sides, fw: Any, eager: bool) -> None:
-    """A generator and a discriminator: each loss runs through both, and both are updated last."""
-
-    mlp = fw.mlp
-
-    def program(lib: Any) -> Any:
-        maker, judge = lib.build(
-            lambda: [mlp(6, 6), mlp(6, 1)],
-            ["adam", fw.adam(0.01)],
-            model_name=["maker", "judge"],
-        )
-        ops, models = lib.op.tensorop, lib.op.tensorop.model
-        cross_entropy = lib.op.tensorop.loss.CrossEntropy
-        network = lib.Network(
-            [
-                models.ModelOp(maker, "x", "made"),
-                models.ModelOp(judge, "made", "verdict"),
-                models.ModelOp(judge, "x", "other verdict"),
-                ops.LambdaOp(ones_like, "verdict", "yes"),
-                ops.LambdaOp(zeros_like, "verdict", "no"),
-                cross_entropy(("verdict", "yes"), "maker loss", from_logits=True),
-                cross_entropy(("verdict", "no"), "made loss", from_logits=True),
-                cross_entropy(("other verdict", "yes"), "found loss", from_logits=True),
-                ops.LambdaOp(lambda a, b: a + b, ["made loss", "found loss"], "judge loss"),
-                models.UpdateOp(maker, "maker loss"),
-                models.UpdateOp(judge, "judge loss"),
-            ]
-        )
-        results = steps(network, fw.batches(10), eager=eager)
-        return results, maker, judge, fw.momenta(maker), fw.momenta(judge)
-
-    # in a graph, two losses, and so two gradients to add, for each of the judge's variables
-    sides.agree(program, rtol=0.0 if eager or fw.NAME == "torch" else WEIGHTS)
-
-
 @ways(
     "first second",
     torch=[(first, second) for first in (True, False) for second in (True, False)],
@@ -218,68 +182,6 @@ def test_gradients_added_up(sides: Sides, fw: Any, eager: bool, merge: int, defe
         return told, fw.momenta(model)
 
     sides.agree(program)
-
-
-class SharedInTorch(torch.nn.Module):
-    """Several inputs, several outputs, and a part that no loss reaches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = torch.nn.Linear(6, 3)
-        self.right = torch.nn.Linear(3, 3)
-        self.idle = torch.nn.Linear(2, 2)
-
-    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.left(x) + self.right(z), self.left(x) * self.right(z)
-
-
-class SharedInKeras(keras.Model):  # type: ignore[misc]
-    """Several inputs, several outputs, and a part that no loss reaches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = keras.layers.Dense(3)
-        self.right = keras.layers.Dense(3)
-        self.idle = keras.layers.Dense(3)
-
-    def call(self, x: Any, z: Any) -> Any:
-        return self.left(x) + self.right(z), self.left(x) * self.idle(z)
-
-
-def shared() -> Any:
-    model = SharedInKeras()
-    model(tf.zeros((1, 6)), tf.zeros((1, 3)))
-    return model
-
-
-def functional() -> Any:
-    """Two inputs, which Keras wants as a list, and two outputs."""
-    x, z = keras.Input((6,)), keras.Input((3,))
-    joined = keras.layers.Concatenate()([x, z])
-    return keras.Model([x, z], [keras.layers.Dense(3)(joined), keras.layers.Dense(2)(joined)])
-
-
-@ways(
-    "model_fn",
-    torch=[(SharedInTorch,)],
-    tf_static=[(shared,), (functional,)],
-    tf_eager=[(functional,)],
-)
-def test_several_inputs_and_outputs(sides: Sides, fw: Any, eager: bool, model_fn: Any) -> None:
-    def program(lib: Any) -> Any:
-        model = lib.build(model_fn, "adam", model_name="model")
-        models = lib.op.tensorop.model
-        network = lib.Network(
-            [
-                models.ModelOp(model, ["x", "target"], ["y", "z"]),
-                one_hot_loss(lib),
-                models.UpdateOp(model, "loss"),
-            ]
-        )
-        return steps(network, fw.batches(5), eager=eager), model
-
-    # in a graph, the gradients of two outputs are added
-    sides.agree(program, rtol=0.0 if eager or fw.NAME == "torch" else WEIGHTS)
 
 
 @in_every_way

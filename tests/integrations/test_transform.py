@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.integrations import sides as torch_sides
 from tests.integrations.sides import Sides, trainer
 
 
@@ -62,29 +61,3 @@ def test_a_pipeline(sides: Sides, fw: Any) -> None:
 
     results = sides.agree(program)
     assert [len(result["x"]) for result in results[0]] == [4, 4, 2]
-
-
-def test_the_kind_of_mapping(sides: Sides) -> None:
-    """What was written lies over what was read, and takes what a program writes."""
-
-    def program(lib: Any) -> Any:
-        ops = lib.op.tensorop
-        network = lib.network.TorchNetwork(
-            [ops.LambdaOp(lambda x: x + 1, "x", "x"), ops.LambdaOp(lambda x: x.sum(), "x", "y")]
-        )
-        (batch,) = torch_sides.batches(1)
-        result = network.transform(as_arrays(batch), mode="infer")
-        result["x"], result["more"] = "a", "b"
-        results = network.transform([batch], mode="infer")
-        sliced = lib.network.TorchNetwork(
-            network.ops, slicers=lib.slicer.AxisSlicer(0, slice="x", unslice=["x", "y"])
-        ).transform(batch, "infer")
-        return (
-            [[type(one).__name__, [dict(each) for each in one.maps]] for one in (result, *results)],
-            type(sliced).__name__,
-        )
-
-    (told, _), kind = sides.agree(program)
-    assert told[0] == "ChainMap"
-    assert told[1][0].keys() == {"x", "y", "more"}
-    assert kind == "dict"

@@ -67,8 +67,3 @@ def test_errors_are_explained(make: Any) -> None:
         call([tf.constant([-1.0])])
     assert explained == [("InvalidArgumentError", concrete.graph)]
     assert call([tf.constant([1.0])])[0].numpy().tolist() == [1.0]
-
-
-def test_resources_go_the_public_way() -> None:
-    concrete = traced(lambda x: [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=())], SPEC)
-    assert caller(concrete, lambda error, graph: None).__name__ == "call_publicly"

@@ -189,29 +189,6 @@ class TestErrors:
             infer(TFNetwork(LambdaOp(outer, "x", "y")), {"x": ones()})
         assert caught[0].number == 1  # type: ignore[attr-defined]
 
-    def test_keep_what_they_came_of(self) -> None:
-        def look_up(x: Any) -> Any:
-            return {}[3]
-
-        def fail(x: Any) -> Any:
-            try:
-                return look_up(x)
-            except KeyError as error:
-                raise Refusal("no", 1) from error
-
-        def fail_too(x: Any) -> Any:
-            try:
-                return look_up(x)
-            except KeyError:
-                raise Refusal("no", 1)  # noqa: B904
-
-        for function in (fail, fail_too):
-            with pytest.raises(Refusal) as caught:
-                infer(TFNetwork(LambdaOp(function, "x", "y")), {"x": ones()})
-            assert repr(caught.value.__context__) == "KeyError(3)"
-            assert caught.value.__suppress_context__ is (function is fail)
-            assert (repr(caught.value.__cause__) == "KeyError(3)") is (function is fail)
-
     @pytest.mark.parametrize("in_a_function", [False, True])
     def test_in_the_code_of_a_model(self, in_a_function: bool) -> None:
         error = Refusal("no", 1)

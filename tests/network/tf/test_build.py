@@ -6,7 +6,6 @@ import operator
 import os
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model
-from fastnet.backend.dispatch import framework_of
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.schedule import RepeatScheduler
@@ -170,13 +168,6 @@ class TestKindsOfModels:
         with pytest.raises(ValueError, match=r"backend of Keras is 'jax'.*KERAS_BACKEND"):
             build(line, "adam")
 
-    def test_keras_with_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its models are torch's modules too, but would not know when they are trained."""
-        model = line()
-        fake = types.SimpleNamespace(nn=types.SimpleNamespace(Module=keras.Model))
-        monkeypatch.setitem(sys.modules, "torch", fake)
-        assert framework_of(model) == "tf"
-
 
 @pytest.fixture
 def as_before() -> Iterator[None]:
@@ -247,12 +238,6 @@ class TestPrecision:
         model = build(make, "sgd")
         assert model.layers[0].compute_dtype == "float16"
         assert policy() == "float32"
-
-    def test_a_torch_model_leaves_it_too(self) -> None:
-        torch = pytest.importorskip("torch")
-        set_policy("mixed_bfloat16")
-        build(lambda: torch.nn.Linear(1, 1), "sgd", mixed_precision=True)
-        assert policy() == "mixed_bfloat16"
 
     def test_not_on_macs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "platform", "darwin")

@@ -133,20 +133,6 @@ class TestRunningGraphs:
         assert network.ops[0].runs == 1
         assert reasons(network) == [first()]
 
-    def test_of_a_graph_for_any_size_name_the_op(self) -> None:
-        network = TFNetwork([Counting("x", "x"), LambdaOp(add, ["x", "z"], "y")])
-        for size in (4, 5):
-            infer(network, {"x": ones(size), "z": ones(size)})
-        notes = [
-            "Raised by LambdaOp (op 1, inputs ['x', 'z'], outputs ['y']).",
-            line_of(add, 1),
-        ]
-        with failing(InvalidArgument, None, notes) as caught:
-            infer(network, {"x": ones(2), "z": ones(3)})
-        assert "Incompatible shapes: [2] vs. [3]" in str(caught[0])
-        assert is_free(network)
-        assert network.ops[0].runs == 2
-
     def test_of_a_gradient_name_whose_it_is(self) -> None:
         model = fastnet.build(line, "sgd")
 

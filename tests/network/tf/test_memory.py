@@ -11,9 +11,9 @@ import pytest
 import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.keras_models import batches, infer, keras, line, regression, tf, train
-from tests.network.tf_programs import Counting, Doing, ones
+from tests.network.tf_programs import Counting, ones
 
 pytestmark = pytest.mark.tf
 
@@ -60,20 +60,6 @@ class TestEpochs:
         # interned names, caches of TensorFlow's own: nothing for each epoch
         assert end[1] - warm[1] < (count - 30) / 10
         assert len(network.traces) == (0 if eager else 4 + 1)
-
-    def test_of_failing_steps_leave_nothing_behind(self) -> None:
-        def fail(x: Any, state: Any) -> Any:
-            raise ValueError("as told")
-
-        network = TFNetwork(Doing(fail, "x", "y"))
-
-        def run(count: int) -> int:
-            for _ in range(count):
-                with pytest.raises(ValueError, match="as told"):
-                    infer(network, {"x": ones(2)})
-            return graphs()
-
-        assert run(2) == run(10)
 
 
 class TestSteps:
@@ -131,23 +117,3 @@ class TestGone:
         assert graphs() == 0
         infer(network, {"x": ones(2)})
         assert graphs() == 1
-
-    def test_with_ops_that_a_scheduler_makes_up(self) -> None:
-        made: list[weakref.ref[Any]] = []
-
-        class Making(Scheduler[Any]):
-            def get_current_value(self, epoch: int) -> Any:
-                op = LambdaOp(lambda x: x + epoch, "x", "y")
-                made.append(weakref.ref(op))
-                return op
-
-            def get_all_values(self) -> list[Any]:
-                return []
-
-        network = TFNetwork(Making())
-        for epoch in range(1, 8):
-            with network(mode="infer", epoch=epoch):
-                y = network.run_step({"x": ones(2)})["y"]
-                assert y.numpy().tolist() == [epoch + 1.0] * 2
-        assert graphs() == 1
-        assert sum(one() is not None for one in made) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any
 
 import numpy as np
@@ -189,17 +188,6 @@ class TestFunctionsRunEagerly:
         assert reasons(network) == [first()]
 
 
-class TestDevices:
-    @EITHER_WAY
-    def test_are_obeyed(self, eager: bool) -> None:
-        network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"))
-        with tf.device("/device:CPU:0"), network(mode="infer", epoch=1, eager=eager):
-            for _ in range(2):
-                y = network.run_step({"x": ones(2)})["y"]
-                assert y.device.endswith("CPU:0")
-                assert y.numpy().tolist() == [2.0, 2.0]
-
-
 class TestThreads:
     @pytest.mark.parametrize("compile", [False, True], ids=["static", "compiled"])
     def test_two_networks_train_side_by_side(self, compile: bool) -> None:
@@ -245,14 +233,3 @@ class TestThreads:
         loop(twin, sgd(), data, classify)
         assert_close(model, twin)
         assert not same_weights(model, twins(mlp)[0])
-
-
-@pytest.mark.filterwarnings("error")
-def test_no_warning_is_given() -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = fastnet.build(line, "sgd")
-        network = TFNetwork(regression(model))
-        train(network, [{"x": ones(2, 2)}] * 2)
-        network.transform([{"x": ones(2, 2)}], "eval")
-    assert [str(one.message) for one in caught if "fastnet" in str(one.filename)] == []

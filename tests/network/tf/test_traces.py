@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import fastnet
 from fastnet.backend import load_model, save_model
 from fastnet.network import TFNetwork
-from fastnet.network.tf import program
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.keras_models import (
     assert_close,
@@ -167,25 +164,6 @@ class TestOptimizers:
             model.optimizer = sgd(0.5)
         assert reasons(network) == [first("eval")]
 
-    def test_many_of_them_are_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert program._MAX_STATES == 8
-        monkeypatch.setattr(program, "_MAX_STATES", 2)
-        model = built()
-        network = TFNetwork(regression(model))
-        data = [{"x": ones(2, 2)}]
-        optimizers = [sgd() for _ in range(3)]
-        for place in (0, 1, 2, 2, 1, 0):
-            model.optimizer = optimizers[place]
-            train(network, data)
-        assert reasons(network) == [
-            first("train"),
-            *["the optimizer of model 'model' has changed"] * 3,
-        ]
-        gone = weakref.ref(optimizers[2])
-        optimizers.clear()
-        gc.collect()
-        assert gone() is None
-
 
 class TestValues:
     @pytest.mark.parametrize(
@@ -331,19 +309,6 @@ class TestBakedIn:
             np.testing.assert_array_equal(y, [scale] * 2)
         assert len(network.traces) == 3
         assert reasons(network)[1] == f"'x' has other attributes than before{CONSTANT}"
-
-    def test_what_a_function_goes_by(self) -> None:
-        scale = 1.0
-
-        def held() -> float:
-            return scale * held.factor  # type: ignore[attr-defined, no-any-return]
-
-        network = TFNetwork(Doing(lambda x, state: tf.ones(2) * x(), "x", "y"))
-        for factor, new in ((1.0, 1.0), (2.0, 1.0), (2.0, 3.0)):
-            scale, held.factor = new, factor  # type: ignore[attr-defined]
-            y = infer(network, {"x": held})["y"]
-            np.testing.assert_array_equal(y, [factor * new] * 2)
-        assert len(network.traces) == 3
 
 
 class TestExactShapes:

@@ -145,14 +145,6 @@ class TestThroughOps:
         assert result["y"].numpy().tolist() == [1.0, 2.0]
 
     @EITHER_WAY
-    def test_what_an_op_makes_of_nothing(self, eager: bool) -> None:
-        made = {"a": 1, "b": [None, "c", (1.5, b"d")], "e": {1, 2}, "f": tf.zeros((0, 2))}
-        network = TFNetwork(Doing(lambda data, state: dict(made), None, "out"))
-        result = infer(network, {}, eager=eager)["out"]
-        assert result.pop("f").shape == (0, 2)
-        assert result == {"a": 1, "b": [None, "c", (1.5, b"d")], "e": {1, 2}}
-
-    @EITHER_WAY
     def test_what_passes_between_ops_may_be_anything(self, eager: bool) -> None:
         network = TFNetwork(
             [

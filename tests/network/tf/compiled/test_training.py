@@ -19,7 +19,6 @@ from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
-from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import (
     KERAS_3,
     batches,
@@ -157,38 +156,6 @@ class TestOps:
         assert_same_weights(ours, other)
         assert is_compiled(compiled)
 
-    def test_two_models_with_losses_of_each_other(self) -> None:
-        data = batches(5)
-        found = []
-        for compile in (True, False):
-            keras.utils.set_random_seed(3)
-            first = fastnet.build(lambda: mlp(), "adam", model_name="first")
-            second = fastnet.build(
-                lambda: keras.Sequential([layers.Input((3,)), layers.Dense(1)]),
-                momentum,
-                model_name="second",
-            )
-            network = TFNetwork(
-                [
-                    ModelOp(first, "x", "drawn"),
-                    ModelOp(second, "drawn", "score"),
-                    LambdaOp(lambda s: tf.reduce_mean(tf.nn.softplus(-s)), "score", "drawing"),
-                    UpdateOp(first, "drawing", defer=True),
-                    LambdaOp(lambda s: tf.reduce_mean(tf.nn.softplus(s)), "score", "judging"),
-                    UpdateOp(second, "judging", defer=True),
-                ],
-                compile=compile,
-            )
-            with network("train", 1):
-                results = [network.run_step(batch) for batch in data]
-            assert not compile or is_compiled(network)
-            found.append((results, weights(first), weights(second)))
-        for one, other in zip(found[0][0], found[1][0], strict=True):
-            assert_same_results(one, other)
-        for place in (1, 2):
-            for own, wanted in zip(found[0][place], found[1][place], strict=True):
-                np.testing.assert_allclose(own, wanted, 1e-4, 1e-6)
-
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_half_precision(precision: str) -> None:
@@ -315,21 +282,6 @@ class TestMemory:
         with compiled("train", 2):
             compiled.run_step(data[0])
         assert is_compiled(compiled)
-
-
-class TestBatches:
-    def test_that_are_cut_up(self) -> None:
-        slicer = AxisSlicer(0, ["x"], unslice=["y"])
-
-        def ops(model: Any) -> list[Any]:
-            return [LambdaOp(lambda x: model(x[tf.newaxis]), "x", "y")]
-
-        compiled, _, ours, _ = pair(mlp, "sgd", ops, slicers=slicer)
-        with compiled("infer", 1):
-            batch = batches(1, 4)[0]
-            found = compiled.run_step(batch)
-        wanted = np.stack([ours(batch["x"][place, tf.newaxis])[0] for place in range(4)])
-        np.testing.assert_allclose(np.reshape(found["y"], (4, 3)), wanted, 1e-5, 1e-6)
 
 
 def test_a_step_of_another_thread_while_the_first_compiles(

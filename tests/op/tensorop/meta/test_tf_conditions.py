@@ -14,6 +14,8 @@ from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.network.tf_programs import EITHER_WAY
+
 pytestmark = pytest.mark.tf
 
 
@@ -73,7 +75,7 @@ AROUND: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+@EITHER_WAY
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("kind", OPS)
 def test_conditions_over_tensors(kind: str, around: str, eager: bool) -> None:
@@ -96,14 +98,3 @@ def test_gradients_through_a_branch() -> None:
             tape.watch(value)
             result = network.run_step({"x": value})["y"]
         assert float(tape.gradient(result, value)[0]) == wanted
-
-
-@tf.autograph.experimental.do_not_convert
-def left_alone(x: Any) -> Any:
-    return x if isinstance(x, tf.Tensor) and x.shape.rank == 1 else -x
-
-
-def test_what_autograph_is_to_leave_alone_it_leaves_alone() -> None:
-    network = TFNetwork(OneOf(LambdaOp(left_alone, "x", "y"), LambdaOp(left_alone, "x", "y")))
-    with network(mode="infer", epoch=1):
-        assert network.run_step({"x": tf.ones(2)})["y"].numpy().tolist() == [1.0, 1.0]

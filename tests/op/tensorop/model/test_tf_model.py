@@ -23,10 +23,10 @@ from tests.network.keras_models import (
     twins,
     weights,
 )
+from tests.network.tf_programs import EITHER_WAY
 
 pytestmark = pytest.mark.tf
 
-EAGER = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
 X = tf.constant([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.5, 0.0, 2.0]])
 
 
@@ -82,7 +82,7 @@ def functional_pair() -> Any:
     return keras.Model([a, b], layers.Subtract()([a, b]))
 
 
-@EAGER
+@EITHER_WAY
 class TestInputs:
     @pytest.mark.parametrize(
         ("make", "inputs", "mode", "expected"),
@@ -119,7 +119,7 @@ class TestInputs:
         np.testing.assert_allclose(y, twin(tf.constant(x, tf.float32)), rtol=1e-6)
 
 
-@EAGER
+@EITHER_WAY
 def test_an_op_that_cannot_read_what_has_parts(eager: bool) -> None:
     model = made(Named(), model_name="m")
     ops = [
@@ -158,7 +158,7 @@ class Dropping(keras.Model):
         return self.norm(self.drop(x))
 
 
-@EAGER
+@EITHER_WAY
 @pytest.mark.parametrize("make", [dropping, Dropping])
 class TestTraining:
     def run(self, make: Any, eager: bool, mode: str, **op: Any) -> tuple[bool, bool]:
@@ -244,7 +244,7 @@ PLACES = {
 }
 
 
-@EAGER
+@EITHER_WAY
 class TestIntermediateLayers:
     @pytest.mark.parametrize("make", PLACES, ids=lambda make: make.__name__)
     def test_by_name_and_by_place(self, make: Any, eager: bool) -> None:

@@ -34,10 +34,10 @@ from tests.network.keras_models import (
     twins,
     weights,
 )
+from tests.network.tf_programs import EITHER_WAY
 
 pytestmark = pytest.mark.tf
 
-EAGER = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
 X = {"x": tf.ones((3, 2))}
 SCALING = keras.optimizers if KERAS_3 else keras.mixed_precision
@@ -89,7 +89,7 @@ class Adding(keras.Model):
         return y
 
 
-@EAGER
+@EITHER_WAY
 class TestLossesOfTheModelsOwn:
     @pytest.mark.parametrize("make", [regularized, Adding])
     def test_are_added(self, eager: bool, make: Any) -> None:
@@ -143,7 +143,7 @@ class TestLossesOfTheModelsOwn:
         assert_close(model, twin, 3e-3)
 
 
-@EAGER
+@EITHER_WAY
 class TestMerging:
     def test_layers_that_are_frozen_between(self, eager: bool) -> None:
         """A layer's gradients up to then count no more, once there was an update without them."""
@@ -174,7 +174,7 @@ class TestMerging:
         assert_close(model, twin)
 
 
-@EAGER
+@EITHER_WAY
 class TestGivenGradients:
     @ALL_KINDS
     @pytest.mark.parametrize("defer", [False, True])
@@ -192,7 +192,7 @@ class TestGivenGradients:
                 np.testing.assert_allclose(now, then - 1, rtol=1e-6)
 
 
-@EAGER
+@EITHER_WAY
 class TestMixedPrecision:
     @ALL_KINDS
     def test_as_by_hand(self, eager: bool, kind: Any) -> None:
@@ -239,7 +239,7 @@ def late() -> Any:
     return keras.Sequential([layers.Dense(5), layers.Dense(3)])
 
 
-@EAGER
+@EITHER_WAY
 class TestFrozenLayers:
     @ALL_KINDS
     @pytest.mark.parametrize("make", [mlp, late])
@@ -279,7 +279,7 @@ def embedding() -> Any:
     return keras.Model(words, layers.Dense(3)(x))
 
 
-@EAGER
+@EITHER_WAY
 class TestSparseGradients:
     """Those of an Embedding are rows of it, not the whole."""
 
