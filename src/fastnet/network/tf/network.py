@@ -71,6 +71,9 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
+    # Copying calls `_init_state` of a network that was not initialized.
+    _options: CompileOptions | None = None
+
     def __init__(
         self,
         ops: Ops,
