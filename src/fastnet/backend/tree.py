@@ -17,11 +17,15 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set}
 
 
 def encode(
-    value: Any, path: str, blocks: dict[str, Block], to_block: Callable[[Any], Block | None]
+    value: Any,
+    path: str,
+    blocks: dict[str, Block],
+    to_block: Callable[[Any], Block | list[Any] | None],
 ) -> Any:
     """Convert a nest to JSON, in which each dict marks a type that JSON lacks, and to `blocks`.
 
-    `to_block` converts a tensor of the framework, and returns None for anything else.
+    `to_block` converts a tensor of the framework, a sparse one to a list of its parts, and returns
+    None for anything else.
     """
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -43,11 +47,9 @@ def encode(
         # torch.Size is a tuple too.
         if kind is cls or (cls is tuple and kind.__module__ == "torch" and kind.__name__ == "Size"):
             return {mark: part(list(value), path)}
-    if getattr(value, "is_sparse", False):
-        # The entries keep their order, in which they are summed.
-        parts = [value._indices(), value._values(), list(value.shape), value.is_coalesced()]
-        return {"sparse": part(parts, path)}
     mark, block = "tensor", to_block(value)
+    if isinstance(block, list):
+        return {"sparse": part(block, path)}
     if isinstance(value, (np.ndarray, np.generic)):
         mark, block = "array" if isinstance(value, np.ndarray) else "scalar", _array_to_block(value)
     if block is None or block.dtype not in SIZES:

@@ -122,6 +122,11 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def sparse_parts(tensor: torch.Tensor) -> list[Any]:
+    """Return indices, values, shape and whether they are coalesced, with entries in their order."""
+    return [tensor._indices(), tensor._values(), tuple(tensor.shape), tensor.is_coalesced()]
+
+
 def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     """Return a function that tells whether tensors have the memory, shape and dtype they have now.
 

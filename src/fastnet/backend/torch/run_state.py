@@ -9,7 +9,7 @@ import torch
 
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
-from fastnet.backend.torch._internals import put_versions, versions_in
+from fastnet.backend.torch._internals import put_versions, sparse_parts, versions_in
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
@@ -46,10 +46,12 @@ def load_model_state(model: Any, state: Any) -> None:
     fill(model, weights, source, exact=True)
 
 
-def to_block(value: Any) -> Block | None:
-    """Convert a dense tensor to its type, shape and bytes; return None for anything else."""
+def to_block(value: Any) -> Block | list[Any] | None:
+    """Convert a tensor to its type, shape and bytes, or parts; return None for anything else."""
     if not isinstance(value, torch.Tensor):
         return None
+    if value.layout == torch.sparse_coo:
+        return sparse_parts(value)
     name = str(value.dtype).removeprefix("torch.")
     if value.is_quantized or value.is_meta or value.layout != torch.strided:
         return Block(f"{name}, {value.layout} on {value.device}", (), b"")
@@ -68,7 +70,7 @@ def from_block(block: Block) -> torch.Tensor:
 
 
 def sparse_tensor(indices: Any, values: Any, shape: Any, is_coalesced: bool) -> torch.Tensor:
-    """Make a sparse tensor of the parts that `encode` has saved."""
+    """Make a sparse tensor of the result of `sparse_parts`."""
     return torch.sparse_coo_tensor(
         indices, values, shape, is_coalesced=is_coalesced, check_invariants=True
     )
