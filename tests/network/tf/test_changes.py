@@ -12,7 +12,7 @@ import pytest
 import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.keras_models import (
     KERAS_3,
     Batch,
@@ -322,6 +322,42 @@ def test_changes_of_models(name: str) -> None:
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-6)
     assert len(network.traces) == 2
     assert "model 'net'" in reasons(network)[1]
+
+
+@pytest.mark.parametrize("name", ["_seed", "_names", "loss", "history", "stop_training"])
+def test_attributes_of_a_layer_whatever_they_are_called(name: str) -> None:
+    class Own(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x * getattr(self, name)
+
+    layer = Own()
+    setattr(layer, name, 1.0)
+    model = fastnet.build(lambda: keras.Sequential([layers.Input((1,)), layer]), None)
+    network = TFNetwork(ModelOp(model, "x", "y"))
+    for value in (1.0, 3.0, 1.0):
+        setattr(layer, name, value)
+        assert infer(network, {"x": ones(1, 1)})["y"].numpy().tolist() == [[value]]
+    assert len(network.traces) == 2
+
+
+def test_a_custom_gradient() -> None:
+    slope = [1.0]
+
+    @tf.custom_gradient
+    def scaled(x: Any) -> Any:
+        return tf.identity(x), lambda gradient: gradient * slope[0]
+
+    model, twin = twins(plain)
+    fastnet.build(lambda: model, sgd)
+    loss = LambdaOp(lambda y: tf.reduce_mean(tf.square(scaled(y))), "y", "loss")
+    network = TFNetwork([ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss")])
+    optimizer = sgd()
+    for value in (1.0, 2.0):
+        slope[0] = value
+        train(network, data())
+        loop(twin, optimizer, data(), lambda y, batch: to_zero(scaled(y), batch))
+    assert_close(model, twin)
+    assert len(network.traces) == 2
 
 
 def test_steps_of_another_network_are_no_changes() -> None:
