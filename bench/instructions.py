@@ -74,13 +74,7 @@ def built_with() -> dict[str, str]:
 
 
 def rises(now: Figures, committed: Figures, same_build: bool) -> Iterator[str]:
-    """Yield a line for each figure that has risen too much.
-
-    Args:
-        now: The current figures.
-        committed: The committed figures.
-        same_build: Whether both are of the same build of the interpreter.
-    """
+    """Yield a line for each figure that has risen too much; on another build, of `own` only."""
     for name in now.keys() & committed.keys():
         for kind in ("own", "all") if same_build else ("own",):
             was, is_now = committed[name][kind], now[name][kind]

@@ -51,11 +51,6 @@ def call(
 def call_ranks(function: str, *arguments: Any, ranks: int) -> Any:
     """Call a function in several processes that form a process group, as torchrun starts them.
 
-    Args:
-        function: The function, as "module:name".
-        arguments: Its arguments.
-        ranks: The number of processes.
-
     Returns:
         The result of the first rank.
 

@@ -3,9 +3,6 @@
 Two ranks over gloo on this machine, one thread each: fastnet beside the hand-written loop, Fabric
 and Accelerate in DistributedDataParallel, and beside the hand-written loop in FSDP2. Rounds are
 interleaved, and the slowest rank's counts. Collectives are counted, and weights compared.
-
-The second table is the overhead of fastnet in processor time of a rank's own thread, on one rank
-and on more. Waiting for others is left out, so a machine with fewer cores than ranks will do.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -48,8 +45,8 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 class Line:
     """The measurements of one peer.
 
-    Times are microseconds of a step: by the clock, and of work of the first rank's thread. The
-    ratio and the work added are beside the hand-written loop, and so is the distance of weights.
+    Microseconds are those of a step. The ratio is to the hand-written loop, and the distance is
+    that of the weights from the loop's.
     """
 
     workload: str
@@ -58,8 +55,6 @@ class Line:
     peer: str
     microseconds: float
     ratio: Spread
-    worked: float
-    added: Spread
     collectives: dict[str, int]
     distance: float
 
@@ -67,28 +62,11 @@ class Line:
 def measure(
     workload: str, engine: str, ranks: int, rounds: int, loops: int, chosen: Sequence[str]
 ) -> list[Line]:
-    """Measure one workload in processes of their own.
-
-    Args:
-        workload: The workload.
-        engine: "ddp" or "fsdp".
-        ranks: The number of processes.
-        rounds: The number of rounds.
-        loops: The steps of a round.
-        chosen: The peers, the hand-written loop first.
-
-    Returns:
-        A line for each peer.
-
-    Raises:
-        RuntimeError: If one of the processes fails.
-    """
+    """Measure peers, the hand-written loop first, in rounds of `loops` steps."""
     installed = [peer for peer in chosen if peers.installed(PEERS[engine][peer])]
     arguments = (workload, engine, installed, rounds, loops)
     found = processes.call_ranks("bench.ranks:measure_rank", *arguments, ranks=ranks)
-    times, worked = (
-        {peer: np.array(one[key]) for peer, one in found.items()} for key in ("times", "worked")
-    )
+    times = {peer: np.array(one["times"]) for peer, one in found.items()}
     return [
         Line(
             workload,
@@ -97,8 +75,6 @@ def measure(
             peers.title(peer),
             float(np.median(times[peer])) / 1000,
             Spread.of(times[peer] / times["bare"]),
-            float(np.median(worked[peer])) / 1000,
-            Spread.of((worked[peer] - worked["bare"]) / 1000),
             one["collectives"],
             one["distance"],
         )
@@ -149,29 +125,14 @@ def table(lines: Sequence[Line]) -> str:
     return "\n\n".join([markdown_table(columns, rows, left=4), *disagreements(lines)])
 
 
-def growth_table(lines: Sequence[Line]) -> str:
-    """Return the overhead of fastnet on one rank and on more, in Markdown."""
-    rows = [
-        [
-            line.ranks,
-            f"{line.worked - line.added.median:.0f}",
-            f"{line.added.median:+.1f}",
-            f"{line.added.low:+.1f} to {line.added.high:+.1f}",
-        ]
-        for line in lines
-    ]
-    columns = ["ranks", "a rank's own work in the hand-written loop, µs", "fastnet adds, µs"]
-    return markdown_table([*columns, "quartiles"], rows, left=0)
-
-
 def measure_rank(
     name: str, engine: str, chosen: list[str], rounds: int, loops: int
 ) -> dict[str, dict[str, Any]]:
     """Time a step of each peer, on one of several ranks.
 
     Returns:
-        For each peer the nanoseconds of a step in each round (of the slowest rank), those in which
-        this rank's thread worked, the collectives of a step, and the distance of its weights.
+        For each peer the nanoseconds of a step in each round (of the slowest rank), the collectives
+        of a step, and the distance of its weights.
     """
     machine.use_one_thread("torch")
     import torch
@@ -196,7 +157,6 @@ def measure_rank(
                 "distance": max(float(abs(one - other).max()) for one, other in pairs),
                 "collectives": _collectives(step, batch),
                 "times": [],
-                "worked": [],
             }
             for _ in range(_WARM_UP):
                 step(batch)
@@ -207,11 +167,10 @@ def measure_rank(
             for peer in order:
                 step = steps[peer][1]
                 dist.barrier()
-                begin, working = perf_counter_ns(), thread_time_ns()
+                begin = perf_counter_ns()
                 for _ in range(loops):
                     step(batch)
                 found[peer]["times"].append((perf_counter_ns() - begin) / loops)
-                found[peer]["worked"].append((thread_time_ns() - working) / loops)
             order.append(order.pop(0))
         gc.enable()
         for one in found.values():
@@ -300,7 +259,7 @@ def _collectives(step: Step, batch: dict[str, Any]) -> dict[str, int]:
     return dict(Counter(name.removeprefix("gloo:") for name in names if name.startswith("gloo:")))
 
 
-def page(ranks: int, most_ranks: int, rounds: int, loops: int) -> tuple[str, dict[str, Any]]:
+def page(ranks: int, rounds: int, loops: int) -> tuple[str, dict[str, Any]]:
     """Return the page of the measurements, and its data."""
     lines = [
         line
@@ -308,22 +267,13 @@ def page(ranks: int, most_ranks: int, rounds: int, loops: int) -> tuple[str, dic
         for engine, chosen in PEERS.items()
         for line in measure(workload, engine, ranks, rounds, loops, list(chosen))
     ]
-    growing = [
-        measure("mlp_train", "ddp", count, rounds, loops, ["bare", "fastnet"])[-1]
-        for count in range(1, most_ranks + 1)
-    ]
-    data = {
-        "versions": machine.versions("torch"),
-        "lines": [asdict(line) for line in lines],
-        "growing": [asdict(line) for line in growing],
-    }
-    return f"{table(lines)}\n\n{growth_table(growing)}\n", data
+    data = {"versions": machine.versions("torch"), "lines": [asdict(line) for line in lines]}
+    return f"{table(lines)}\n", data
 
 
 if __name__ == "__main__":
     options = {
-        "ranks": (2, "processes of the comparison with peers"),
-        "most_ranks": (4, "processes of the overhead of fastnet"),
+        "ranks": (2, "processes"),
         "rounds": (101, "rounds of each peer"),
         "loops": (20, "steps of a round"),
     }

@@ -36,13 +36,7 @@ _CONTEXT: Any = multiprocessing.get_context("fork")
 
 
 def measure(path: str, steps: int, turns: int | None) -> None:
-    """Profile a training step in this process, and save the profile.
-
-    Args:
-        path: The file of the profile.
-        steps: The number of steps.
-        turns: The length of an additional op, or None for no such op.
-    """
+    """Profile a training step, with an additional op of that many turns, and save the profile."""
     import torch
 
     import fastnet
@@ -131,16 +125,7 @@ def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> dict[
 
 
 def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
-    """Compare the unchanged step with itself and with the longer one.
-
-    Args:
-        comparisons: The number of comparisons of each kind.
-        steps: The steps of a first measurement.
-        minutes: The time after which no comparison begins.
-
-    Returns:
-        The results as plain data.
-    """
+    """Compare the unchanged step with itself and with the longer one; return plain data."""
     use_one_thread("torch")
     started = time.monotonic()
     same: list[dict[str, Any]] = []

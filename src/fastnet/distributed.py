@@ -1,7 +1,7 @@
 """Distributed training: joining the other processes, and combining their results.
 
-Thin over `torch.distributed` and `tf.distribute`. In one process, each function does nothing or
-returns what holds for a single process.
+A thin layer over `torch.distributed` and `tf.distribute`. In a single process, the functions do
+nothing, or return the values for one process.
 
 >>> from fastnet import distributed
 >>> with distributed.run():
@@ -46,9 +46,9 @@ def init(
     *,
     compare_ranks: bool = True,
 ) -> None:
-    """Join the other processes that the launcher has started; in one process do nothing.
+    """Join the other processes that the launcher has started; in a single process do nothing.
 
-    A process group, or a strategy, that the program has made itself is used as it is.
+    A process group or strategy that already exists is used unchanged.
 
     Args:
         framework: "torch" or "tf". None to read it from the environment: torch if torchrun started
@@ -73,7 +73,7 @@ def init(
 
 
 def shutdown() -> None:
-    """Leave the other processes; in one process do nothing."""
+    """Leave the other processes; in a single process do nothing."""
     global _compares
     _compares = True
     for framework in _imported_frameworks():
@@ -113,13 +113,13 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
 
     Args:
         result: Values by key, such as what `run_step` returns, with the same keys on each process.
-        samples: The number of samples that this process's result is of. None for the length of the
-            first axes in it; if there are none, or several lengths, all processes count alike.
+        samples: The number of samples in this process's result. None for the length of the first
+            axes in it; if that is ambiguous, all processes have equal weight.
 
     Returns:
-        A value by key. Scalars become their mean, weighted by the number of samples and without
-        those that are NaN. Everything with an axis is concatenated along the first, in the order
-        of ranks. Of other values that of rank 0 is returned. In one process, a copy of the dict.
+        A value by key. Scalars are averaged, weighted by the number of samples and ignoring NaN.
+        Values with axes are concatenated along the first axis, in rank order. For other values, the
+        value of rank 0 is returned. In a single process, a copy of the dict.
 
     Raises:
         TypeError: If the result is not a mapping.
@@ -141,8 +141,8 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
 def seed_ranks(seed: int) -> None:
     """Seed the random numbers of Python, numpy and the framework differently on each process.
 
-    Build models before, from one seed, so that all processes start with the same weights and only
-    later random numbers (dropout, augmentation) differ.
+    Build the models first, with the same seed on all processes, so that they start with the same
+    weights and only later random numbers (dropout, augmentation) differ.
 
     Args:
         seed: The seed, to which each process adds its rank.
@@ -172,8 +172,8 @@ def run(
     """Call `init` before a block and `shutdown` after it.
 
     An error in the block gets a note that names the rank. torchrun prints it and ends the other
-    processes; without torchrun they fail in their next collective call, at once if gloo notices
-    that a process has ended, else after `timeout`.
+    processes. Without torchrun they fail in their next collective call: immediately if gloo detects
+    that a process has exited, otherwise after `timeout`.
 
     Args:
         framework: As for `init`.
@@ -200,7 +200,10 @@ def run(
 
 @contextmanager
 def together(part: Any, task: str) -> Iterator[None]:
-    """Raise a RankError on every process if the block raises on any; do nothing for `part` None."""
+    """Raise a RankError on all processes if the block raises an error on one of them.
+
+    If `part` is None, this does nothing.
+    """
     if part is None:
         yield
         return
@@ -216,7 +219,7 @@ def together(part: Any, task: str) -> Iterator[None]:
             raise failure
     for other, text in enumerate(texts):
         if text is not None:
-            raise RankError(f"{task} has failed on rank {other}, and so here: {text}")
+            raise RankError(f"{task} has failed on rank {other}, so it fails here too: {text}")
 
 
 def compares_ranks() -> bool:
@@ -231,7 +234,7 @@ def processes_of(framework: str) -> Any:
 
 
 def _joined(call: str) -> Any:
-    """Return what `_processes` does; raise a ValueError if the other processes were not joined."""
+    """Return `_processes()`; raise a ValueError if `init` was not called in several processes."""
     part, count = _processes(), max(torch_processes(), tf_workers())
     if part is None and count > 1:
         raise ValueError(

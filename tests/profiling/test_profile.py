@@ -107,10 +107,10 @@ class TestRows:
                 pass
         counts = {(row.section, row.name): row.count for row in profile.entries}
         assert counts == {
-            ("eval", "resolve (worked out)"): 1,
-            ("eval", "resolve (found)"): 2,
+            ("eval", "resolve (computed)"): 1,
+            ("eval", "resolve (cached)"): 2,
             ("eval", "open"): 3,
-            ("train", "resolve (worked out)"): 1,
+            ("train", "resolve (computed)"): 1,
             ("train", "open"): 1,
         }
         assert all(not row.in_step and row.total > 0 for row in profile.entries)
@@ -234,7 +234,7 @@ class TestErrors:
         ("data", "asked", "text"),
         [
             ("x", {}, "a dict or an iterable of dicts, but these are of type str"),
-            (iter([X] * 3), {"steps": 10}, "There are no more batches after 3, and they cannot"),
+            (iter([X] * 3), {"steps": 10}, "There are only 3 batches, and they cannot"),
             ([X] * 3, {}, "measured: there are 3 batches, and the first 5 steps are skipped. Give"),
             (X, {"steps": 0}, "steps must be an int of at least"),
             (X, {"skip": -1}, "skip must be an int of at least"),

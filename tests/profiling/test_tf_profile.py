@@ -32,7 +32,7 @@ class TestGraphs:
     def test_a_step_is_one_row(self) -> None:
         section = only(fastnet.profile(chain(), ones(), mode="infer", steps=5))
         parts = {row.kind: row.name for row in section.parts}
-        assert parts == {"graph": "graph", "rest": "the rest"}
+        assert parts == {"graph": "graph", "rest": "other"}
         assert [row.count for row in section.parts] == [5, 5]
         assert not section.eager
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)

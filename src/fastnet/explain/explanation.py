@@ -39,7 +39,7 @@ class Explanation:
         epoch: The epoch.
         ds_id: The id of the dataset.
         desired: The keys to return; empty for all.
-        returns_all: Whether all keys that ops write are returned, as none are asked for.
+        returns_all: Whether all keys that ops write are returned, because none were requested.
         error: The error that entering the network would raise, or None.
         ops: The active ops, in order.
         postprocessing: The active postprocessing ops, in order.
@@ -50,10 +50,9 @@ class Explanation:
         keys: The keys of a step, with their lifetimes.
         outputs: The keys that the ops write, as `network.ctx_outputs` lists them.
         schedules: The values of each scheduler.
-        findings: Likely mistakes, and work whose result nothing uses.
+        findings: Likely mistakes, and ops whose results are not used.
         parallelism: How models are distributed over processes or devices, by name.
-        compiled: Whether steps run as compiled programs, or why not; "" where that was not asked
-            for.
+        compiled: Whether steps run as compiled programs, or why not; "" if it was not requested.
 
     >>> import fastnet
     >>> from fastnet.op.tensorop import LambdaOp
@@ -123,7 +122,7 @@ class Explanation:
         return f"<pre>{escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as a dict that `json.dumps` takes.
+        """Return the explanation as a dict that `json.dumps` accepts.
 
         Returns:
             The attributes and properties by name. "version" changes when their structure does.
@@ -133,7 +132,7 @@ class Explanation:
         return dict(json.loads(json.dumps(data, default=sorted)))
 
     def to_mermaid(self) -> str:
-        """Return a Mermaid flowchart of ops and keys, which GitHub and many editors draw."""
+        """Return a Mermaid flowchart of ops and keys, which GitHub and many editors render."""
         return to_mermaid(self)
 
     def to_dot(self) -> str:

@@ -149,25 +149,32 @@ def _no_update(
 
 
 def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:
-    """Find trainable parameters that no optimizer updates."""
+    """Find trainable parameters that no optimizer updates, not even that of another model."""
+    groups = [
+        group for _, optimizer in optimizers.values() for group in _parameter_groups(optimizer)
+    ]
+    owned = {id(parameter) for group in groups for parameter in group["params"]}
     for name, (model, optimizer) in optimizers.items():
-        missing = _parameters_without_optimizer(model, optimizer)
+        missing = _parameters_without_optimizer(model, optimizer, owned)
         if missing:
             listed = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             yield Finding(
                 "no_optimizer",
-                f"{len(missing)} trainable parameters of model '{name}' are not in an optimizer: "
-                f"{listed}. Give them to its optimizer, or freeze them, which also saves the time "
-                "for their gradients.",
+                f"No optimizer updates these trainable parameters of model '{name}': {listed}. "
+                "Pass them to its optimizer, or freeze them, which also saves the time for their "
+                "gradients.",
             )
 
 
-def _parameters_without_optimizer(model: Any, optimizer: Any) -> list[str]:
+def _parameter_groups(optimizer: Any) -> Sequence[Mapping[str, Any]]:
+    groups: Sequence[Mapping[str, Any]] = getattr(optimizer, "param_groups", ())
+    return groups
+
+
+def _parameters_without_optimizer(model: Any, optimizer: Any, owned: Collection[int]) -> list[str]:
     if isinstance(optimizer, Exception):
         return []
     if hasattr(model, "named_parameters"):  # torch
-        groups = getattr(optimizer, "param_groups", ())
-        owned = {id(parameter) for group in groups for parameter in group["params"]}
         return [
             name
             for name, parameter in model.named_parameters()

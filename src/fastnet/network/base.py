@@ -147,7 +147,7 @@ class BaseNetwork(Value):
 
         Args:
             mode: "train", "eval", "test" or "infer".
-            epoch: The epoch, counted from 1: an int, Python's or numpy's.
+            epoch: The epoch, counted from 1: an int of Python or numpy.
             ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
             desired_output_keys: The keys to return. None or empty for all outputs. Keys that
                 postprocessing reads are returned too, and keys of the batch in any case. A key that
@@ -231,7 +231,7 @@ class BaseNetwork(Value):
                 tensors, also nested ones, are converted to tensors of the network's framework.
 
         Returns:
-            A new dict: the batch's own entries, overwritten by the outputs, which are on the CPU.
+            A new dict: the entries of the batch, overwritten by the outputs, which are on the CPU.
             Tensors of another framework that ops have read are returned converted.
 
         Raises:
@@ -266,14 +266,15 @@ class BaseNetwork(Value):
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a progress bar (with tqdm) where the number of batches is
                 known, in the first of several processes.
-            desired_output_keys: The keys to return, beside the batch's own. None for all outputs.
+            desired_output_keys: The keys to return, in addition to those of the batch. None for all
+                outputs.
             device: Where to run instead of on the network's device (torch only): a `torch.device`,
                 its name, or an index among the devices of the best kind. Models are moved there,
                 and back.
 
         Returns:
-            The result of a single batch, else a list of results. A result is a `ChainMap` of two
-            dicts, the outputs over the batch's entries; with slicers one dict of both.
+            The result of a single batch, or a list of results. A result is a `ChainMap` of two
+            dicts, the outputs and the batch's entries; with slicers it is one dict of both.
         """
         if not isinstance(data, Mapping):
             return list(
@@ -309,8 +310,8 @@ class BaseNetwork(Value):
 
         Returns:
             A generator of results. The network is open from the first result until the generator
-            is exhausted or closed. A loop that is left early leaves the network as an error does:
-            see `steps`.
+            is exhausted or closed. Leaving the loop early has the same effect as an error: see
+            `steps`.
 
         Raises:
             TypeError: If `data` is not an iterable of batches.
@@ -335,8 +336,8 @@ class BaseNetwork(Value):
             desired_output_keys: The keys to return. None or empty for all that ops write.
 
         Returns:
-            The explanation: `str` of it is text; its methods give other forms. Where opening the
-            network would fail it includes the error, and explains as much as it can.
+            The explanation: `str()` formats it as text, and its methods return other forms. If
+            opening the network would fail, it includes the error and explains as much as it can.
 
         >>> from fastnet.network import TorchNetwork
         >>> from fastnet.op.tensorop import LambdaOp
@@ -349,7 +350,7 @@ class BaseNetwork(Value):
         return explain(self, mode, epoch, ds_id, desired_output_keys)
 
     def get_loss_keys(self) -> set[str]:
-        """List the keys of the losses that models are updated by.
+        """List the keys of the losses that update models.
 
         Returns:
             The keys, of all ops of all epochs.
@@ -361,7 +362,7 @@ class BaseNetwork(Value):
         """List the items and optimizers that may change with the epoch.
 
         Args:
-            mode: The mode; optimizers count in "train" only.
+            mode: The mode; optimizers are listed only in "train".
 
         Returns:
             Ops, optimizers, postprocessing ops and slicers, schedulers among them.
@@ -371,9 +372,9 @@ class BaseNetwork(Value):
         return self.ops + optimizers + self.postprocessing + self.slicers
 
     def retrace(self) -> None:
-        """Drop all plans, traces and compiled programs; they are made anew on the next entry.
+        """Discard all plans, traces and compiled programs; the next entry creates new ones.
 
-        Call it after a change that is not compared, such as of an array's contents: see
+        Call it after a change that is not compared, such as a change of an array's contents: see
         `docs/contract.md`.
         """
         self._plans.clear()
@@ -427,12 +428,12 @@ class BaseNetwork(Value):
         return {} if context is None else context.state
 
     def _build(self, op: Any) -> None:
-        """Get an op ready for the framework."""
+        """Prepare an op for the framework."""
         if hasattr(op, "build"):
             op.build(framework=self.target_type, device=self.device)
 
     def _collect_models(self) -> None:
-        """List the current models of the ops, and check that they fit together."""
+        """List the current models of the ops, and check that they are compatible."""
         models = collect_models(self.ops)
         check_names(models)
         self.mixed_precision = agree_on_precision(models)
@@ -451,14 +452,14 @@ class BaseNetwork(Value):
         start_context(self, context)
 
     def _measure_with(self, meter: Meter | None) -> None:
-        """Time the network, also while it is open, or stop doing so."""
+        """Start timing the network with a meter, or stop if it is None, even while it is open."""
         self._meter = meter
         with self._mutex:
             if self._context is not None and hasattr(self._context.runner, "bound"):
                 compose_step(self, self._context)
 
     def _skip_exit_calls(self) -> None:
-        """Leave the network without the calls that are due when it is left without an error."""
+        """Skip the calls that are due when the network is left without an error."""
         if self._context is not None:
             self._context.on_exit = ()
 

@@ -65,7 +65,7 @@ def open_context(
     if plans.built > built:
         warn_of_misspelled(desired, network.ops + network.postprocessing)
     if network._meter is not None:
-        name = "resolve (worked out)" if plans.built > built else "resolve (found)"
+        name = "resolve (computed)" if plans.built > built else "resolve (cached)"
         network._meter.record(mode, name, perf_counter() - started)
     state: State = {
         "warmup": warmup,

@@ -93,7 +93,7 @@ def titles(ops: Sequence[Any]) -> list[str]:
     return [*map(op_title, ops), DEFERRED]
 
 
-_REST = ("rest", "the rest")
+_REST = ("rest", "other")
 _WAIT = ("wait", "wait for the device")
 _CONVERSION = ("conversion", "arrays for postprocessing, and back")
 

@@ -24,10 +24,10 @@ from fastnet.types import RunStep, State
 # Stamps are summed up regularly: a long run needs little memory, and the stamps fit into a cache.
 _MAX_STAMPS = 1 << 14
 _NAMES = {
-    "setting": "gradients off, and back",
+    "setting": "disable gradients",
     "deferred": DEFERRED,
-    "merge": "the batch's own entries",
-    "release": "dropping what is left",
+    "merge": "other batch entries",
+    "release": "release values",
 }
 
 
@@ -94,7 +94,7 @@ class SectionRecorder(StepMeter):
         # The attributes are looked up here, as each look-up in a step would be measured.
         log, events = self.log, self._events
         stamp, acquire, release = log.stamp, self._lock.acquire, self._lock.release
-        rest, measuring = self.row("rest", "the rest"), self.row("measuring", "measuring")
+        rest, measuring = self.row("rest", "other"), self.row("measuring", "measuring")
         ranges_active = bool if self._ranges is None else self._ranges.active
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:

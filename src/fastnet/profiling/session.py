@@ -95,27 +95,27 @@ def profile(
         network: The network.
         batches: A batch (a dict), which is run repeatedly, or an iterable of batches. None for a
             context manager. For an iterable other than a list or tuple, such as a data loader, the
-            time that each batch is waited for is measured too, in the row "wait for data".
+            wait for each batch is measured too, in the row "wait for data".
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none.
-        steps: The number of steps to measure; batches are repeated where there are fewer. None for
+        steps: The number of steps to measure; batches are repeated if there are fewer. None for
             each batch once, or for 100 steps of a single batch.
         skip: The number of steps to run before any is measured, as the first ones are slow. None
             for 5, and in a block for 0.
         eager: Whether to run eagerly even where a graph, or a compiled program, could be used.
         desired_output_keys: The keys to return. None or empty for all that ops write.
-        update: Whether to keep what the steps change. If False, afterwards everything is restored:
+        update: Whether to keep the changes that the steps make. If False, these are restored:
             weights, gradients and buffers of models, optimizers, ops with a `state_dict`, and the
-            random number generators of Python, numpy and the framework. Not restored are state that
-            your own ops keep elsewhere, and TensorFlow's random ops without a generator.
+            random number generators of Python, numpy and the framework. State that your own ops
+            keep elsewhere, and TensorFlow's random ops without a generator, are not restored.
         modules: Whether to measure the direct children of each torch model, in rows of kind
             "module", when steps run eagerly.
 
     Returns:
-        The profile, or the context manager. In torch processes that train together it has rows of
-        kind "communication" for the collectives of a step, from torch's profiler in up to three
-        skipped steps. Most communication overlaps the backward pass and is not a part of the step.
+        The profile, or the context manager. In distributed training with torch, it has rows of kind
+        "communication" for the collectives of a step, from torch's profiler in up to three skipped
+        steps. Most communication overlaps the backward pass, so it is not part of the step.
 
     Raises:
         TypeError: If `network` is not a network, `batches` are neither a dict nor iterable, or a
@@ -175,7 +175,7 @@ def profile(
     if not made.sections:
         raise ValueError(
             f"No step was measured: there are {count} batches, and the first {skip} steps are "
-            "skipped. Give more batches, say how many steps to measure, or skip fewer."
+            "skipped. Pass more batches, set steps, or set a smaller skip."
         )
     made.about["update"] = update
     if len(made.sections) == 1:
@@ -223,8 +223,8 @@ def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
             yield batch
         if count == before:
             raise ValueError(
-                f"There are no more batches after {count}, and they cannot be gone through again. "
-                "Ask for fewer steps, or give a list."
+                f"There are only {count} batches, and they cannot be iterated over again. "
+                "Measure fewer steps, or pass a list."
             )
 
 

@@ -81,7 +81,7 @@ class TFRunner(Runner):
             return step
         log = meter.log
         row = meter.row("graph", self._row_name)
-        traced = meter.trace_stamper(meter.row("rest", "the rest"))
+        traced = meter.trace_stamper(meter.row("rest", "other"))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.on_trace = traced

@@ -125,7 +125,7 @@ class TorchRunner(Runner):
         on_call = on_trace = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-            on_trace = meter.trace_stamper(meter.row("rest", "the rest"))
+            on_trace = meter.trace_stamper(meter.row("rest", "other"))
         return captured.step(
             partial(self.step_by, meter), self.bound, self._autocast(), on_call, on_trace
         )

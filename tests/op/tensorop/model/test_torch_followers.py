@@ -256,7 +256,7 @@ def test_explain_tells_of_them(settings: Any, clips: str) -> None:
     update = UpdateOp(model, "y", merge_grad=4, rest="flush", **settings)
     network = TorchNetwork([ModelOp(model, "x", "y"), update, EMA(model), schedule])
     text = " ".join(str(network.explain("train")).split())
-    assert f"averages 4 steps, the rest flushed; clips {clips}" in text
+    assert f"averages 4 steps, flushes the rest; clips {clips}" in text
     assert "averages weights with the decay 0.999; model 'm', 'm_ema'" in text
     assert "steps ExponentialLR after each epoch; model 'm'" in text
 

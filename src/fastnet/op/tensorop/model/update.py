@@ -187,7 +187,7 @@ class UpdateOp(HoldsModel):
         return {name: (type(value), value) for name, value in settings.items()}
 
     def check_keys(self) -> None:
-        """Check that there is a key per report, and that no optimizer needs a closure."""
+        """Check that there is a key for each output, and that no optimizer needs a closure."""
         super().check_keys()
         if len(self.outputs) != len(self._reports):
             raise ValueError(
@@ -198,7 +198,7 @@ class UpdateOp(HoldsModel):
             _check_no_closure(self.model, optimizer)
 
     def updater(self) -> ModelUpdate:
-        """Return the framework's update; changed settings replace it."""
+        """Return the object that updates the model; it is replaced when settings change."""
         return self._update
 
     def get_fe_models(self) -> set[Model]:
@@ -238,14 +238,14 @@ class UpdateOp(HoldsModel):
         return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
 
     def clear_gradients(self) -> None:
-        """Clear the gradients of a failed step, also the merged ones."""
+        """Clear the gradients of a failed step, including merged ones."""
         self._update.clear_gradients()
 
     def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
         described = []
         if self.merge_grad > 1:
-            rest = {"carry": "", "flush": ", the rest flushed", "drop": ", the rest dropped"}
+            rest = {"carry": "", "flush": ", flushes the rest", "drop": ", drops the rest"}
             described.append(f"averages {self.merge_grad} steps{rest[self.rest]}")
         if self.clip_norm is not None:
             described.append(f"clips to the norm {self.clip_norm:g}")
@@ -270,7 +270,7 @@ class UpdateOp(HoldsModel):
         """Continue from the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or an equivalent one; arrays are accepted for tensors.
+            state: The state of this op or an equivalent one; arrays may replace tensors.
 
         Raises:
             ValueError: If the state is invalid, or has merged steps that the op does not merge, or
