@@ -74,6 +74,13 @@ def test_what_it_says_of_other_libraries_was_measured() -> None:
     assert f"take {min(others):.1f} to {max(others):.1f} times as long" in text
 
 
+def test_the_gain_on_a_gpu_was_measured() -> None:
+    page = (ROOT / "bench" / "results" / "gpu.md").read_text(encoding="utf-8")
+    found = re.findall(r"\| fastnet, compile=True \| \d+ \| ([\d.]+) \|", page)
+    ratios = [float(ratio) for ratio in found]
+    assert f"[{int(1 / max(ratios))} to {int(1 / min(ratios))} times faster]" in README
+
+
 def test_the_table_was_measured() -> None:
     ratios = measured("compiled")
     rows = re.findall(

@@ -89,7 +89,7 @@ class TestUnneeded:
         explanation = network.explain("train", desired_output_keys=["loss"])
         assert explanation.unneeded == {3, 4, 5}
         assert "NOT NEEDED" in str(explanation)
-        assert "op 3, LambdaOp (y -> a)" in texts(explanation, "unneeded_op")[0]
+        assert "Op 3, LambdaOp (y -> a)" in texts(explanation, "unneeded_op")[0]
         assert "'a' is read only by op 4" in texts(explanation, "unneeded_op")[0]
         assert network.explain("train", desired_output_keys=["loss", "b"]).unneeded == {5}
 
@@ -127,7 +127,7 @@ class TestUnneeded:
         assert [item.unneeded for item in explanation.postprocessing] == [True, False]
         assert explanation.unneeded == {0}
         (text,) = texts(explanation, "unneeded_op")
-        assert "'y' is read only by postprocessing op 0, which nothing needs either" in text
+        assert "'y' is read only by postprocessing op 0, which is not needed either" in text
 
     def test_all_outputs_are_returned_by_default(self) -> None:
         """An op without a reader is no finding, unless other keys were asked for."""
@@ -268,7 +268,7 @@ class TestMissing:
 
 
 class TestNeeded:
-    """Programs without the ops that it says nothing needs."""
+    """Programs without the ops that are not needed."""
 
     @given(drawn=shapes(), after=shapes(most=3), desired=desired_keys)
     @settings(max_examples=40)

@@ -45,7 +45,7 @@ LABEL = re.compile(r"^(?:[^\W]|[ .,:=()+*/'·]|#\d+;|<br/>)*$")
 
 
 def parse_mermaid(text: str) -> tuple[dict[str, str], Edges, set[str]]:
-    """Read a flowchart: labels of nodes, edges, and the nodes nothing needs."""
+    """Read a flowchart: labels of nodes, edges, and the nodes that are not needed."""
     nodes: dict[str, str] = {}
     edges: Edges = set()
     unneeded: set[str] = set()

@@ -48,7 +48,7 @@ Schedules
 Findings (2)
   * The key 'lables' is in desired_output_keys, but no active op writes it. Did you mean
     'label'? The result has it only if the batch does.
-  * Nothing needs op 2, LambdaOp (y -> heat): 'heat' is neither read nor returned."""
+  * Op 2, LambdaOp (y -> heat), is not needed: 'heat' is neither read nor returned."""
 
 
 def explanation() -> Explanation:

@@ -1,4 +1,4 @@
-"""Findings: likely mistakes in a network, and work whose result nothing uses."""
+"""Findings: likely mistakes in a network, and ops whose results are not used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastnet.types import Model
 
 @dataclass(frozen=True)
 class Finding:
-    """A likely mistake in a network, or work whose result nothing uses.
+    """A likely mistake in a network, or an op whose results are not used.
 
     Attributes:
         kind: "unwritten_output", "unwritten_key", "no_update", "no_optimizer", "unneeded_op" or
@@ -76,7 +76,7 @@ def list_findings(
     findings += _unneeded_ops(ops, keys)
     for index, item in enumerate(postprocessing):
         if item.unneeded:
-            text = f"Nothing needs postprocessing op {index}, {item.format()}."
+            text = f"Postprocessing op {index}, {item.format()}, is not needed."
             findings.append(Finding("unneeded_postprocessing", text, (index,), item.outputs))
     return findings
 
@@ -198,12 +198,12 @@ def _unneeded_ops(ops: list[Item], keys: list[Key]) -> Iterator[Finding]:
         if not item.unneeded:
             continue
         reasons = [
-            f"'{key}' is read only by {', '.join(found)}, which nothing needs either"
+            f"'{key}' is read only by {', '.join(found)}, which is not needed either"
             if (found := readers[key, index])
             else f"'{key}' is neither read nor returned"
             for key in item.outputs
         ]
-        text = f"Nothing needs op {index}, {item.format()}: {'; '.join(reasons)}."
+        text = f"Op {index}, {item.format()}, is not needed: {'; '.join(reasons)}."
         if item.models:
             text += " In mode 'train' it may still update buffers, such as running averages."
         yield Finding("unneeded_op", text, (index,), item.outputs)

@@ -343,7 +343,7 @@ class BaseNetwork(Value):
         >>> from fastnet.op.tensorop import LambdaOp
         >>> network = TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
         >>> network.explain("infer", desired_output_keys=["y"]).findings[0].text
-        "Nothing needs op 1, LambdaOp[abs] (x -> z): 'z' is neither read nor returned."
+        "Op 1, LambdaOp[abs] (x -> z), is not needed: 'z' is neither read nor returned."
         """
         from fastnet.network.explaining import explain
 
