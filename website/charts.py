@@ -60,7 +60,7 @@ def ratios(section: Section) -> go.Figure | None:
 
 
 def costs(rows: Sequence[Row]) -> go.Figure:
-    """Draw what ops add to a step, with the spread of the rounds.
+    """Draw the overhead of ops, with the spread of the rounds.
 
     Args:
         rows: A row for each op.
@@ -91,7 +91,7 @@ def costs(rows: Sequence[Row]) -> go.Figure:
 
 
 def grows(group: Growth) -> go.Figure:
-    """Draw how a step's time grows with one thing, a line for each peer.
+    """Draw how a step's time grows with one quantity, a line for each peer.
 
     Args:
         group: The workloads that differ in one number.
@@ -155,7 +155,7 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
 
 
 def changes(found: dict[str, list[float]]) -> go.Figure:
-    """Draw by how much each comparison of profiles says that a step has changed.
+    """Draw the change of a step in each comparison of profiles.
 
     Args:
         found: For each thing that was compared, the changes, as parts of a step.

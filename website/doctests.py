@@ -20,7 +20,7 @@ class Doctests(Extension):
 
 
 def fenced(text: str) -> str:
-    """Put fences around what stands from a line with `>>>` to the next empty one.
+    """Put fences around the lines from a `>>>` to the next empty line.
 
     Args:
         text: A docstring.

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: pages are added, links led, and the whole checked."""
+"""MkDocs hooks: add generated pages, rewrite links, and check the site."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from other files, and what they show."""
+    """Add the pages that are generated from other files, and their images."""
 
     def add(path: str, **source: Any) -> None:
         files.append(File.generated(config, path, **source))

@@ -15,13 +15,13 @@ PAGES = {
     "bench/README.md": "measurements/method.md",
 }
 _LINK = re.compile(r"(!?)\[([^]]*)\]\(([^)\s]*)\)")
-# GitHub takes a list that follows a paragraph at once for a list; Python's Markdown does not.
+# GitHub recognizes a list directly after a paragraph; Python's Markdown does not.
 _LIST = re.compile(r"^((?![-*|#> ]|\d+\. ).+)\n((?:[-*]|1\.) )", re.MULTILINE)
 _FENCE = re.compile(r"(^```.*?^```[^\n]*\n?)", re.MULTILINE | re.DOTALL)
 
 
 def on_site(file: str) -> str | None:
-    """Return where a file of the repository is on the site.
+    """Return the path of a repository file on the site.
 
     Args:
         file: Its path from the repository's root.
@@ -57,7 +57,7 @@ def in_repository(page: str) -> str:
 
 
 def relinked(text: str, page: str, source_of: Callable[[str], str | None]) -> str:
-    """Have the links of a page lead to where their files are on the site.
+    """Rewrite the links of a page to the paths of their files on the site.
 
     Args:
         text: The page's Markdown, with links as they are in the repository.
@@ -83,6 +83,6 @@ def relinked(text: str, page: str, source_of: Callable[[str], str | None]) -> st
         return words if url is None else f"[{words}]({url})"
 
     parts = _FENCE.split(text)
-    # fences are at odd places
+    # Fenced blocks are at odd indices.
     parts[::2] = [_LIST.sub(r"\1\n\n\2", _LINK.sub(relink, part)) for part in parts[::2]]
     return "".join(parts)

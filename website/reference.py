@@ -43,7 +43,7 @@ FIRST = ("Network", "build", "steps")
 
 @dataclass
 class Page:
-    """What the reference says of one module.
+    """The reference of one module.
 
     Attributes:
         module: The module.
@@ -84,7 +84,7 @@ class Page:
             public, (module, own) = f"{self.module}.{name}", defined(self.module, name)
             if module.rpartition(".")[2] != own:
                 parts.append(f"::: {public}")
-            else:  # griffe takes the module of the same name
+            else:  # griffe finds the module of the same name
                 parts.append(f'<span id="{public}"></span>\n\n::: {module}.{own}')
         return "\n\n".join(parts) + "\n"
 
@@ -162,7 +162,7 @@ def _imported(module: str) -> dict[str, tuple[str, str]]:
             if alias.name == "*":
                 found.update({name: (node.module, name) for name in exported(node.module)})
                 continue
-            # a module that is imported is no name of another one
+            # An imported module is not a name of the importing module.
             if _file(f"{node.module}.{alias.name}") is None or _has(node.module, alias.name):
                 found[alias.asname or alias.name] = (node.module, alias.name)
     return found

@@ -47,7 +47,7 @@ def find_schedules(network: Any, mode: str) -> list[Schedule]:
 def current_optimizers(
     models: Iterable[Model], names: Container[str], epoch: int
 ) -> dict[str, tuple[Model, Any]]:
-    """Return models by name with their optimizers in the epoch, or the scheduler's exception."""
+    """Return models by name with their optimizers in the epoch, or a scheduler's exception."""
     found: dict[str, tuple[Model, Any]] = {}
     for model in models:
         if name_of(model) not in names:

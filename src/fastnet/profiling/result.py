@@ -102,7 +102,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
-        """Return the profile that `to_dict` made a dict of.
+        """Return the profile from the dict of `to_dict`.
 
         Raises:
             ValueError: If it is no such dict, or one of another version.

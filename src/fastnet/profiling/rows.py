@@ -94,7 +94,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Row:
-        """Return the row that `to_dict` made a dict of."""
+        """Return the row from the dict of `to_dict`."""
         return cls(**{**data, "blocks": tuple(data["blocks"])})
 
 
@@ -136,6 +136,6 @@ class Section:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Section:
-        """Return the section that `to_dict` made a dict of."""
+        """Return the section from the dict of `to_dict`."""
         rows = tuple(map(Row.from_dict, data["rows"]))
         return cls(**{**data, "step": Row.from_dict(data["step"]), "rows": rows})

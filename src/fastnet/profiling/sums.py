@@ -37,7 +37,7 @@ class StampCost:
 
     @classmethod
     def measure(cls) -> StampCost:
-        """Return the least of many short rounds, which little disturbs."""
+        """Return the minimum of many short rounds, which is little disturbed."""
         log, count = StampLog(), 100
         kernel = python = float("inf")
         for _ in range(200):
