@@ -155,8 +155,9 @@ def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
 def test_programs_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorflow")
+    names: dict[str, Any] = {}
     for program in programs("training"):
-        exec(program, {})
+        exec(program, names)
     # a window of four steps of six is whole
     assert len(capsys.readouterr().out.splitlines()) == 2
 
