@@ -223,7 +223,7 @@ def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
             yield batch
         if count == before:
             raise ValueError(
-                f"There are only {count} batches, and they cannot be iterated over again. "
+                f"The batches end after {count}, and cannot be iterated over again. "
                 "Measure fewer steps, or pass a list."
             )
 
