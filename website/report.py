@@ -125,25 +125,16 @@ def _of_report(name: str, report: Report) -> Page:
 
 
 def _of_ranks(data: dict[str, Any]) -> Page:
-    lines, growing = (_lines(data[key]) for key in ("lines", "growing"))
+    lines = [Line(**{**one, "ratio": Spread(**one["ratio"])}) for one in data["lines"]]
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     text = [
         f"# {TITLES['ranks']}",
         f"Two processes over gloo, a thread each. Measured with {versions}.",
         "<!-- chart ranks -->",
         bench_ranks.table(lines),
-        "## On more ranks",
-        bench_ranks.growth_table(growing),
     ]
     made = {"ranks": charts.to_html(charts.ranks(lines), "chart-ranks")}
     return Page("ranks", "\n\n".join(text), made)
-
-
-def _lines(data: list[dict[str, Any]]) -> list[Line]:
-    return [
-        Line(**{**one, "ratio": Spread(**one["ratio"]), "added": Spread(**one["added"])})
-        for one in data
-    ]
 
 
 def _of_verdicts(data: dict[str, Any]) -> Page:

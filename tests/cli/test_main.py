@@ -58,7 +58,7 @@ def test_help_of_a_command_has_examples_of_it(
         (["profil", "networks.py:network"], ["'profil'", "run-fastestimator"]),
         (["explain", "a:b", "--mod", "eval"], ["--mod"]),
         (["explain", "a:b", "--mode", "evl"], ["--mode", "'evl'", "infer"]),
-        (["explain", "a:b", "--epoch", "0"], ["--epoch", "integer from 1 up", "'0'"]),
+        (["explain", "a:b", "--epoch", "0"], ["--epoch", "'0' is not an integer of at least 1"]),
         (["profile", "a:b", "--batch", "c", "--steps", "many"], ["--steps", "'many'"]),
         (["explain", "a:b", "--output", "no/such/graph.svg"], ["no folder 'no/such'"]),
         (["explain", "a:b", "--output", "/"], ["'/' is a folder"]),

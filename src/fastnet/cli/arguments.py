@@ -41,12 +41,10 @@ def integer_from(least: int) -> Callable[[str], int]:
     """Return an argument type for integers of at least `least`."""
 
     def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise ValueError
-        return number
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}.")
+        return int(text)
 
-    parse.__name__ = f"integer from {least} up"  # argparse names it in errors.
     return parse
 
 
