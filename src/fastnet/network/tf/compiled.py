@@ -71,8 +71,8 @@ class Compiler:
                 return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
             if node.op.startswith(_SEEDED) and self.options.fallback_random:
                 return (
-                    f"{user} draws random numbers by '{node.op}', which are others in XLA, and "
-                    "fallback_random asks for the same"
+                    f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
+                    "fallback_random requires those of the graph"
                 )
         return None
 
