@@ -235,7 +235,7 @@ class TestErrors:
         [
             ("x", {}, "a dict or an iterable of dicts, but these are of type str"),
             (iter([X] * 3), {"steps": 10}, "The batches end after 3, and cannot"),
-            ([X] * 3, {}, "measured: there are 3 batches, and the first 5 steps are skipped. Give"),
+            ([X] * 3, {}, "measured: there are 3 batches, and the first 5 steps are skipped. Pass"),
             (X, {"steps": 0}, "steps must be an int of at least"),
             (X, {"skip": -1}, "skip must be an int of at least"),
             (X, {"steps": "3"}, "steps must be an int of at least"),
