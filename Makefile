@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo demo-tf demo-distributed setup test test-nightly test-fast test-fe lint typecheck build
-.PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
+.PHONY: packages fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,12 +47,12 @@ demo-distributed: $(VENV)/.has-demo build  ## train in two processes, and in one
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
-# The checks and the doctests keep one core busy each.
+# The checks and the doctests keep one core busy each, and the checks go on beside the first tests.
 test: setup  ## set up, check style and types, run the tests and doctests
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
-	$(ONE_THREAD) $(BIN)/python -m pytest --doctest-modules src/fastnet; doctests=$$?; \
-	wait $$lint && exit $$doctests
-	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/integrations
+	$(ONE_THREAD) $(BIN)/python -m pytest --doctest-modules src/fastnet && \
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/integrations; tests=$$?; \
+	wait $$lint && exit $$tests
 
 # The files that have tests with a mark of their own, and not by way of another module: collecting
 # all files takes half a minute.
@@ -87,6 +87,11 @@ test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run 
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m "tf and not slow" tests/conformance $(of_keras)
 
 bench-packages: $(VENV)/.has-bench build  ## install what is measured beside fastnet
+
+# One resolution and one compilation of the kernel for the tests and the benchmarks.
+packages: $(VENV)/.made  ## fill the environment for `test` and `bench` at once
+	$(BIN)/python $(PIP) --constraint constraints/dev.txt --no-build-isolation --editable '.[dev,bench]'
+	@touch $(VENV)/.has-dev $(VENV)/.has-bench $(VENV)/.kernel
 
 bench: $(VENV)/.has-bench $(FE_VENV)/.has-fe build  ## measure fastnet and its peers; tables and a plot
 	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-only
