@@ -15,7 +15,7 @@ from tests.reference import Kernel, load
 __all__ = ["kernel", "kernels", "pytest_runtest_makereport", "pytest_runtest_protocol"]
 
 # Compiled code has no deadline that a busy machine could not miss.
-hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=200)
+hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("fastnet")
 
 

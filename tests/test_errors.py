@@ -15,6 +15,8 @@ from fastnet import errors
 from tests.kernel.ops import Op, shown
 from tests.missing_keys import deleted, missing
 
+pytestmark = pytest.mark.fast
+
 
 class ModelOp(Op):
     pass

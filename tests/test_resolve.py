@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fastnet._resolve import same_entries
 from tests.kernel.ops import Delete, Op, Slicer, resolve, specs_of
 from tests.reference import Kernel
 
@@ -28,58 +25,7 @@ def keys_of(resolution: Any) -> tuple[set[str], set[str], set[str]]:
     )
 
 
-class TestKeyTable:
-    def test_gives_the_same_id_each_time(self, kernel: Kernel) -> None:
-        table = kernel.KeyTable()
-        assert len(table) == 0
-        assert [table.intern(key) for key in ["x", "y", "x", "z", "y"]] == [0, 1, 0, 2, 1]
-        assert len(table) == 3
-
-    @pytest.mark.parametrize(
-        ("key", "text"),
-        [
-            (None, "a key is a string, not None of type NoneType"),
-            (b"x", "a key is a string, not b'x' of type bytes"),
-        ],
-    )
-    def test_refuses_other_types(self, kernel: Kernel, key: object, text: str) -> None:
-        table = kernel.KeyTable()
-        with pytest.raises(TypeError) as caught:
-            table.intern(key)
-        assert str(caught.value) == text
-        assert len(table) == 0
-
-    def test_accepts_classes_derived_from_str(self, kernel: Kernel) -> None:
-        class Name(str):
-            __slots__ = ()
-
-        table = kernel.KeyTable()
-        assert table.intern(Name("x")) == table.intern("x") == 0
-        assert Name("x") in kernel.KeySet(table, ["x"])
-        resolution = resolve(kernel, [Op([Name("x")], [Name("y")])], desired=[Name("y")])
-        assert keys_of(resolution) == ({"x"}, {"x"}, {"y"})
-
-
 class TestKeySet:
-    def test_contains_the_given_keys(self, kernel: Kernel) -> None:
-        table = kernel.KeyTable()
-        keys = kernel.KeySet(table, ["y", "x", "y"])
-        assert keys.table is table
-        assert keys.names() == {"x", "y"}
-        assert len(keys) == 2
-        assert "x" in keys
-        assert "z" not in keys
-        assert 5 not in keys
-        assert bool(keys)
-        assert repr(keys) == "KeySet(['x', 'y'])"
-
-    def test_iterates_in_the_order_of_its_table(self, kernel: Kernel) -> None:
-        table = kernel.KeyTable()
-        for key in ["c", "a", "b"]:
-            table.intern(key)
-        assert list(kernel.KeySet(table, ["b", "c"])) == ["c", "b"]
-        assert list(kernel.KeySet(table, iter("abc"))) == ["c", "a", "b"]
-
     @pytest.mark.parametrize("count", [1, 63, 64, 65, 127, 128, 129, 200])
     def test_more_keys_than_bits_in_a_word(self, kernel: Kernel, count: int) -> None:
         table = kernel.KeyTable()
@@ -91,14 +37,6 @@ class TestKeySet:
         assert len(last) == 1
         assert MANY[count - 1] in everything
         assert (MANY[0] in last) == (count == 1)
-
-    def test_later_keys_of_the_table_are_not_in_it(self, kernel: Kernel) -> None:
-        table = kernel.KeyTable()
-        keys = kernel.KeySet(table, ["x"])
-        for key in MANY:
-            table.intern(key)
-        assert MANY[-1] not in keys
-        assert keys.names() == {"x"}
 
 
 class TestSpec:
@@ -122,13 +60,6 @@ class TestSpec:
         assert {name for name in names if spec.runs_in(min(modes), name)} == ds_ids
         mode = "train" if "train" in modes else "eval"
         assert kernel.select([spec], mode, "a") == ([spec] if "a" in ds_ids else [])
-
-    @pytest.mark.parametrize("attribute", ["inputs", "outputs", "in_list", "out_list"])
-    def test_an_op_must_have_its_attributes(self, kernel: Kernel, attribute: str) -> None:
-        op = Op("x", "y")
-        delattr(op, attribute)
-        with pytest.raises(AttributeError, match=attribute):
-            kernel.OpSpec(op, kernel.KeyTable())
 
 
 class TestIsCurrent:
@@ -219,17 +150,6 @@ class Trained(Op):
         return self.retain
 
 
-class TestSameItems:
-    def test_the_same_objects_in_the_same_order(self, kernel: Kernel) -> None:
-        x, y = [1], [1]
-        assert kernel.same_items([], ())
-        assert kernel.same_items([x, y], (x, y))
-        assert not kernel.same_items([x, y], (y, x))
-        assert not kernel.same_items([x], (y,))  # equal, but another object
-        assert not kernel.same_items([x], (x, y))
-        assert not kernel.same_items([x, y], (x,))
-
-
 class Table(dict[Any, Any]):
     """A dict of a class of its own."""
 
@@ -269,13 +189,6 @@ class TestSameEntries:
         assert kernel.same_entries([], [table], 0)
         table["a"] = None
         assert not kernel.same_entries([], [table], 0)
-
-
-@pytest.mark.parametrize("wrong", [[], None])
-def test_entries_and_tables_are_dicts(wrong: Any) -> None:
-    for entries, tables in (([(wrong, "on", True)], []), ([], [wrong])):
-        with pytest.raises((TypeError, AttributeError, SystemError)):
-            same_entries(entries, tables, 0)
 
 
 # Ops, postprocessing ops, slicers and desired keys; then the inputs, device inputs and outputs.
@@ -339,13 +252,6 @@ class TestResolve:
         assert f"The keys {keys} are" in str(caught.value)
         assert "(mode 'train', epoch 3)" in str(caught.value)
 
-    def test_desired_keys_are_not_added_to_the_table(self, kernel: Kernel) -> None:
-        table = kernel.KeyTable()
-        specs = specs_of(kernel, table, [Op("x", "y")])
-        for number in range(100):
-            kernel.resolve(table, specs, [], [], {f"unknown{number}", "y"})
-        assert len(table) == 2
-
     def test_keys_that_postprocessing_reads_and_deletes_are_returned_to_it(
         self, kernel: Kernel
     ) -> None:
@@ -378,39 +284,3 @@ class TestMisuse:
         ):
             with pytest.raises(TypeError):
                 call()
-
-    def test_specs_of_the_wrong_class(self, kernel: Kernel) -> None:
-        if not kernel.compiled:
-            pytest.skip("the reference checks no classes")
-        table = kernel.KeyTable()
-        slicer = kernel.SlicerSpec(Slicer(["x"]), table)
-        with pytest.raises(TypeError):
-            kernel.resolve(table, [slicer], [], [])
-        with pytest.raises(TypeError):
-            kernel.resolve(table, [], [], [kernel.OpSpec(Op("x"), table)])
-
-
-@pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
-def test_no_reference_is_leaked(kernel: Kernel) -> None:
-    item, key = Op("x", "y"), "a key of its own"
-    slicer = Slicer([key], ["y", "x"])
-
-    def work(times: int) -> None:
-        for _ in range(times):
-            table = kernel.KeyTable()
-            specs = [kernel.OpSpec(item, table), kernel.OpSpec(Op(MANY, "y"), table)]
-            slicers = [kernel.SlicerSpec(slicer, table)]
-            chosen = kernel.select(specs, "train", "")
-            resolution = kernel.resolve(table, chosen, specs, slicers, {"y", "unknown"})
-            resolution.inputs.names()
-            with pytest.raises(ValueError, match="un-slices"):
-                kernel.resolve(table, [kernel.OpSpec(Op("x", key + "2"), table)], [], slicers)
-
-    work(3)
-    gc.collect()
-    before = sys.getrefcount(item), sys.getrefcount(slicer), sys.getrefcount(key)
-    objects = len(gc.get_objects())
-    work(50)
-    gc.collect()
-    assert (sys.getrefcount(item), sys.getrefcount(slicer), sys.getrefcount(key)) == before
-    assert len(gc.get_objects()) - objects < 20

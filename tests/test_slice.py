@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import gc
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,11 +45,6 @@ class TestCheckSlicers:
         with pytest.raises(ValueError, match=r" slice the same keys: \['x', 'y'\], Other"):
             kernel.check_slicers(slicers)
 
-    def test_two_join_the_same_keys(self, kernel: Kernel) -> None:
-        slicers = [Slicer(["x"], ["a", "b"]), Other(["y"], ["b", "a", "c"])]
-        with pytest.raises(ValueError, match=r"un-slice the same keys: \['a', 'b'\], Other"):
-            kernel.check_slicers(slicers)
-
     @pytest.mark.parametrize(
         "slicers", [[Slicer([], ["b", "a"])], [Slicer([], ["b"]), Slicer([], ["a"])]]
     )
@@ -72,34 +65,12 @@ class TestForwardSlicers:
         ]
         assert all(minibatch["shared"] is shared for minibatch in minibatches)
 
-    @pytest.mark.parametrize(
-        "mapping",
-        [
-            collections.UserDict,
-            lambda data: collections.ChainMap({}, data),
-        ],
-    )
-    def test_any_mapping(self, kernel: Kernel, mapping: Callable[[Any], Any]) -> None:
-        minibatches = kernel.forward_slicers([Slicer(["x"])], mapping({"x": [1, 2], "y": 0}))
-        assert minibatches == [{"x": [1], "y": 0}, {"x": [2], "y": 0}]
-        assert [type(minibatch) for minibatch in minibatches] == [dict, dict]
-
-    def test_any_iterable_of_pieces(self, kernel: Kernel) -> None:
-        pieces = iter([[1, 2], (3, 4)])
-        minibatches = kernel.forward_slicers([Pieces(["x", "y"], pieces)], {"x": 0, "y": 0})
-        assert minibatches == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
-
     def test_a_missing_key(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
             kernel.forward_slicers([Slicer(["x", "label"])], {"x": [1], "labels": [2]})
         assert shown(caught.value) == (
             missing("Slicer", "label", ["labels", "x"], "labels", verb="slices")
         )
-
-    def test_slicers_that_disagree(self, kernel: Kernel) -> None:
-        slicers = [Slicer(["x"]), Slicer([], ["x"]), Other(["y", "z"])]
-        with pytest.raises(ValueError, match=r"Slicer made 2 of \['x'\], Other made 1 of \['y', "):
-            kernel.forward_slicers(slicers, {"x": [1, 2], "y": [3], "z": [4]})
 
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError, match="cannot be cut") as caught:
@@ -131,22 +102,10 @@ class TestReverseSlicers:
         assert result == batch
         assert result is not batch
 
-    def test_any_mapping(self, kernel: Kernel) -> None:
-        data = [collections.ChainMap({"y": [n]}, {"x": [n], "y": [0]}) for n in (1, 2)]
-        original = collections.UserDict({"x": [1, 2]})
-        batch = kernel.reverse_slicers([Slicer(["x"], ["y"])], data, original)
-        assert batch == {"x": [1, 2], "y": [1, 2]}
-        assert type(batch) is dict
-
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match="cannot be joined") as caught:
             kernel.reverse_slicers([Broken([], ["x"])], [{"x": 1}], {})
         assert "Raised by Broken while it un-sliced 'x'" in shown(caught.value)
-
-    def test_a_minibatch_without_the_key(self, kernel: Kernel) -> None:
-        with pytest.raises(MissingKeyError) as caught:
-            kernel.reverse_slicers([Slicer([], ["x"])], [{"x": [1]}, {"y": [2]}], {})
-        assert shown(caught.value) == (missing("Slicer", "x", ["y"], verb="un-slices"))
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")

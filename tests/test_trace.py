@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import enum
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -13,25 +12,8 @@ import pytest
 
 from fastnet._trace import Readings
 from tests.containers import CONTAINERS as ALL_CONTAINERS
-from tests.containers import (
-    Checked,
-    Ice,
-    Labels,
-    Old,
-    Picky,
-    Point,
-    Registry,
-)
-from tests.kernel.traces import (
-    Array,
-    Framework,
-    Pair,
-    Plain,
-    Store,
-    Tensor,
-    bare,
-    shapes_of,
-)
+from tests.containers import Checked, Ice, Labels, Picky, Plain, Registry
+from tests.kernel.traces import Array, Framework, Pair, Store, Tensor, bare, shapes_of
 from tests.reference import Kernel
 
 CONTAINERS = [make for make in ALL_CONTAINERS if not isinstance(make(1), set | frozenset)]
@@ -133,20 +115,6 @@ class TestSharedLengths:
 
 class TestContainers:
     @pytest.mark.parametrize("make", CONTAINERS)
-    def test_tensors_are_found_in_order(
-        self, framework: Framework, make: Callable[[Any], Any]
-    ) -> None:
-        first, second = Tensor("float", 4), Tensor("int", 4)
-        step = framework.step(["x"])
-        batch = {"x": make([first, {"a": second}])}
-        step.step(batch, {})
-        assert framework.called == [[first, second]]
-        assert framework.step_count(step, {"x": make([first, {"a": second}])}) == 1
-        assert framework.step_count(step, {"x": make([second, {"a": second}])}) == 2
-        assert framework.step_count(step, {"x": make([first])}) == 3
-        assert framework.step_count(step, {"x": make(first)}) == 4
-
-    @pytest.mark.parametrize("make", CONTAINERS)
     def test_types_survive_in_forms_and_in_outputs(
         self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]
     ) -> None:
@@ -182,26 +150,6 @@ class TestContainers:
             return
         assert framework.step_count(step, {"x": data}) == 4
 
-    def test_of_another_class(self, framework: Framework) -> None:
-        tensors = [Tensor("float", 4), Tensor("float", 4)]
-        step = framework.step(["x"])
-        others = [
-            tensors,
-            tuple(tensors),
-            Labels(tensors),
-            Point(*tensors),
-            Old(*tensors),
-            Plain(*tensors),
-            Ice(*tensors),
-            dict(zip("xy", tensors, strict=True)),
-            collections.OrderedDict(zip("xy", tensors, strict=True)),
-            collections.UserDict(zip("xy", tensors, strict=True)),
-        ]
-        for count, data in enumerate(others, 1):
-            assert framework.step_count(step, {"x": data}) == count
-        for data in others:
-            assert framework.step_count(step, {"x": data}) == len(others)
-
     @pytest.mark.parametrize("make", [dict, collections.UserDict, make_default])
     def test_keys_in_another_order(self, framework: Framework, make: Callable[..., Any]) -> None:
         a, b = Tensor("float", 4), Tensor("float", 4)
@@ -226,54 +174,12 @@ class TestContainers:
         assert through(make_default({"x": tensor}))["new"] == 0
         assert through(Store({"x": tensor}, "name")).name == "name"
 
-    def test_a_field_that_is_not_set(self, framework: Framework) -> None:
-        step = framework.step(["x"], outputs={"y": "x"})
-        whole, half = Plain(Tensor(), Tensor()), Plain(Tensor(), Tensor())
-        del half.x
-        assert framework.step_count(step, {"x": whole}) == 1
-        assert framework.step_count(step, {"x": half}) == 2
-        assert framework.step_count(step, {"x": half}) == 2
-        assert framework.step_count(step, {"x": whole}) == 2
-        assert vars(step.step({"x": half}, {})["y"]) == {"y": half.y}
-
-
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = 2
-
 
 class Loud(str):
     pass
 
 
-CONSTANTS: list[tuple[Any, Any]] = [
-    (None, "None"),
-    (Colour.RED, Colour.BLUE),
-    (range(3), range(4)),
-    (int, float),
-    (2**70, 2**70 + 1),
-    (frozenset("ab"), frozenset("a")),
-    (collections.deque([1]), collections.deque([2])),
-    (Loud("text"), Loud("other")),
-]
-
-
 class TestConstants:
-    @pytest.mark.parametrize(("constant", "other"), CONSTANTS)
-    def test_another_constant_is_traced_again(
-        self, framework: Framework, constant: Any, other: Any
-    ) -> None:
-        step = framework.step(["x", "y"])
-        tensor = Tensor()
-        assert framework.step_count(step, {"x": constant, "y": tensor}) == 1
-        assert framework.step_count(step, {"x": constant, "y": tensor}) == 1
-        assert framework.step_count(step, {"x": other, "y": tensor}) == 2
-        assert framework.step_count(step, {"x": [constant], "y": tensor}) == 3
-        assert framework.step_count(step, {"x": [constant], "y": tensor}) == 3
-        assert framework.step_count(step, {"x": [other], "y": tensor}) == 4
-        assert framework.step_count(step, {"x": constant, "y": tensor}) == 4
-        assert framework.called == [[tensor]] * 7
-
     @pytest.mark.parametrize(
         "likes",
         [
@@ -315,18 +221,6 @@ class TestConstants:
         step = framework.step(["x"])
         for _ in range(3):
             assert framework.step_count(step, {"x": make()}) == 1
-
-    @pytest.mark.parametrize("base", [set, frozenset])
-    @pytest.mark.parametrize("members", [(), (1,), ((1, 2),)])
-    def test_attributes_of_sets(self, framework: Framework, base: type, members: Any) -> None:
-        class Tagged(base):  # type: ignore[misc]
-            tag = 0
-
-        step, constant = framework.step(["x"]), Tagged(members)
-        for count in range(1, 4):
-            constant.tag = count
-            assert framework.step_count(step, {"x": constant}) == count
-            assert framework.step_count(step, {"x": constant}) == count
 
     def test_a_constant_that_cannot_be_compared(self, framework: Framework) -> None:
         class Hostile:
@@ -421,19 +315,6 @@ class TestBatch:
         assert dict(batch) == {"x": x, "other": [2]}
         assert len(framework.traced) == 1
 
-    def test_outputs_keep_the_order_of_the_batch(self, framework: Framework) -> None:
-        step = framework.step(["x"], outputs={"z": "first", "w": "first", "x": "first"})
-        result = step.step({"a": 0, "z": 0, "x": Tensor(), "b": 0}, {})
-        assert list(result) == ["a", "z", "x", "b", "w"]
-
-    @pytest.mark.parametrize("batch", [None, 3])
-    def test_no_mapping(self, framework: Framework, batch: Any) -> None:
-        step = framework.step(["x"])
-        with pytest.raises(TypeError):
-            step.step(batch, {})
-        with pytest.raises(TypeError):
-            step.fits(batch)
-
 
 class TestTraces:
     def test_the_last_used_comes_first(self, framework: Framework) -> None:
@@ -465,21 +346,6 @@ class TestTraces:
         assert framework.step_count(step, {"x": 2}) == 19
         assert [trace.inputs[0] for trace in step.traces[:4]] == [2, 1, 0, 16]
 
-    def test_traces_may_be_assigned(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        for number in range(4):
-            step.step({"x": number}, {})
-        kept = step.traces[1:3]
-        step.traces = iter(kept)
-        assert step.traces == kept
-        assert step.fits({"x": 2})
-        assert not step.fits({"x": 3})
-        # The list is a copy.
-        step.traces.clear()
-        assert step.traces == kept[:1] + kept[1:]
-        step.traces = [step.traces[0]] * 20
-        assert len(step.traces) == 16
-
     def test_tracing_that_raises(self, kernel: Kernel, framework: Framework) -> None:
         errors = [OSError("full"), None]
 
@@ -497,55 +363,6 @@ class TestTraces:
         assert step.traces == []
         tensor = Tensor("float", 3)
         assert step.step({"x": tensor}, {}) == {"x": tensor, "y": tensor}
-
-    def test_tracing_may_choose_among_those_before(
-        self, kernel: Kernel, framework: Framework
-    ) -> None:
-        def trace(values: list[Any]) -> Any:
-            step.traces = step.traces[:1]
-            values.clear()
-            return kernel.Trace(lambda tensors: [], list(waiting.pop(0)), {})
-
-        waiting = [[1], [2], [3]]
-        step = kernel.TracedStep(["x"], framework.kind, trace)
-        for number in (1, 2, 3):
-            assert step.step({"x": number}, {}) == {"x": number}
-        assert [trace.inputs for trace in step.traces] == [[3], [2]]
-
-    def test_a_trace_that_does_not_match_its_own_values(
-        self, kernel: Kernel, framework: Framework
-    ) -> None:
-        def step_of(*inputs: Any) -> Any:
-            trace = kernel.Trace(len, inputs, {})
-            return kernel.TracedStep(["x", "y"], framework.kind, lambda values: trace)
-
-        batch = {"x": Tensor("float"), "y": [3]}
-        slot = kernel.Slot("float", ())
-        with pytest.raises(RuntimeError) as caught:
-            step_of(slot).step(batch, {})
-        assert "1 inputs" in str(caught.value)
-        assert "2 keys" in str(caught.value)
-        with pytest.raises(RuntimeError) as caught:
-            step_of(slot, [4]).step(batch, {})
-        assert "'y', of type list" in str(caught.value)
-        step = step_of(slot, [3])
-        step.traces = [kernel.Trace(len, [], {}), kernel.Trace(len, [slot] * 3, {})]
-        assert not step.fits(batch)
-
-    @pytest.mark.parametrize("returned", [0, 1, 3])
-    def test_a_call_that_returns_another_number_of_tensors(
-        self, kernel: Kernel, framework: Framework, returned: int
-    ) -> None:
-        slot = kernel.Slot()
-        for outputs in (
-            {"a": slot, "b": slot},
-            {"a": [slot, {"b": slot}]},
-            {"a": kernel.Parts("pair", [slot, slot]), "b": "constant"},
-        ):
-            trace = kernel.Trace(lambda tensors: [Tensor()] * returned, [], outputs)
-            step = kernel.TracedStep([], framework.kind, lambda values, trace=trace: trace)
-            with pytest.raises(RuntimeError, match=rf"returned {returned} tensors.* 2\."):
-                step.step({}, {})
 
     def test_constants_in_outputs(self, kernel: Kernel, framework: Framework) -> None:
         slot, tensor = kernel.Slot(), Tensor()
@@ -575,22 +392,6 @@ class TestFits:
         assert step.fits({"x": Tensor("float", 4)}) is False
         assert step.fits({}) is False
         assert len(framework.called) == 1
-
-
-class TestForms:
-    @pytest.mark.parametrize("make", CONTAINERS)
-    def test_mapped(self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]) -> None:
-        pair = Pair("kind", [Tensor("c")])
-        form = framework.kind.form_of(make([Tensor("a"), pair, "text"]))
-        seen: list[Any] = []
-        mapped = kernel.map_form(form, lambda part: seen.append(part) or len(seen))
-        assert mapped == make([1, 2, "text"])
-        assert type(mapped) is type(bare(kernel, form))
-        assert [type(part) for part in seen] == [kernel.Slot, kernel.Parts]
-        assert bare(kernel, form) == make([seen[0], seen[1], "text"])
-        again = kernel.map_form(form, lambda part: part, as_form=True)
-        assert type(again) is type(form)
-        assert bare(kernel, again) == bare(kernel, form)
 
 
 class TestErrors:

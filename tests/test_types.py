@@ -27,6 +27,8 @@ from fastnet.types import (
     missing_attributes,
 )
 
+pytestmark = pytest.mark.fast
+
 OP = {
     "inputs": ["x"],
     "outputs": [],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.ops import Delete, Op, new_state, plan_of, shown
+from tests.kernel.ops import Delete, Op, new_state, plan_of
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -78,45 +78,3 @@ def test_one_plan_for_all(kernel: Kernel, count: int) -> None:
             assert result == {**batch, "k5": start + 4, "sum": (start + 6) + (start + ones)}
 
     at_once(work)
-
-
-def test_one_plan_that_fails_in_some_threads(kernel: Kernel) -> None:
-    def fail_for_odd(data: int, state: State) -> int:
-        if data % 2:
-            raise ValueError(f"odd {data}")
-        return data
-
-    plan = plan_of(kernel, [Op("x", "y", yield_to_others), Op("y", "z", fail_for_odd)])
-
-    def work(number: int) -> None:
-        for _ in range(steps(kernel) // 10):
-            if number % 2:
-                with pytest.raises(ValueError, match="odd") as caught:
-                    plan.run({"x": number}, new_state())
-                assert shown(caught.value) == (
-                    f"odd {number}\nRaised by Op (op 1, inputs ['y'], outputs ['z'])."
-                )
-            else:
-                assert plan.run({"x": number}, new_state()) == {"y": number, "z": number}
-
-    at_once(work)
-
-
-def test_what_is_deferred_stays_with_its_thread(kernel: Kernel) -> None:
-    done: list[list[int]] = [[] for _ in range(THREADS)]
-
-    def defer(data: int, state: State) -> int:
-        state["deferred"].setdefault("model", []).append(lambda: done[data].append(data))
-        return data
-
-    plan = plan_of(kernel, [Op("x", "y", defer), Op("y", "z", yield_to_others)])
-    times = steps(kernel) // 10
-
-    def work(number: int) -> None:
-        state = new_state()
-        for _ in range(times):
-            plan.run({"x": number}, state)
-        assert state["deferred"] == {}
-
-    at_once(work)
-    assert done == [[number] * times for number in range(THREADS)]

@@ -112,12 +112,6 @@ class TestLayersThatAreTakenDown:
         for x, result in zip(inputs, results, strict=True):
             assert torch.equal(result["h"], self.expected(model, x))
 
-    def test_beside_a_plain_call(self, model: Any) -> None:
-        network = TorchNetwork([self.op(model)])
-        x, other = torch.ones(4, 2), torch.full((7, 2), 2.0)
-        result, _ = at_once(lambda: run(network, {"x": x}), lambda: model(other))
-        assert torch.equal(result["h"], self.expected(model, x))
-
     def test_in_a_copy_of_the_model(self, model: Any) -> None:
         """Copied with its hooks, which copies what they write to."""
         op = self.op(model)
@@ -223,18 +217,6 @@ class TestParametersThatAreShared:
         assert same_weights(first, twin)
         assert all(parameter.grad is None for parameter in first.parameters())
 
-    def test_two_networks_over_one_model_in_one_thread(self) -> None:
-        """Open one in the other, stepped in turn: legal, and what the loop by hand does."""
-        model, twin = twins(line)
-        model = built(model, sgd())
-        outer, inner = TorchNetwork(regression(model)), TorchNetwork(regression(model))
-        data = [{"x": batch["x"][:, :2]} for batch in batches(6)]
-        with outer(mode="train", epoch=1), inner(mode="train", epoch=1):
-            for place, batch in enumerate(data):
-                (inner if place % 2 else outer).run_step(batch)
-        trained_by_hand(twin, [batch["x"] for batch in data])
-        assert same_weights(model, twin)
-
 
 class TestOneOpenedNetwork:
     def test_threads_may_step_it_where_nothing_is_trained(self) -> None:
@@ -325,6 +307,91 @@ class TestSettingsOfAThread:
         assert seen == trained_by_hand(twin, [batch["x"] for batch in [*data, data[0]]])[:-1]
         assert same_weights(model, twin)
         assert is_free(network)
+
+
+class TestOneNetworkThatSeveralWant:
+    def test_the_second_is_refused_and_the_first_unharmed(self) -> None:
+        model, twin = twins(mlp)
+        network = TorchNetwork(regression(built(model, sgd())))
+        data = batches(20)
+        ready, inside, tried = threading.Event(), threading.Event(), threading.Event()
+
+        def first() -> list[Any]:
+            assert ready.wait(WAIT)
+            with network(mode="train", epoch=1):
+                results = [network.run_step(batch) for batch in data[:5]]
+                inside.set()
+                assert tried.wait(WAIT)
+                assert network.ctx_state["mode"] == "train"
+                assert network.ctx_ops == network.ops
+                return results + [network.run_step(batch) for batch in data[5:]]
+
+        def second() -> int:
+            refused = 0
+            configured = network(mode="eval", epoch=9)  # while nobody was in
+            ready.set()
+            assert inside.wait(WAIT)
+            for attempt in (configured.__enter__, lambda: network(mode="eval", epoch=9)):
+                # at once: the first does not leave before both have tried
+                with pytest.raises(ValueError, match="TorchNetwork is open already"):
+                    attempt()
+                refused += 1
+            tried.set()
+            return refused
+
+        with ThreadPoolExecutor(2) as pool:
+            late = pool.submit(second)
+            results = pool.submit(first).result(WAIT)
+            assert late.result(WAIT) == 2
+        assert losses(results) == trained_by_hand(twin, [batch["x"] for batch in data])
+        assert is_free(network)
+
+    def test_a_configuration_belongs_to_its_thread(self) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")])
+        barrier = threading.Barrier(2)
+
+        def configure(mode: str, first: bool) -> str:
+            network(mode=mode, epoch=1)
+            barrier.wait(WAIT)
+            if not first:
+                barrier.wait(WAIT)
+            with network:
+                seen: str = network.ctx_state["mode"]
+            if first:
+                barrier.wait(WAIT)
+            return seen
+
+        assert at_once(lambda: configure("train", True), lambda: configure("eval", False)) == [
+            "train",
+            "eval",
+        ]
+
+
+def test_nothing_is_locked_while_a_scheduler_is_asked() -> None:
+    """Nothing is locked while a scheduler says what it stands for."""
+    op = LambdaOp(lambda x: x + 1, "x", "y")
+
+    class Asking:
+        asks = False
+
+        def get_current_value(self, epoch: int) -> Any:
+            if self.asks:
+                self.asks = False
+                network.explain("infer")
+                thread = threading.Thread(target=network.explain, args=("train",), daemon=True)
+                thread.start()
+                thread.join(WAIT)
+                assert not thread.is_alive()
+            return op
+
+        def get_all_values(self) -> list[Any]:
+            return [op]
+
+    scheduler = Asking()
+    network = TorchNetwork([scheduler])
+    op.outputs = ["z"]
+    scheduler.asks = True
+    assert run(network, {"x": 1}) == {"x": 1, "z": 2}
 
 
 def update(model: Any) -> Iterator[Any]:

@@ -30,8 +30,6 @@ def smoothed(classes: Any) -> Any:
     return (0.75 * np.eye(4)[classes] + 0.25 / 4).astype("float32")
 
 
-CODES = np.array([[-1, 1, 1, 1], [1, -1, 1, -1], [-1, 1, -1, -1]], "float32")
-
 NUMPY_ROWS = [
     unary(NumpyOp, "", X, lambda x: x),
     Row(

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 # Rates that differ show which of two optimizers has updated a shared kernel.
 RATES = {"a": 0.1, "c": 0.03, "d": 0.05}
 MOMENTUM = 0.9
-EPOCHS, STEPS = range(1, 5), 5
+EPOCHS, STEPS = range(1, 5), 3
 SHAPES = {"shared": (3, 4), "a": (4, 3), "c": (4, 3), "d": (3, 1)}
 
 

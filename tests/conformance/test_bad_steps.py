@@ -221,22 +221,6 @@ class TestOpsThatRaise:
             check_free(network)
         assert_same(fw.step(network, {"x": X, "ok": "yes"}), {"x": X, "ok": "yes", "y": X})
 
-    def test_one_error_raised_again_and_again(self, fw: Framework) -> None:
-        trouble = Trouble("the same")
-
-        def fail(x: Any) -> Any:
-            raise trouble
-
-        network = fw.network([LambdaOp(fail, "x", "y")])
-        notes = notes_of(fw, "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).")
-        counts = []
-        for _ in range(3):
-            with refusing(Trouble, "the same", *notes):
-                fw.step(network, {"x": X})
-            check_free(network)
-            counts.append(len(getattr(trouble, "__notes__", [])))
-        assert counts[0] == counts[2]
-
 
 class TestSlicers:
     @pytest.mark.parametrize(

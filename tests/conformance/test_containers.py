@@ -14,7 +14,6 @@ pytest.importorskip("tensorflow")
 
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.slicer import AxisSlicer
 from tests.conformance.agreement import assert_same
 from tests.conformance.frameworks import Framework
 from tests.containers import CONTAINERS, Labels, Picky, Point, Registry, Store
@@ -117,16 +116,6 @@ class TestNetworks:
             result = network.run_step({"x": fw.tensor(X)})
         assert op.seen == [type(result["d"])]
         assert spelled(result["c"]) == spelled(result["d"]) == spelled(make(X))
-
-    def test_beside_what_is_sliced(self, fw: Framework, make: Make) -> None:
-        op = HandThrough(["x", "c"], ["y", "z"])
-        network = fw.network(
-            [op, LambdaOp(lambda z, y: y + 1, ["z", "y"], "y")],
-            slicers=[AxisSlicer(axis=0, slice="x", unslice="y")],
-        )
-        with fw.opened(network, desired_output_keys=["y"]):
-            result = network.run_step({"x": fw.tensor(X), "c": make(fw.tensor(X))})
-        assert spelled(result["c"]) == spelled(make(X))
 
 
 @pytest.mark.parametrize("empty", EMPTY, ids=lambda empty: type(empty).__name__)

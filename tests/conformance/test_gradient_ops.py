@@ -42,25 +42,6 @@ def prediction(model: Any) -> list[Any]:
 
 
 class TestGradientOp:
-    @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
-    @conforms
-    def test_by_inputs(self, fw: Framework, mode: str) -> Any:
-        network = fw.network(
-            [
-                Watch("x"),
-                LambdaOp(lambda x: [x**2, x * 3], "x", ["y", "z"]),
-                GradientOp("y", "dy", inputs="x"),
-                GradientOp(["y", "z"], ["a", "b"], inputs=["x", "x"]),
-                LambdaOp(lambda x: x + 1, "x", "after"),
-            ]
-        )
-        results = fw.steps(network, [{"x": X}, {"x": X[:1]}], mode)
-        for result, x in zip(results, (X, X[:1]), strict=True):
-            three = np.full_like(x, 3)
-            expected = {"dy": 2 * x, "a": 2 * x, "b": three, "x": x, "after": x + 1}
-            assert_same({key: result[key] for key in expected}, expected)
-        return results
-
     @conforms
     def test_an_update_by_its_gradients(self, fw: Framework) -> Any:
         model, kernel, bias = line(fw)

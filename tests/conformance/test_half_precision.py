@@ -78,6 +78,8 @@ def close(actual: Array, expected: Any, spacing: float, least: float = 1) -> Non
 
 @pytest.mark.parametrize("half", list(SPACINGS))
 @pytest.mark.parametrize("row", ROWS, ids=str)
+# Eager ops have the types of those in graphs.
+@pytest.mark.parametrize("fw", ["torch", "tf-static"], indirect=True)
 def test_types_values_and_gradients(fw: Framework, row: Row, half: str) -> None:
     ops = row.ops(fw)
     if row.by:

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastnet.op.numpyop import (
-    Batch,
-    FilteredData,
-    LambdaOp,
-    NumpyOp,
-    RemoveIf,
-    forward_numpyop,
-)
+from fastnet.op.numpyop import Batch, FilteredData, LambdaOp, NumpyOp, RemoveIf, forward_numpyop
 from fastnet.op.numpyop.meta import OneOf, Sometimes
 from fastnet.op.tensorop import LambdaOp as TensorLambdaOp
 from tests.conformance.agreement import assert_same, conforms

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.augmentation import MixUpBatch
 from fastnet.op.tensorop.loss import L1_Loss, LossOp, SuperLoss
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same
@@ -91,14 +90,6 @@ def test_a_super_loss_follows_the_average_of_each_mode(fw: Framework) -> None:
     np.testing.assert_allclose(-logs * np.exp(-logs), 4.5, rtol=1e-5)
     # Evaluation starts from its own first batch.
     np.testing.assert_allclose(fw.step(network, batches[2], "eval")["confidence"], 1)
-
-
-def test_mixing_draws_anew_in_each_step_of_training(fw: Framework) -> None:
-    network = fw.network([MixUpBatch(("x", "l"), ("x", "l"))])
-    batch = {"x": BATCHES[0]["x"], "l": np.eye(4, dtype="float32")}
-    results = fw.steps(network, [batch] * 3, "train")
-    assert len({one["l"].tobytes() for one in results}) == 3
-    assert_same(fw.step(network, batch, "eval"), batch)
 
 
 def test_what_is_remembered(fw: Framework) -> None:

@@ -120,16 +120,6 @@ class TestChains:
         assert_same(fw.arrays(batch), {"x": X})
         return result
 
-    @conforms
-    def test_keys_that_nobody_reads_pass_through(self, fw: Framework) -> Any:
-        stranger = object()
-        extra = {"stranger": stranger, "rows": X, "name": "a", "none": None, "nest": {"z": [X]}}
-        result = fw.step(fw.network([add(1)]), {"x": X, **extra})
-        assert result.pop("stranger") is stranger
-        del extra["stranger"]
-        assert_same(result, {"x": X + 1, **extra})
-        return result
-
     @pytest.mark.filterwarnings("ignore:The ops of mode 'infer' were traced 8 times")
     @conforms
     def test_values_of_different_types_and_ranks(self, fw: Framework) -> Any:

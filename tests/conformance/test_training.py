@@ -204,22 +204,3 @@ class TestTwoModels:
         results = fw.steps(network, make_batches(3), "train")
         assert np.allclose(fw.weights(below)[0], layers[0][0]) == (not gradients)
         return results, fw.weights(below), fw.weights(above)
-
-
-class TestFrozenLayers:
-    @conforms
-    def test_between_openings(self, fw: Framework) -> Any:
-        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1))
-        network = fw.network(regression(model))
-        weights = [fw.weights(model)]
-        moved = []
-        for frozen in ([], [0], [], [1], [0], []):
-            for place in (0, 1):
-                fw.freeze(model, place, place in frozen)
-            fw.steps(network, make_batches(2), "train")
-            weights.append(fw.weights(model))
-            pairs = zip(weights[-1], weights[-2], strict=True)
-            moved.append([not np.array_equal(one, other) for one, other in pairs])
-        both, last, first = [True] * 4, [False, False, True, True], [True, True, False, False]
-        assert moved == [both, last, both, first, last, both]
-        return weights

@@ -134,7 +134,9 @@ def test_a_seed_decides_everything(run: Run, framework: str) -> None:
     assert not any(np.array_equal(first[key], other[key]) for key in losses)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("tf", marks=[pytest.mark.tf, pytest.mark.slow])]
+)
 def test_as_a_user_runs_it(framework: str) -> None:
     pytest.importorskip(PACKAGES[framework])
     arguments = ["--framework", framework, "--epochs", "2", "--steps", "2", "--json"]

@@ -35,36 +35,29 @@ AWKWARD = [
     "bell\x07",
 ]
 
-# statements of a flowchart: a node, an edge, a class and its members
-STRING = r'"([^"]*)"'
-NODE = re.compile(rf"^    (\w+)(?:\(\[{STRING}\]\)|\[{STRING}\])$")
-EDGE = re.compile(rf"^    (\w+) (-->)\|{STRING}\| (\w+)$")
-CLASS = re.compile(r"^    (classDef unneeded [\w:#,-]+|class (\w+(?:,\w+)*) unneeded)$")
-# what a label may have outside of entities: nothing that Mermaid or HTML would read
-LABEL = re.compile(r"^(?:[^\W]|[ .,:=()+*/'·]|#\d+;|<br/>)*$")
+# Statements of a flowchart: a node, an edge, a class and its members.
+NODE = re.compile(r'    (\w+)(?:\(\["([^"]*)"\]\)|\["([^"]*)"\])')
+EDGE = re.compile(r'    (\w+) -->\|"([^"]*)"\| (\w+)')
+CLASS = re.compile(r"    (?:classDef unneeded [\w:#,-]+|class (\w+(?:,\w+)*) unneeded)")
+# Characters of a label outside of entities: nothing that Mermaid or HTML would read.
+LABEL = re.compile(r"(?:[^\W]|[ .,:=()+*/'·]|#\d+;|<br/>)*")
 
 
 def parse_mermaid(text: str) -> tuple[dict[str, str], Edges, set[str]]:
     """Read a flowchart: labels of nodes, edges, and the nodes that are not needed."""
-    nodes: dict[str, str] = {}
-    edges: Edges = set()
-    unneeded: set[str] = set()
     first, *lines = text.splitlines()
     assert first == "flowchart TD"
-    for line in lines:
-        if match := NODE.match(line):
-            assert match[1] not in nodes
-            nodes[match[1]] = next(filter(None, match.groups()[1:]))
-        elif match := EDGE.match(line):
-            edges.add((match[1], match[4], unescape(match[3])))
-        else:
-            match = CLASS.match(line)
-            assert match, line
-            unneeded.update((match[2] or "").split(",") if match[2] else ())
-    for label in [*nodes.values(), *(edge[2] for edge in EDGE.findall(text))]:
-        assert LABEL.match(label), label
-    assert {end for edge in edges for end in edge[:2]} <= set(nodes)
-    return {name: unescape(label) for name, label in nodes.items()}, edges, unneeded
+    nodes = {found[1]: found[2] or found[3] for line in lines if (found := NODE.fullmatch(line))}
+    edges = {found.groups() for line in lines if (found := EDGE.fullmatch(line))}
+    classes = [found for line in lines if (found := CLASS.fullmatch(line))]
+    assert len(nodes) + len(edges) + len(classes) == len(lines)
+    assert all(map(LABEL.fullmatch, [*nodes.values(), *(label for _, label, _ in edges)]))
+    assert {end for source, _, target in edges for end in (source, target)} <= set(nodes)
+    return (
+        {name: unescape(label) for name, label in nodes.items()},
+        {(source, target, unescape(label)) for source, label, target in edges},
+        {name for found in classes for name in (found[1] or "").split(",") if name},
+    )
 
 
 def unescape(label: str) -> str:

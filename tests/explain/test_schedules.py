@@ -59,17 +59,3 @@ def test_values_are_those_of_entered_networks() -> None:
             assert value == (f"LambdaOp (x -> {output})" if active else "nothing")
     assert schedules["ops[1]"].cycle == 3
     assert schedules["ops[2]"].values[-1] == (5000, "LambdaOp (x -> c)")
-
-
-def test_values_of_each_scheduler() -> None:
-    shown, slicer, optimizer = network_of().explain("train", 3).schedules
-    assert (optimizer.where, optimizer.name) == ("optimizer of 'line'", "EpochScheduler")
-    rates = (1, "SGD (learning rate 0.01)"), (4, "Adam (learning rate 0.001)")
-    assert optimizer.values == rates
-    assert (shown.where, shown.cycle) == ("postprocessing[0]", 2)
-    assert shown.values[1] == (2, "LambdaOp (y -> shown)")
-    assert slicer.values == ((1, "nothing"), (5, "AxisSlicer (x -> x, y, a, b)"))
-    assert [schedule.where for schedule in network_of().explain("eval").schedules] == [
-        "postprocessing[0]",
-        "slicers[0]",
-    ]

@@ -6,9 +6,15 @@ import collections
 import dataclasses
 import time
 from collections.abc import Iterator, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.containers import Ice, Labels, Plain, Point, Slotted, SlottedIce
+
+
+class Row(dict[Any, Any]):
+    pass
 
 
 class Leaf:
@@ -26,43 +32,6 @@ class Derived(Leaf):
     pass
 
 
-class Pair(NamedTuple):
-    first: Any
-    second: Any
-
-
-class Labels(list[Any]):
-    pass
-
-
-class Registry(dict[Any, Any]):
-    pass
-
-
-@dataclasses.dataclass
-class Plain:
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Ice:
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass(slots=True)
-class Slotted:
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SlottedIce:
-    x: Any
-    y: Any
-
-
 leaves = st.builds(Leaf, st.integers(0, 9), st.booleans()) | st.builds(Derived, st.integers(0, 9))
 others = st.none() | st.integers() | st.text(max_size=2) | st.booleans() | st.just(object())
 hashable = st.recursive(
@@ -70,7 +39,7 @@ hashable = st.recursive(
     lambda parts: (
         st.frozensets(parts, max_size=3)
         | st.lists(parts, max_size=3).map(tuple)
-        | st.builds(Pair, parts, parts)
+        | st.builds(Point, parts, parts)
         | st.builds(Ice, parts, parts)
         | st.builds(SlottedIce, parts, parts)
     ),
@@ -85,10 +54,10 @@ def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         lists,
         lists.map(Labels),
         lists.map(tuple),
-        st.builds(Pair, parts, parts),
+        st.builds(Point, parts, parts),
         parts.map(lambda part: time.struct_time((part, *range(8)))),
         dicts,
-        dicts.map(Registry),
+        dicts.map(Row),
         dicts.map(collections.OrderedDict),
         dicts.map(lambda items: collections.defaultdict(list, items)),
         dicts.map(collections.UserDict),

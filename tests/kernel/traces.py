@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.containers import Ice, Labels, Plain, Point, Slotted, SlottedIce
 from tests.kernel import nests
 from tests.reference import Kernel
 
@@ -54,12 +54,6 @@ class Pair:
 
     def __repr__(self) -> str:
         return f"Pair({self.kind!r}, {self.tensors!r})"
-
-
-@dataclasses.dataclass
-class Plain:
-    x: Any
-    y: Any = None
 
 
 class Store(MutableMapping[Any, Any]):
@@ -229,18 +223,15 @@ def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         items,
         items.map(tuple),
-        items.map(nests.Labels),
-        st.builds(nests.Pair, parts, parts),
+        items.map(Labels),
+        st.builds(Point, parts, parts),
         keyed,
-        keyed.map(nests.Registry),
+        keyed.map(nests.Row),
         keyed.map(collections.OrderedDict),
         keyed.map(lambda items: collections.defaultdict(list, items)),
         keyed.map(collections.UserDict),
         keyed.map(Store),
-        *(
-            st.builds(cls, parts, parts)
-            for cls in (nests.Plain, nests.Ice, nests.Slotted, nests.SlottedIce)
-        ),
+        *(st.builds(cls, parts, parts) for cls in (Plain, Ice, Slotted, SlottedIce)),
     )
 
 

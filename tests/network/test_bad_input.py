@@ -15,7 +15,6 @@ from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.schedule import EpochScheduler
-from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.network.programs import is_free, run
 
 
@@ -126,14 +125,3 @@ def test_a_misspelled_desired_key() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(network, {"x": 1, "lost": 1}, desired_output_keys=["x", "view2", "loss", "lost"])
-
-
-def test_sliced_outputs_that_are_not_returned() -> None:
-    network = TorchNetwork(
-        [LambdaOp(lambda x, w: [x, w], ["x", "w"], ["y", "z"])],
-        slicers=[AxisSlicer(axis=0, slice="x", unslice=None), MeanUnslicer("z")],
-    )
-    batch = {"x": torch.ones(2), "w": torch.ones(1)}
-    with pytest.raises(ValueError, match=r"\['y'\].*un-slices"):
-        run(network, batch)
-    assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}

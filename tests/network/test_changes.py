@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -12,12 +14,14 @@ import torch
 from torch import nn
 
 from fastnet.network import TorchNetwork
+from fastnet.network.plan_cache import MAX_PLANS
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, Normalize, TensorOp
 from fastnet.op.tensorop.meta import Fuse, Repeat
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
+from fastnet.schedule import EpochScheduler, Scheduler
 from fastnet.slicer import AxisSlicer
-from tests.network.programs import built, run, same_weights, sgd, twins
+from tests.network.programs import built, line, run, same_weights, sgd, twins
 
 X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]])
 
@@ -122,59 +126,105 @@ class TestWhenItCounts:
             assert network.ctx_outputs == {"y"}
         assert run(network, {"x": 1}) == {"x": 1, "z": 0, "w": 2}
 
-    def test_what_is_no_concern_of_the_network_changes_no_layout(self) -> None:
-        class Counting(TensorOp):
-            count = 0
 
-            def forward(self, data: Any, state: Any) -> Any:
-                self.count += 1
-                return data
+class Noting(TensorOp):
+    built: tuple[Any, ...] = ()
 
-        op = Counting("x", "y")
-        network = TorchNetwork([op])
-        run(network, {"x": 1})
-        known = network._plans.built
-        for _ in range(3):
-            run(network, {"x": 1})
-        assert op.count == 4
-        assert network._plans.built == known
-
-    def test_a_wrong_value_is_refused_until_it_is_mended(self) -> None:
-        op = Normalize("x", "y", mean=0.0, std=1.0, max_pixel_value=1.0)
-        network = TorchNetwork([op])
-        op.max_pixel_value = -1
-        for _ in range(2):
-            with pytest.raises(ValueError, match="max_pixel_value must be positive, not -1"):
-                run(network, {"x": torch.ones(1, 1, 2, 2)})
-        op.max_pixel_value = 2.0
-        result = run(network, {"x": torch.ones(1, 1, 2, 2)})
-        assert torch.allclose(result["y"], torch.full((1, 1, 2, 2), 0.5))
+    def build(self, framework: str, device: Any = None) -> None:
+        self.built += (framework, device)
 
 
-def test_new_ops_are_built() -> None:
-    class Built(TensorOp):
-        built: tuple[Any, ...] = ()
-
-        def build(self, framework: str, device: Any = None) -> None:
-            self.built += (framework,)
-
-    network = TorchNetwork([plus(1)])
-    new = [Built("y", "z"), Built("z", "w"), Built("w", "v")]
+def test_each_op_is_built_once() -> None:
+    """When the network is made, or entered with new ops."""
+    ops = [Noting("x", "y") for _ in range(4)]
+    network = TorchNetwork([ops[0], EpochScheduler({1: ops[1], 9: ops[2], 10: None})])
+    for epoch in (1, 9, 10):
+        run(network, {"x": 1}, epoch=epoch)
+    assert [op.built for op in ops] == [("torch", network.device)] * 3 + [()]
+    new = [Noting("y", "z"), Noting("z", "w"), Noting("w", "v")]
     network.ops += [new[0], Fuse([new[1]]), EpochScheduler({1: new[2]})]
     for _ in range(2):
-        assert run(network, {"x": 1})["v"] == 2
-    assert [op.built for op in new] == [("torch",)] * 3
+        assert run(network, {"x": 1})["v"] == 1
+    assert [op.built for op in new] == [("torch", network.device)] * 3
 
 
-def test_slicers() -> None:
-    slicer = AxisSlicer(axis=0, slice="x", unslice=["y"])
-    network = TorchNetwork([plus(1), plus(2, "x", "z")], slicers=slicer)
-    batch = {"x": torch.arange(3)}
-    assert run(network, batch, desired_output_keys=["y"])["y"].tolist() == [1, 2, 3]
-    slicer.unslice_inputs.append("z")
-    assert run(network, batch)["z"].tolist() == [2, 3, 4]
-    slicer.mode = {"train"}
-    assert run(network, batch)["z"].tolist() == [2, 3, 4]
+def test_models_of_all_epochs_are_in_the_order_of_the_ops() -> None:
+    models = [built(line, None) for _ in range(4)]
+    ops = [ModelOp(model, "x", "y") for model in models]
+    network = TorchNetwork([ops[2], EpochScheduler({1: ops[0], 5: ops[3]}), ops[2], ops[1]])
+    assert network.models == [models[place] for place in (2, 0, 3, 1)]
+    with network(mode="infer", epoch=1):
+        assert network.ctx_models == {models[place] for place in (2, 0, 1)}
+
+
+def test_a_network_s_lists() -> None:
+    network = TorchNetwork([plus(1)])
+    run(network, {"x": 1})
+    network.ops.append(plus(10, "y", "z"))
+    assert run(network, {"x": 1}) == {"x": 1, "y": 2, "z": 12}
+    network.ops[0] = plus(5)
+    network.ops.append(None)
+    assert run(network, {"x": 1}) == {"x": 1, "y": 6, "z": 16}
+    network.postprocessing.append(NumpyLambdaOp(lambda z: z * 2, "z", "z"))
+    assert run(network, {"x": 1})["z"] == 32
+    network.slicers.append(AxisSlicer(axis=0, slice="x", unslice=["x", "y", "z"]))
+    result = run(network, {"x": torch.tensor([1, 2])})
+    assert torch.equal(result["z"], torch.tensor([32, 34]))
+    network.ops.clear()
+    network.postprocessing.clear()
+    network.slicers.clear()
+    assert run(network, {"x": 1}) == {"x": 1}
+    network.ops = (EpochScheduler({1: plus(2)}),)  # type: ignore[assignment]
+    network.postprocessing = [NumpyLambdaOp(lambda y: y * 2, "y", "z")]
+    network.slicers = [AxisSlicer(axis=0, slice="x", unslice=["x", "y", "z"])]
+    assert run(network, {"x": torch.tensor([1, 2])})["z"].tolist() == [6, 8]
+
+
+def test_a_scheduler_that_the_program_changes() -> None:
+    values = {1: plus(1)}
+    network = TorchNetwork([EpochScheduler(values)])
+    assert run(network, {"x": 1})["y"] == 2
+    values[1] = plus(2)
+    assert run(network, {"x": 1})["y"] == 3
+
+
+class Ever(Scheduler[Any]):
+    """Makes a new item in every epoch, and remembers them weakly."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+        self.made: list[weakref.ref[Any]] = []
+
+    def get_current_value(self, epoch: int) -> Any:
+        item = self.make(epoch)
+        self.made.append(weakref.ref(item))
+        return item
+
+    def get_all_values(self) -> list[Any]:
+        return []
+
+    def alive(self) -> int:
+        gc.collect()
+        return sum(reference() is not None for reference in self.made)
+
+
+@pytest.mark.parametrize("place", ["ops", "postprocessing", "slicers"])
+def test_items_that_are_made_anew_in_every_epoch_are_not_kept(place: str) -> None:
+    make = {
+        "ops": lambda epoch: plus(epoch),
+        "postprocessing": lambda epoch: NumpyLambdaOp(lambda x: x + epoch, "x", "y"),
+        "slicers": lambda epoch: AxisSlicer(axis=0, slice="x", unslice=["x", "y"]),
+    }[place]
+    ever = Ever(make)
+    items: dict[str, Any] = {"ops": [plus(0, "x", "z")], place: [ever]}
+    network = TorchNetwork(**items)
+    epochs = 3 * MAX_PLANS
+    for epoch in range(1, epochs + 1):
+        keys = {"y"} if place != "slicers" else {"x"}
+        result = run(network, {"x": torch.zeros(2)}, epoch=epoch, desired_output_keys=keys)
+        assert place == "slicers" or torch.equal(result["y"], torch.full((2,), float(epoch)))
+    assert len(ever.made) >= epochs
+    assert ever.alive() <= MAX_PLANS
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

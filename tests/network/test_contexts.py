@@ -39,17 +39,6 @@ def doubling() -> TorchNetwork:
 
 
 class TestEntering:
-    def test_arguments_by_position(self) -> None:
-        network = doubling()
-        assert network("infer", 1) is network
-        with network("eval", 3, "a", {"y"}, True, True) as entered:
-            assert entered is network
-            assert network.ctx_state["mode"] == "eval"
-            assert network.ctx_state["epoch"] == 3
-            assert network.ctx_state["warmup"] is True
-            assert network.ctx_state["eager"] is True
-            assert network.ctx_outputs == {"y"}
-
     def test_another_network_inside_a_step(self) -> None:
         inner = doubling()
         outer = TorchNetwork([LambdaOp(lambda x: run(inner, {"x": x})["y"] + 1, "x", "y")])
@@ -119,24 +108,6 @@ class TestWhatIsShown:
         ]
         self.slicers = [AxisSlicer(axis=0, slice="q", unslice=["q", "y"], mode="eval")]
         return TorchNetwork(self.ops, slicers=self.slicers)
-
-    def test_in_training(self, network: TorchNetwork) -> None:
-        with network(mode="train", epoch=2, ds_id="a", warmup=True) as opened:
-            assert opened.ctx_inputs == opened.ctx_gpu_inputs == {"x", "t"}
-            assert opened.ctx_outputs == {"y", "loss"}
-            assert opened.ctx_ops == self.ops[:3]
-            state = {key: opened.ctx_state[key] for key in opened.ctx_state if key != "tape"}
-            assert state == {
-                "mode": "train",
-                "epoch": 2,
-                "warmup": True,
-                "req_grad": True,
-                "deferred": {},
-                "eager": False,
-            }
-            with opened.ctx_state["tape"]:  # a context that does nothing
-                pass
-        assert is_free(network)
 
     def test_with_slicers_and_deletes(self, network: TorchNetwork) -> None:
         with network(mode="eval", epoch=1, desired_output_keys={"y"}) as opened:

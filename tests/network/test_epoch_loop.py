@@ -113,11 +113,6 @@ class TestLoop:
         epoch = fastnet.steps(plus_one(), [{"x": 1}], "infer", desired_output_keys="z", show="y")
         assert [result for _, result in epoch] == [{"x": 1, "y": 2, "z": -2}]
 
-    def test_a_second_iteration_counts_anew(self) -> None:
-        epoch = fastnet.steps(plus_one(), batches(), "infer")
-        assert len(list(epoch)) == len(list(epoch)) == epoch.count == 3
-        assert repr(epoch) == "Steps(mode='infer', epoch=1, count=3)"
-
 
 def test_times_of_the_loader_and_of_steps(clock: Clock) -> None:
     def slow_loader() -> Iterator[dict[str, Any]]:
@@ -158,11 +153,6 @@ class TestBar:
         assert "eval 4: 3step" in bar.text
         assert "loss=2, waiting for data=50%" in bar.text
         assert bar.n == 3
-
-    def test_is_closed_when_a_step_raises(self, bars: list[Any]) -> None:
-        with pytest.raises(KeyError):
-            list(fastnet.steps(plus_one(), [{"x": 1}, {}], "infer", progress=True))
-        assert bars[0].fp.getvalue().endswith("\n")
 
     def test_what_shows_it_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "tqdm", None)

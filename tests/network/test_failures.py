@@ -6,17 +6,15 @@ import gc
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
+import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.slicer import MeanUnslicer, Slicer
-from tests.kernel.ops import shown
 from tests.network.programs import (
     batches,
     built,
@@ -24,8 +22,6 @@ from tests.network.programs import (
     line,
     mlp,
     no_gradients,
-    regression,
-    run,
     run_all,
     same_weights,
     supervised,
@@ -33,218 +29,132 @@ from tests.network.programs import (
 )
 from tests.network.schedulers import Trouble
 
-GOOD = {"x": torch.ones(4, 2), "ok": 1}
+Patch = pytest.MonkeyPatch
 
 
-def fail(*values: Any) -> Any:
-    """Raise where an "ok" among the values is not 1."""
-    if values[-1] != 1:
-        raise Trouble("as told")
-    return values[0]
+def two_models(**update: Any) -> TorchNetwork:
+    """Two models, whose updates are deferred."""
+    models = [built(line, "adam", model_name=name) for name in ("one", "two")]
+    ops: list[Any] = [ModelOp(model, "x", f"y{i}") for i, model in enumerate(models)]
+    ops += [LambdaOp(lambda y: y.abs().mean(), f"y{i}", f"loss{i}") for i in range(2)]
+    ops += [UpdateOp(model, f"loss{i}", **update) for i, model in enumerate(models)]
+    return TorchNetwork(ops)
 
 
-class MoodyOptimizer(torch.optim.SGD):
-    """Raises while its `moody` is set."""
-
-    moody = False
-
-    def step(self, closure: Any = None) -> None:
-        if self.moody:
-            raise Trouble("as told")
-        super().step()
+def in_an_op(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr(network.ops[1], "forward", fail)
 
 
-class MoodySlicer(Slicer):
-    """Raises for a batch, or a minibatch, whose "ok" is not 1."""
-
-    def _slice_batch(self, batch: Any) -> list[Any]:
-        if batch == 2:
-            raise Trouble("as told")
-        return [batch, batch]
-
-    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        if slices[0] == 3:
-            raise Trouble("as told")
-        return slices[0]
+def in_the_backward_pass(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr(torch.Tensor, "backward", fail)
+    patch.setattr(torch.autograd, "backward", fail)
 
 
-class MoodyGradients(TensorOp):
-    """Has a setting that cannot be set while `moody` is."""
-
-    def __init__(self, inputs: str, outputs: str) -> None:
-        super().__init__(inputs, outputs)
-        self.moody = False
-
-    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
-        if self.moody and retain is not None:
-            raise Trouble("as told")
-        return False
+def in_the_first_deferred_update(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr(network.models[0].current_optimizer, "step", fail)
 
 
-@dataclass
-class Case:
-    """A network, a way to make it fail, and a way back."""
-
-    network: TorchNetwork
-    models: list[Any]
-    error: type[BaseException] = Trouble
-    bad: dict[str, Any] = field(default_factory=lambda: {**GOOD, "ok": 0})
-    opening: dict[str, Any] = field(default_factory=dict)
-    before: Callable[[], None] = lambda: None
-    after: Callable[[], None] = lambda: None
-
-    def opened(self, **changes: Any) -> Any:
-        return self.network(**{"mode": "train", "epoch": 1, **changes})
+def in_setting_up_an_op(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr(UpdateOp, "fe_retain_graph", fail)
 
 
-def two_updates(model: Any) -> list[Any]:
-    """An update at once, one that is put off, and after it an op that may fail."""
-    return [
-        *regression(model),
-        LambdaOp(lambda y: y.abs().mean(), "y", "size"),
-        UpdateOp(model, "size", defer=True),
-        LambdaOp(fail, ["y", "ok"], "z"),
-    ]
+def in_binding(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr("fastnet.network.torch.runner.TorchRunner.bind", fail)
 
 
-def an_op() -> Case:
-    model = built(line, "adam")
-    return Case(TorchNetwork(two_updates(model)), [model])
-
-
-def a_deferred_update() -> Case:
-    """Of two that are put off, the first raises: the second one's gradients are not left either."""
-    models = [
-        built(line, lambda params: MoodyOptimizer(params, lr=0.1), model_name=name)
-        for name in ("one", "two")
-    ]
-    ops: list[Any] = [ModelOp(model, "x", name) for model, name in zip(models, "ab", strict=True)]
-    ops += [LambdaOp(lambda y: y.abs().mean(), name, f"loss_{name}") for name in "ab"]
-    ops += [UpdateOp(model, f"loss_{name}") for model, name in zip(models, "ab", strict=True)]
-
-    def moody(mood: bool) -> Callable[[], None]:
-        return lambda: setattr(models[0].current_optimizer, "moody", mood)
-
-    return Case(TorchNetwork(ops), models, before=moody(True), after=moody(False))
-
-
-def an_update_at_once() -> Case:
-    model = built(line, lambda params: MoodyOptimizer(params, lr=0.1))
-
-    def moody(mood: bool) -> Callable[[], None]:
-        return lambda: setattr(model.current_optimizer, "moody", mood)
-
-    ops = [*regression(model), LambdaOp(lambda x: x, "x", "z")]
-    return Case(TorchNetwork(ops), [model], before=moody(True), after=moody(False))
-
-
-def sliced(ok: int) -> Case:
-    model = built(line)
-    slicers = [MoodySlicer(slice="ok"), MeanUnslicer(["y", "loss"])]
-    network = TorchNetwork(regression(model), slicers=slicers)
-    return Case(network, [model], bad={**GOOD, "ok": ok})
-
-
-def slicing() -> Case:
-    return sliced(2)
-
-
-def un_slicing() -> Case:
-    return sliced(3)
-
-
-def an_op_that_cannot_be_set_up() -> Case:
-    model = built(line)
-    moody = MoodyGradients("x", "z")
-    return Case(
-        TorchNetwork([*two_updates(model), moody]),
-        [model],
-        before=lambda: setattr(moody, "moody", True),
-        after=lambda: setattr(moody, "moody", False),
-    )
-
-
-IN_A_STEP = [
-    an_op,
-    a_deferred_update,
-    an_update_at_once,
-    slicing,
-    un_slicing,
-]
-IN_OPENING = [an_op_that_cannot_be_set_up]
+def in_closing(patch: Patch, network: TorchNetwork, fail: Any) -> None:
+    patch.setattr("fastnet.network.torch.runner.TorchRunner.close", fail)
 
 
 def settings(network: TorchNetwork) -> list[Any]:
-    """What an opening might leave behind on ops."""
+    """Return what an entry might leave behind on ops."""
     return [
         (getattr(op, "retain_graph", None), getattr(op, "defer", None), set(vars(op)))
         for op in network.ops
-        if hasattr(op, "fe_retain_graph")
     ]
 
 
-@pytest.mark.parametrize("make", IN_A_STEP + IN_OPENING)
-def test_the_network_can_be_entered_again(make: Callable[[], Case]) -> None:
-    case = make()
-    expected = settings(case.network)
-    for _ in range(3):
-        case.before()
-        bad = {**case.bad, "x": torch.ones(4, 2)}
-        kept, watched = dict(bad), weakref.ref(bad["x"])
-        try:
-            with case.opened(**case.opening):
-                case.network.run_step(bad)
-        except case.error:
-            pass
-        else:
-            pytest.fail("the step did not raise")
-        assert all(bad[key] is value for key, value in kept.items())
-        del bad, kept
+@pytest.mark.parametrize("kind", [Trouble, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "where",
+    [
+        in_an_op,
+        in_the_backward_pass,
+        in_the_first_deferred_update,
+        in_setting_up_an_op,
+        in_binding,
+        in_closing,
+    ],
+)
+def test_the_network_can_be_entered_again(
+    where: Callable[..., None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise kind("as told")
+
+    network = two_models()
+    expected = settings(network)
+    for _ in range(2):
+        batch = {"x": torch.ones(4, 2)}
+        watched = weakref.ref(batch["x"])
+        with monkeypatch.context() as patch:
+            where(patch, network, fail)
+            try:
+                with network("train"):
+                    network.run_step(batch)
+            except kind:
+                pass
+            else:
+                pytest.fail("the step did not raise")
+        del batch
         gc.collect()
         assert watched() is None
-        case.after()
-        assert is_free(case.network)
-        assert no_gradients(*case.models)
-        assert settings(case.network) == expected
+        assert is_free(network)
+        assert settings(network) == expected
+        assert no_gradients(*network.models) or where is in_closing
         assert torch.is_grad_enabled()
-        with case.opened():
-            assert set(case.network.run_step(GOOD)) > {"x", "ok"}
-        assert is_free(case.network)
-        assert settings(case.network) == expected
+        with network("train"):
+            assert "loss1" in network.run_step({"x": torch.ones(4, 2)})
+        assert settings(network) == expected
 
 
-@pytest.mark.parametrize("make", IN_A_STEP)
-def test_a_step_that_fails_leaves_the_network_open(make: Callable[[], Case]) -> None:
-    case = make()
-    with case.opened():
-        for _ in range(3):
-            case.before()
-            with pytest.raises(case.error):
-                case.network.run_step(case.bad)
-            case.after()
-            assert no_gradients(*case.models)
-            assert not case.network.ctx_state["deferred"]
-            assert set(case.network.run_step(GOOD)) > {"x", "ok"}
+def test_a_profile_that_is_interrupted() -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")])
+    with pytest.raises(KeyboardInterrupt), fastnet.profile(network), network("infer"):
+        raise KeyboardInterrupt
+    assert is_free(network)
+    with fastnet.profile(network) as profile, network("infer"):
+        network.run_step({"x": 1})
+    assert profile.rows
 
 
 @pytest.mark.parametrize(("failing", "merged"), [(0, 1), (1, 0)])
-def test_merged_gradients_when_a_deferred_update_fails(failing: int, merged: int) -> None:
+def test_merged_gradients_when_a_deferred_update_fails(
+    failing: int, merged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of the failed step do not count, unless the model was updated with them before."""
-    case = a_deferred_update()
-    first, second = case.network.ops[-2:]
-    for op in (first, second):
-        op.merge_grad = 2
-    case.models[0].current_optimizer.moody = False
-    with case.opened():
-        case.network.run_step(GOOD)
-        case.models[failing].current_optimizer.moody = True
-        with pytest.raises(case.error):
-            case.network.run_step(GOOD)
+    network = two_models(merge_grad=2)
+    batch = {"x": torch.ones(4, 2)}
+
+    def fail(closure: Any = None) -> None:
+        raise Trouble("as told")
+
+    with network("train"):
+        network.run_step(batch)
+        monkeypatch.setattr(network.models[failing].current_optimizer, "step", fail)
+        with pytest.raises(Trouble):
+            network.run_step(batch)
+    first, second = network.ops[-2:]
     assert first.state_dict()["merged"] == merged
     assert second.state_dict()["merged"] == 1
 
 
 def test_an_update_before_the_op_that_fails_counts() -> None:
+    def fail(y: Any, ok: int) -> Any:
+        if not ok:
+            raise Trouble("as told")
+        return y
+
     model, twin = twins(mlp)
     for each in (model, twin):
         built(each, "adam")
@@ -259,14 +169,3 @@ def test_an_update_before_the_op_that_fails_counts() -> None:
                 network.run_step({**batch, "ok": 1 - step % 2})
     run_all(plain, data)
     assert same_weights(model, twin)
-
-
-@pytest.mark.parametrize("defer", [True, False])
-def test_an_update_that_raises_is_named(defer: bool) -> None:
-    model = built(line, lambda params: MoodyOptimizer(params, lr=0.1), model_name="moody")
-    model.current_optimizer.moody = True
-    network = TorchNetwork([*regression(model, defer=defer), LambdaOp(lambda x: x, "x", "z")])
-    with pytest.raises(Trouble, match="as told") as caught:
-        run(network, {"x": torch.ones(4, 2)}, "train")
-    text = shown(caught.value)
-    assert "'moody'" in text or "UpdateOp (op 2, inputs ['loss'])" in text

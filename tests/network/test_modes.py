@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import fastnet
 from fastnet.op.tensorop.model import ModelOp
@@ -91,17 +90,6 @@ class TestToggledByOthers:
                 network.run_step(batch)
                 assert all(module.training == (mode == "train") for module in model.modules())
                 model.get_submodule(part).train(mode != "train")
-
-    def test_a_layer_that_is_new_within_an_opening(self) -> None:
-        model = built(Image)
-        network = fastnet.Network([ModelOp(model, "x", "y")])
-        (batch,) = images()
-        with network(mode="eval", epoch=1):
-            network.run_step(batch)
-            model.drop = nn.Sequential(nn.Dropout(0.9))
-            first = network.run_step(batch)["y"]
-            assert torch.equal(first, network.run_step(batch)["y"])
-        assert not model.drop[0].training
 
 
 def test_an_overridden_train_counts_from_the_first_step_on() -> None:

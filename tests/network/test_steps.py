@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,42 +13,13 @@ from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
-from fastnet.schedule import EpochScheduler
-from tests.network.programs import (
-    batches,
-    built,
-    line,
-    mlp,
-    regression,
-    run,
-    supervised,
-)
+from tests.network.programs import batches, built, line, mlp, regression, run, supervised
 
 
 def chain(**network: Any) -> TorchNetwork:
     """Return a -> b -> c -> d, each one more."""
     steps = zip("abc", "bcd", strict=True)
     return TorchNetwork([LambdaOp(lambda x: x + 1, *keys) for keys in steps], **network)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        dict,
-        collections.OrderedDict,
-        collections.ChainMap,
-        collections.UserDict,
-        MappingProxyType,
-        lambda batch: collections.defaultdict(int, batch),
-    ],
-)
-def test_the_result_is_a_new_dict_over_any_mapping(kind: Any) -> None:
-    batch = kind({"a": 1, "other": torch.ones(2, requires_grad=True)})
-    result = run(chain(), batch)
-    assert type(result) is dict
-    assert result == {**batch, "b": 2, "c": 3, "d": 4}
-    assert list(batch) == ["a", "other"]
-    assert result["other"] is batch["other"]
 
 
 class Pair(NamedTuple):
@@ -85,29 +54,6 @@ def test_results_are_detached_at_any_depth() -> None:
 
 
 class TestDesiredKeys:
-    @pytest.mark.parametrize(
-        ("desired", "new"),
-        [
-            (None, "bcd"),
-            ([], "bcd"),
-            (["b", "c"], "bc"),
-            (frozenset("bd"), "bd"),
-            ({"a"}, ""),
-            ({"c", "nothing of this name"}, "c"),
-            ("c", "c"),
-        ],
-    )
-    def test_of_ops(self, desired: Any, new: str) -> None:
-        network = chain()
-        with network(mode="infer", epoch=1, desired_output_keys=desired):
-            result = network.run_step({"a": 1, "other": 2})
-            assert network.ctx_outputs == set(new)
-        assert result == {
-            "a": 1,
-            "other": 2,
-            **{key: " abcd".index(key) for key in new},
-        }
-
     def test_an_op_runs_though_nobody_wants_its_output(self) -> None:
         ran: list[int] = []
         network = TorchNetwork([LambdaOp(ran.append, "x", "y")])
@@ -122,27 +68,6 @@ class TestDesiredKeys:
             assert set(network.run_step({"a": 1})) == {"a", "d"}
         with network(mode="infer", epoch=1, desired_output_keys=wanted):
             assert set(network.run_step({"a": 1})) == {"a", "b", "d"}
-
-
-@pytest.mark.parametrize(
-    "ops",
-    [
-        [],
-        [None],
-        [LambdaOp(lambda x: x, "x", "y", mode="train")],
-        [EpochScheduler({5: LambdaOp(lambda x: x, "x", "y")})],
-        [LambdaOp(lambda x: x, "x", "y", ds_id="elsewhere")],
-    ],
-)
-def test_without_active_ops_the_batch_is_returned(ops: Any) -> None:
-    network = TorchNetwork(ops)
-    batch = {"x": torch.ones(1), "z": 3}
-    with network(mode="infer", epoch=1) as opened:
-        assert [opened.ctx_ops, opened.ctx_models, opened.ctx_outputs] == [[], set(), set()]
-        result = network.run_step(batch)
-    assert result == batch
-    assert result is not batch
-    assert run(network, {}) == {}
 
 
 class TestGradMode:

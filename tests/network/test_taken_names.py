@@ -131,13 +131,6 @@ class TestFreeNames:
         assert model.model_name == "ours"
         assert model.optimizer.param_groups[0]["lr"] == 0.5
 
-    def test_of_a_wrapper_that_hands_attributes_through(self) -> None:
-        """As torch.compile makes one."""
-        inner = fastnet.build(Learner, sgd(0.5), model_name="inner")
-        outer = fastnet.build(lambda: torch.compile(inner, backend="eager"), sgd(0.25))
-        assert isinstance(outer.optimizer, nn.Sequential)
-        assert get_lr(outer) == 0.25
-
 
 class TestModelsMadeBefore:
     """`build` also takes modules, although they are callable."""

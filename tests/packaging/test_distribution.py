@@ -58,18 +58,6 @@ def wheel_metadata(distributions: Distributions) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
-def test_modules_of_the_kernel() -> None:
-    assert KERNEL == [
-        "_execute",
-        "_guards",
-        "_nest",
-        "_resolve",
-        "_slice",
-        "_stamps",
-        "_trace",
-    ]
-
-
 @pytest.mark.parametrize("name", KERNEL)
 def test_wheel_has_each_compiled_module_with_its_stub(
     distributions: Distributions, name: str
@@ -127,27 +115,6 @@ def test_metadata_names_license_python_and_the_one_hard_dependency(
     assert metadata["Requires-Python"] == ">=3.10"
     requires = metadata.get_all("Requires-Dist") or []
     assert [line for line in requires if "extra ==" not in line] == ["numpy>=1.26"]
-
-
-def test_metadata_has_an_extra_for_each_framework_and_each_kind_of_work(
-    distributions: Distributions,
-) -> None:
-    metadata = wheel_metadata(distributions)
-    assert set(metadata.get_all("Provides-Extra") or []) == {
-        "bench",
-        "demo",
-        "demo-tf",
-        "dev",
-        "profile",
-        "tf",
-        "tf-cpu",
-        "torch",
-    }
-    requires = metadata.get_all("Requires-Dist") or []
-    assert 'torch>=2.6; extra == "torch"' in requires
-    assert 'tensorflow>=2.15; extra == "tf"' in requires
-    for extra in ("torch", "tf", "tf-cpu"):
-        assert f'tqdm>=4.60; extra == "{extra}"' in requires
 
 
 def test_wheel_works_in_an_empty_environment_without_a_compiler(

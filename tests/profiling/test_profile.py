@@ -19,12 +19,7 @@ from fastnet.op.tensorop.model import ModelOp
 from fastnet.profiling import Profile, Section
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.kernel.ops import shown
-from tests.network.programs import (
-    batches,
-    built,
-    mlp,
-    regression,
-)
+from tests.network.programs import batches, built, mlp, regression
 
 X = {"x": torch.ones(4, 2)}
 

@@ -61,8 +61,9 @@ def state(network: TFNetwork) -> list[Any]:
     return [one.numpy() for one in (*model.variables, *variables)]
 
 
-@pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize(("before", "merge"), [(0, 1), (3, 1), (0, 4), (3, 4)])
+@pytest.mark.parametrize(
+    ("before", "merge", "eager"), [(0, 1, False), (3, 4, False), (3, 1, True), (0, 4, True)]
+)
 def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager: bool) -> None:
     plain, profiled = make(merge), make(merge)
     losses, states = [], []

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fastnet.slicer import Slicer
-from fastnet.slicer.slicer import forward_slicers, reverse_slicers, sanity_assert_slicers
 
 pytestmark = pytest.mark.fast
 
@@ -73,15 +72,3 @@ def test_one_method_is_enough() -> None:
         joins._slice_batch("ab")
     with pytest.raises(NotImplementedError, match=r"Cuts.*_unslice_batch"):
         cuts._unslice_batch(("a",), "x")
-
-
-def test_the_functions_of_the_kernel() -> None:
-    slicers = [Letters("x", unslice=["x", "z"])]
-    sanity_assert_slicers(slicers)
-    batch = {"x": "ab", "y": 1}
-    minibatches = forward_slicers(slicers, data=batch)
-    assert minibatches == [{"x": "a", "y": 1}, {"x": "b", "y": 1}]
-    for minibatch in minibatches:
-        minibatch["z"] = minibatch["x"].upper()
-    joined = reverse_slicers(slicers, data=minibatches, original_data=batch)
-    assert joined == {"x": "ab", "y": 1, "z": "AB"}

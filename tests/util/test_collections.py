@@ -9,6 +9,8 @@ import pytest
 
 from fastnet.util import filter_nones, to_list, to_set
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("data", "values"),

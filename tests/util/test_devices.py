@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fastnet.util import get_device, get_num_devices, get_num_gpus
-from fastnet.util.devices import has_accelerator, resolve_device, stream_synchronizer
+from fastnet.util.devices import has_accelerator, resolve_device
+
+pytestmark = pytest.mark.fast
 
 CACHED = (get_num_devices, get_num_gpus, has_accelerator)
 
@@ -58,12 +60,6 @@ def test_machines(
     assert get_device() == torch.device(device)
     assert get_num_gpus() == gpus
     assert get_num_devices() == devices
-
-
-@pytest.mark.parametrize("available", [False, True])
-def test_accelerators(monkeypatch: pytest.MonkeyPatch, available: bool) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
-    assert has_accelerator() is available
 
 
 class TestDefault:
@@ -123,9 +119,3 @@ class TestResolveDevice:
         with pytest.raises(error, match="'cuda:1'") as caught:
             resolve_device(given)
         assert f"device={given!r}" in str(caught.value)
-
-
-class TestStreamSynchronizer:
-    @pytest.mark.parametrize("kind", ["cpu", "mps", "xpu", "meta"])
-    def test_synchronous_devices(self, kind: str) -> None:
-        assert stream_synchronizer(torch.device(kind)) is None

@@ -9,6 +9,8 @@ import pytest
 
 from fastnet.util import check_ds_id, check_io_names, parse_modes
 
+pytestmark = pytest.mark.fast
+
 MODES = frozenset({"train", "eval", "test", "infer"})
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from fastnet.util import pad_batch, pad_data
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("target", [(1, 2), (2, 4), (1, 3)])
 def test_an_array_is_padded_at_the_end_of_each_axis(target: tuple[int, int]) -> None:

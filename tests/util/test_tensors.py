@@ -12,6 +12,8 @@ import pytest
 
 from fastnet.util import detach_tensors, get_batch_size, move_tensors_to_device, to_number
 
+pytestmark = pytest.mark.fast
+
 
 class Pair(NamedTuple):
     first: Any

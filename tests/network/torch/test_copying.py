@@ -8,13 +8,12 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler
 from tests.network.programs import (
@@ -102,54 +101,12 @@ class TestACopy:
         assert copied.get_scale() == scaler.get_scale() == 32.0
         assert same_weights(other.models[0], model)
 
-    @ways
-    def test_of_intermediate_layers(self, way: Way) -> None:
-        model = fastnet.build(mlp, None)
-        network = TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers="1")])
-        (batch,) = batches(1)
-        wanted = run(network, batch)
-        for _ in range(3):
-            network = way(network)
-        again = run(network, batch)
-        assert torch.equal(again["h"], wanted["h"])
-        assert len(network.models[0][1]._forward_hooks) == 1
-        with torch.no_grad():
-            network.models[0][0].bias += 1.0
-        assert not torch.equal(run(network, batch)["h"], wanted["h"])
-
     def test_two_networks_that_share_a_model_still_do(self) -> None:
         model = fastnet.build(mlp, "sgd")
         pair = TorchNetwork(supervised(model)), TorchNetwork([ModelOp(model, "x", "y")])
         for way in WAYS:
             one, two = way(pair)
             assert one.models[0] is two.models[0]
-
-
-class Counting(TensorOp):
-    """An op of a user's own, with an __init__ of its own, that makes something in `build`."""
-
-    __slots__ = ("factor",)
-
-    def __init__(self, factor: float) -> None:
-        super().__init__("x", "y")
-        self.factor = factor
-        self.library = np
-
-    def build(self, framework: str, device: Any = None) -> None:
-        self.total = torch.zeros(())
-
-    def forward(self, data: Any, state: Any) -> Any:
-        self.total = self.total + self.factor
-        return data * self.total
-
-
-@pytest.mark.parametrize("way", [*WAYS, copy.copy], ids=lambda way: way.__name__)
-def test_ops_of_users_are_copied_with_all_they_have(way: Way) -> None:
-    network = TorchNetwork([Counting(2.0)])
-    run(network, {"x": torch.ones(1)})
-    op = way(network.ops[0])
-    assert (op.factor, op.library, float(op.total)) == (2.0, np, 2.0)
-    assert op is not network.ops[0]
 
 
 class Foreign(LambdaOp):

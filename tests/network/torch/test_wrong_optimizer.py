@@ -12,6 +12,8 @@ import fastnet
 from fastnet.errors import WrongOptimizerError
 from fastnet.op.tensorop.model import ModelOp
 
+pytestmark = pytest.mark.fast
+
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
