@@ -217,6 +217,30 @@ class TestParametersThatAreShared:
         assert same_weights(first, twin)
         assert all(parameter.grad is None for parameter in first.parameters())
 
+    def test_two_networks_over_one_model_in_one_thread(self) -> None:
+        """Both are open and stepped in turn."""
+        model, twin = twins(mlp)
+        model = built(model, sgd())
+        outer, inner = TorchNetwork(regression(model)), TorchNetwork(regression(model))
+        data = batches(6)
+        with outer(mode="train", epoch=1), inner(mode="train", epoch=1):
+            for place, batch in enumerate(data):
+                (inner if place % 2 else outer).run_step(batch)
+        trained_by_hand(twin, [batch["x"] for batch in data])
+        assert same_weights(model, twin)
+
+
+def test_networks_with_models_of_their_own_train_as_if_they_were_alone() -> None:
+    pairs = [twins(mlp, seed) for seed in (0, 1)]
+    networks = [TorchNetwork(regression(built(model, sgd()))) for model, _ in pairs]
+    data = [batches(40, seed=seed) for seed in (0, 1)]
+    at_once(
+        *(lambda place=place: run_all(networks[place], data[place], "train") for place in (0, 1))
+    )
+    for (model, twin), own in zip(pairs, data, strict=True):
+        trained_by_hand(twin, [batch["x"] for batch in own])
+        assert same_weights(model, twin)
+
 
 class TestOneOpenedNetwork:
     def test_threads_may_step_it_where_nothing_is_trained(self) -> None:
