@@ -190,6 +190,7 @@ class TestAddNote:
     def test_is_a_note(self) -> None:
         error = ValueError("wrong", 2)
         errors.add_note(error, "Raised by an op.")
+        errors.add_note(error, "Raised by an op.")
         assert error.args == ("wrong", 2)
         assert error.__notes__ == ["Raised by an op."]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -178,6 +179,14 @@ def test_a_tensorflow_program_never_asks_for_torch() -> None:
         "assert not [one for one in asked if one[0].startswith('fastnet')], asked\n"
         "assert 'torch' not in sys.modules\n"
     )
+
+
+@pytest.mark.parametrize("name", ["fastnet", "fastnet.network", "fastnet.compat.v1"])
+def test_dir_lists_the_public_names(name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module))
 
 
 def test_a_name_that_there_is_not() -> None:

@@ -31,7 +31,7 @@ def many(kernel: Kernel) -> int:
 
 
 @contextmanager
-def steady(*watched: Any, blocks: int = 60) -> Iterator[None]:
+def steady(*watched: Any, blocks: int = 120) -> Iterator[None]:
     """Insist that a block of code leaves no object, memory or reference behind."""
     gc.collect()
     counts = [sys.getrefcount(each) for each in watched]

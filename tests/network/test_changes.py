@@ -188,6 +188,13 @@ def test_a_scheduler_that_the_program_changes() -> None:
     assert run(network, {"x": 1})["y"] == 3
 
 
+def test_plans_for_ever_new_desired_keys_are_not_kept() -> None:
+    network = TorchNetwork([plus(1)])
+    for number in range(3 * MAX_PLANS):
+        assert run(network, {"x": 1}, desired_output_keys={"y", f"key {number}"})["y"] == 2
+    assert len(network._plans._items.plans) <= MAX_PLANS
+
+
 class Ever(Scheduler[Any]):
     """Makes a new item in every epoch, and remembers them weakly."""
 

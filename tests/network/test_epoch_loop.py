@@ -76,6 +76,7 @@ class TestLoop:
             assert torch.equal(result["y"], data[number]["x"] + 1)
             assert epoch.count == number + 1
         assert epoch.count == 3
+        assert repr(epoch) == "Steps(mode='infer', epoch=1, count=3)"
         assert is_free(network)
 
     def test_a_step_that_fails(self) -> None:

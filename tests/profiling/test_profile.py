@@ -70,7 +70,11 @@ class TestRows:
         assert all(row.count == 10 for row in section.rows)
         assert [row.index for row in section.rows if row.kind == "op"] == [0, 1]
 
-    def test_rows_add_up_to_the_step(self) -> None:
+    @pytest.mark.parametrize("most_stamps", [1, 1 << 14])
+    def test_rows_add_up_to_the_step(
+        self, most_stamps: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", most_stamps)
         model = built(mlp, "adam")
         network = TorchNetwork(
             regression(model),
@@ -88,7 +92,9 @@ class TestRows:
     def test_what_a_key_weighs(self) -> None:
         network = TorchNetwork([LambdaOp(lambda x, unused: x, ["x", "nest"], "y")])
         nest = {"a": [torch.zeros(1000), "word"], "b": torch.zeros(3, dtype=torch.int8)}
-        section = only(fastnet.profile(network, {**X, "nest": nest}, mode="infer", steps=3))
+        profile = fastnet.profile(network, {**X, "nest": nest}, mode="infer", steps=3)
+        section = only(profile)
+        assert "3.9 KiB" in str(profile)
         weights = {row.title: row.bytes for row in section.rows if row.bytes is not None}
         assert weights == {"input x": 32, "input nest": 4003, "output y": 32}
 

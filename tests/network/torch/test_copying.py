@@ -8,12 +8,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler
 from tests.network.programs import (
@@ -107,6 +108,33 @@ class TestACopy:
         for way in WAYS:
             one, two = way(pair)
             assert one.models[0] is two.models[0]
+
+
+class Counting(TensorOp):
+    """An op with a slot, a module and a tensor that `build` makes."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        super().__init__("x", "y")
+        self.factor = factor
+        self.library = np
+
+    def build(self, framework: str, device: Any = None) -> None:
+        self.total = torch.zeros(())
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.total = self.total + self.factor
+        return data * self.total
+
+
+@pytest.mark.parametrize("way", [*WAYS, copy.copy], ids=lambda way: way.__name__)
+def test_ops_of_users_are_copied_with_all_they_have(way: Way) -> None:
+    network = TorchNetwork([Counting(2.0)])
+    run(network, {"x": torch.ones(1)})
+    op = way(network.ops[0])
+    assert (op.factor, op.library, float(op.total)) == (2.0, np, 2.0)
+    assert op is not network.ops[0]
 
 
 class Foreign(LambdaOp):
