@@ -77,7 +77,7 @@ def main(epochs, patience):
             UpdateOp(model, "loss", merge_grad=2),
         ]
     )
-    distributed.seed_ranks(0)  # dropout differs from rank to rank
+    torch.manual_seed(distributed.rank())  # dropout differs from rank to rank
     train_loader, eval_loader = make_loaders(batch_size=32)
     first, best, best_epoch = 1, 0.0, 0
     if os.path.exists("run.ckpt"):

@@ -52,22 +52,20 @@ class Ranks:
         self._pipes: list[Connection[Any, Any]] = []
         atexit.register(self.end)
 
-    def __call__(self, function: Callable[..., Any], *args: Any, limit: float = LIMIT) -> list[Any]:
+    def __call__(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Return what a function of a module returns in each process, by rank."""
-        outcomes = self.outcomes(function, *args, limit=limit)
+        outcomes = self.outcomes(function, *args)
         errors = [f"rank {rank}: {one.error}" for rank, one in enumerate(outcomes) if one.error]
         assert not errors, "\n".join(errors)
         return [one.value for one in outcomes]
 
-    def outcomes(
-        self, function: Callable[..., Any], *args: Any, limit: float = LIMIT
-    ) -> list[Outcome]:
+    def outcomes(self, function: Callable[..., Any], *args: Any) -> list[Outcome]:
         """Return what a function came to in each process; after an error the processes end."""
         if not self._processes:
             self._start()
         for pipe in self._pipes:
             pipe.send_bytes(pickle.dumps((function, args)))
-        end = time.monotonic() + limit
+        end = time.monotonic() + LIMIT
         outcomes = []
         for pipe in self._pipes:
             try:

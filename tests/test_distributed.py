@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import subprocess
 import sys
@@ -37,10 +36,6 @@ class TestOneProcess:
 
     @pytest.mark.fast
     def test_run(self) -> None:
-        with distributed.run(seed=3):
-            drawn = random.random(), np.random.random(), torch.rand(())
-        distributed.seed_ranks(3)
-        assert drawn == (random.random(), np.random.random(), torch.rand(()))
         error = ValueError("mine")
         with pytest.raises(ValueError, match=r"^mine$") as raised, distributed.run():
             raise error
@@ -62,11 +57,6 @@ class TestOneProcess:
         monkeypatch.setenv("TF_CONFIG", "{")
         with pytest.raises(ValueError, match=r"^TF_CONFIG is in the environment, but cannot be"):
             distributed.init()
-        monkeypatch.setenv("TF_CONFIG", "")
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        for call in (distributed.barrier, lambda: distributed.gather({})):
-            with pytest.raises(ValueError, match=r"was called in one of 2 processes that the"):
-                call()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +66,7 @@ def gathered() -> Any:
 
 class TestRanks:
     def test_the_group_of_a_program_stays_its_own(self) -> None:
-        assert ranks(2)(run_in_group) == [(0, 2, True, 7), (1, 2, False, 8)]
+        assert ranks(2)(run_in_group) == [(0, 2, True), (1, 2, False)]
 
     def test_means_of_scalars(self, gathered: Any) -> None:
         even = gathered[0]["even"]
@@ -180,17 +170,10 @@ class TestTorchrun:
 
 
 def run_in_group() -> Any:
-    with distributed.run(seed=7):
-        drawn = random.random(), np.random.random(), torch.rand(3).tolist()
+    with distributed.run():
         place = distributed.rank(), distributed.world_size(), distributed.is_main()
         distributed.barrier()
     assert dist.is_initialized()
-    for seed in (7, 8):
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        if drawn == (random.random(), np.random.random(), torch.rand(3).tolist()):
-            return *place, seed
     return place
 
 
@@ -244,6 +227,7 @@ def torchrun(folder: Path, program: str, count: int, *arguments: str) -> Any:
 
 
 def run_python(*arguments: str) -> Any:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)

@@ -28,23 +28,15 @@ __all__ = [
     "is_main",
     "rank",
     "run",
-    "seed_ranks",
     "shutdown",
     "world_size",
 ]
 
 _LIBRARIES = {"torch": "torch", "tf": "tensorflow"}
-# The `compare_ranks` that `init` was given.
-_compares = True
 
 
 def init(
-    framework: str | None = None,
-    backend: str | None = None,
-    device: Any = None,
-    timeout: float | None = None,
-    *,
-    compare_ranks: bool = True,
+    framework: str | None = None, backend: str | None = None, timeout: float | None = None
 ) -> None:
     """Join the other processes that the launcher has started; in a single process do nothing.
 
@@ -55,29 +47,23 @@ def init(
             the program, TensorFlow if there is a `TF_CONFIG`.
         backend: The communication backend: for torch such as "nccl" or "gloo", for TensorFlow
             "ring" or "nccl". None for the best one for the device.
-        device: The device of this process (torch only); None for `fastnet.util.get_device()`.
         timeout: The number of seconds after which a collective call fails; None for the default of
             the framework.
-        compare_ranks: Whether to compare what the processes will run each time that a network is
-            entered for training.
 
     Raises:
-        ValueError: If variables are missing in the environment, or there is no such device.
+        ValueError: If variables are missing in the environment.
     """
-    global _compares
-    _compares = compare_ranks
     if framework is None:
         framework = "torch" if torch_processes() > 1 else "tf" if tf_workers() > 1 else None
     if framework is not None:
-        _module_for(framework).start(backend, device, timeout)
+        _module_for(framework).start(backend, timeout)
 
 
 def shutdown() -> None:
     """Leave the other processes; in a single process do nothing."""
-    global _compares
-    _compares = True
-    for framework in _imported_frameworks():
-        _module_for(framework).stop()
+    part = _processes()
+    if part is not None:
+        part.stop()
 
 
 def rank() -> int:
@@ -98,12 +84,8 @@ def is_main() -> bool:
 
 
 def barrier() -> None:
-    """Wait until all processes have called this.
-
-    Raises:
-        ValueError: If the launcher has started several processes, but `init` was not called.
-    """
-    part = _joined("A barrier")
+    """Wait until all processes have called this."""
+    part = _processes()
     if part is not None:
         part.exchange(None)
 
@@ -124,13 +106,13 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     Raises:
         TypeError: If the result is not a mapping.
         ValueError: If the processes have different keys, or different numbers of values under a
-            key; or if the launcher has started several, but `init` was not called.
+            key.
     """
     if not isinstance(result, Mapping):
         raise TypeError(
             f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
         )
-    part = _joined("gather")
+    part = _processes()
     if part is None:
         return dict(result)
     results, sizes = zip(*part.exchange((dict(result), samples)), strict=True)
@@ -138,55 +120,18 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     return joined
 
 
-def seed_ranks(seed: int) -> None:
-    """Seed the random numbers of Python, numpy and the framework differently on each process.
-
-    Build the models first, with the same seed on all processes, so that they start with the same
-    weights and only later random numbers (dropout, augmentation) differ.
-
-    Args:
-        seed: The seed, to which each process adds its rank.
-    """
-    import random
-
-    import numpy as np
-
-    own = seed + rank()
-    for framework in _imported_frameworks():
-        _module_for(framework).seed(own)
-    # Seed these last: a framework may draw from them when it makes its generators.
-    random.seed(own)
-    np.random.seed(own)
-
-
 @contextmanager
 def run(
-    framework: str | None = None,
-    backend: str | None = None,
-    device: Any = None,
-    timeout: float | None = None,
-    *,
-    compare_ranks: bool = True,
-    seed: int | None = None,
+    framework: str | None = None, backend: str | None = None, timeout: float | None = None
 ) -> Iterator[None]:
-    """Call `init` before a block and `shutdown` after it.
+    """Call `init`, which has the same arguments, before a block, and `shutdown` after it.
 
     An error in the block gets a note that names the rank. torchrun prints it and ends the other
     processes. Without torchrun they fail in their next collective call: immediately if gloo detects
     that a process has exited, otherwise after `timeout`.
-
-    Args:
-        framework: As for `init`.
-        backend: As for `init`.
-        device: As for `init`.
-        timeout: As for `init`.
-        compare_ranks: As for `init`.
-        seed: The seed for `seed_ranks`, or None to leave the random numbers.
     """
-    init(framework, backend, device, timeout, compare_ranks=compare_ranks)
+    init(framework, backend, timeout)
     try:
-        if seed is not None:
-            seed_ranks(seed)
         yield
     except Exception as error:
         part = _processes()
@@ -222,37 +167,17 @@ def together(part: Any, task: str) -> Iterator[None]:
             raise RankError(f"{task} has failed on rank {other}, so it fails here too: {text}")
 
 
-def compares_ranks() -> bool:
-    """Return the `compare_ranks` that `init` was given."""
-    return _compares
-
-
 def processes_of(framework: str) -> Any:
     """Return the framework's module for communicating processes, or None in a single process."""
     module = _module_for(framework)
     return module if module.world_size() > 1 else None
 
 
-def _joined(call: str) -> Any:
-    """Return `_processes()`; raise a ValueError if `init` was not called in several processes."""
-    part, count = _processes(), max(torch_processes(), tf_workers())
-    if part is None and count > 1:
-        raise ValueError(
-            f"{call} was called in one of {count} processes that the launcher has started, before "
-            "they were joined. Put `with fastnet.distributed.run():` around the program, or call "
-            "fastnet.distributed.init() first."
-        )
-    return part
-
-
 def _processes() -> Any:
     """Return the module of the framework that has several processes, or None."""
-    return next(filter(None, map(processes_of, _imported_frameworks())), None)
-
-
-def _imported_frameworks() -> list[str]:
     # A framework that was never imported has joined no processes.
-    return [name for name, library in _LIBRARIES.items() if library in sys.modules]
+    imported = [name for name, library in _LIBRARIES.items() if library in sys.modules]
+    return next(filter(None, map(processes_of, imported)), None)
 
 
 def _module_for(framework: str) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch.distributed")
 pytest.importorskip("sklearn")
+
+from tests.test_distributed import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +20,7 @@ LINE = re.compile(r"^(\d+) process(?:es)?: ([\d.]+)% of (\d+) digits right$", re
 
 def run(*command: str) -> dict[int, float]:
     """Run the program, and return the accuracy for each number of processes."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=280
-    )
+    done = run_python(*command)
     assert done.returncode == 0, done.stderr
     return {int(count): float(share) for count, share, _ in LINE.findall(done.stdout)}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastnet.network.tf.open_axes import Axes
 
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
-Parallel = Literal["auto", "ddp", "fsdp", "dp"] | None
+Parallel = Literal["auto", "ddp", "fsdp"] | None
 
 _names = itertools.count()
 
@@ -113,12 +113,11 @@ def build(
             index of a device of the best kind. None lets the network move them, or, for distributed
             models, chooses `fastnet.util.get_device()`.
         parallel: How models are distributed (torch only): "ddp" for DistributedDataParallel, "fsdp"
-            for `fully_shard` (FSDP2), "dp" for DataParallel, None for no wrapper. "auto" is "ddp"
-            in a group of several processes for models with trainable parameters, else None. A model
-            that is already wrapped or sharded is left as it is.
+            for `fully_shard` (FSDP2), None for no wrapper. "auto" is "ddp" in a group of several
+            processes for models with trainable parameters, else None. A model that is already
+            wrapped or sharded is left as it is.
         options: Options of `DistributedDataParallel` or `fully_shard`. "fsdp" also takes `blocks`,
-            the classes of the modules to shard separately or a function that selects them, and
-            `find_unused_parameters`.
+            the classes of the modules to shard separately.
 
     Returns:
         The model, or a list of models if `model_fn` gives several. Each has the attributes
@@ -217,7 +216,7 @@ def _prepare_model(
     else:
         device, parallel, options = placement
         given = {"device": device, "parallel": parallel, **options}
-        unused = [key for key, value in given.items() if value not in (None, "auto", "dp")]
+        unused = [key for key, value in given.items() if value not in (None, "auto")]
         if unused:
             raise TypeError(
                 f"build got {unused}, but model '{name}' is of {framework}, and these are for "

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.distributed import compares_ranks
 from fastnet.errors import describe_op, shorten
 from fastnet.op.op import models_of, with_inner_ops
 
@@ -21,8 +20,6 @@ def require_same_plans(
     Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
     a model, with names.
     """
-    if not compares_ranks():
-        return
     lines = list(_describe(context, models, trainable_in))
     digest = sha256("\n".join(lines).encode()).digest()
     if len(set(part.exchange(digest))) == 1:
@@ -34,7 +31,7 @@ def require_same_plans(
                 raise ValueError(
                     f"The ranks would train by different ops: rank 0 has {mine}, but rank {other} "
                     f"has {its}. Make the network by the same code on each rank, and enter it "
-                    "alike; fastnet.distributed.init(compare_ranks=False) turns this check off."
+                    "alike."
                 )
 
 

@@ -183,6 +183,22 @@ class TestTraining:
                 np.testing.assert_array_equal(value_of(mine), old)
             assert network.run_step(STEPS[0])["stepped"]
 
+    @EITHER_WAY
+    def test_a_changed_setting(self, eager: bool) -> None:
+        """It takes effect when the network is entered again, on all devices."""
+        model = built()
+        twin = twin_of(model)
+        network = fastnet.Network(regression(model))
+        for merge in (1, 2):
+            network.ops[-1].merge_grad = merge
+            with network("train", 1, eager=eager):
+                for batch in STEPS[:2]:
+                    network.run_step(batch)
+        optimizer = momentum()
+        by_hand(twin, optimizer, STEPS[:2])
+        by_hand(twin, optimizer, STEPS[:2], merge=2)
+        assert_same_weights(model, twin)
+
     def test_a_compiled_step_is_a_graph(self) -> None:
         network = TFNetwork(regression(built()), compile=True)
         with network("train", 1):
@@ -247,17 +263,6 @@ class TestEvaluation:
         with STRATEGY.scope(), network("infer", 1):
             result = network.run_step({"x": np.arange(5)})
         np.testing.assert_array_equal(result["z"], 2 * (np.arange(5) + 1))
-
-    def test_a_strategy_of_one_device(self) -> None:
-        strategy = tf.distribute.OneDeviceStrategy(DEVICES[1])
-        with strategy.scope():
-            model = fastnet.build(mlp, momentum)
-        twin = twin_of(model)
-        network = fastnet.Network(regression(model))
-        with strategy.scope(), network("train", 1):
-            network.run_step(STEPS[0])
-        by_hand(twin, momentum(), STEPS[:1])
-        assert_same_weights(model, twin)
 
 
 class TestErrors:

@@ -332,26 +332,15 @@ class Penalised(Program):
         return [super().losses(models, batch)[0] + 0.1 * squares]
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(16, 16)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(self.inner(torch.relu(self.inner(x))))
-        return out
-
-
 class Shared(Program):
-    """A layer that runs twice, and is a part of two models."""
+    """A layer is a part of two models."""
 
     engines = ("ddp",)
     count, has_loop = 2, False
 
     def make(self) -> Models:
-        first, second = seeded(Tied, 0), seeded(Tied, 1)
-        second.inner = first.inner
+        first, second = super().make()
+        second[0] = first[0]
         return [first, second]
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
@@ -417,13 +406,6 @@ class HalfReduced(Program):
         return [run, LambdaOp(lambda y: y.float(), "y", "y"), *ops]
 
 
-class Options(Program):
-    """Options that change no number."""
-
-    options = {"gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 1}  # noqa: RUF012
-    fsdp_options = {"reshard_after_forward": False}  # noqa: RUF012
-
-
 @contextmanager
 def no_sync(model: Any) -> Iterator[None]:
     """Let a backward pass of a hand-written loop communicate nothing."""
@@ -472,11 +454,14 @@ def build(program: Program, engine: str, wrapped_by: str = "build") -> Models:
     elif engine == "ddp":
         options = {"parallel": "ddp", **program.options}
     else:
-        unused = {key: True for key in program.options if key == "find_unused_parameters"}
-        options = {"parallel": "fsdp", "blocks": program.blocks, **program.fsdp_options, **unused}
+        options = {"parallel": "fsdp", "blocks": program.blocks, **program.fsdp_options}
     optimizers = [program.optimizer] * len(models)
     built = fastnet.build(lambda: models, optimizers, **program.build_settings, **options)
-    return built if isinstance(built, list) else [built]
+    found = built if isinstance(built, list) else [built]
+    for one in found:
+        if isinstance(one, FSDPModule) and "find_unused_parameters" in program.options:
+            one.set_reduce_scatter_unused_params(True)
+    return found
 
 
 def run_fastnet(

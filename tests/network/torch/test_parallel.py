@@ -20,7 +20,6 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, DistributedSampler
 
 import fastnet
-from fastnet import distributed
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.op.tensorop import LambdaOp
@@ -150,10 +149,6 @@ def run_alone() -> Any:
                 network.run_step(batch)
             with alone("train", 1):
                 alone.run_step(batch)
-            distributed.init(compare_ranks=False)
-            with network("train", 1):
-                pass
-            distributed.init()
     dist.barrier()
     return names
 
@@ -310,22 +305,11 @@ def test_all_ranks_agree_to_skip_an_update(engine: str, merge: int) -> None:
     assert distance(states[1], full_states([seeded(mlp)])) > 1e-3
 
 
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(16, 8)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(self.body(x) + 0 * z.sum())
-        return out
-
-
 def use(engine: str) -> Any:
     """Look at all that a network does with a model besides training it."""
     options = {"blocks": nn.Linear} if engine == "fsdp" else {}
-    model = fastnet.build(seeded(Named), "adam", model_name="m", parallel=engine, **options)
-    run = ModelOp(model, {"x": "x", "z": "z"}, ["y", "h"], intermediate_layers="body")
+    model = fastnet.build(seeded(mlp), "adam", model_name="m", parallel=engine, **options)
+    run = ModelOp(model, {"x": "input"}, ["y", "h"], intermediate_layers="0")
     loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
     network = fastnet.Network([run, loss, UpdateOp(model, "loss")])
     ((batch,),) = data(1, 1)
@@ -336,13 +320,12 @@ def use(engine: str) -> Any:
         seen.append({one.training for one in model.modules()})
     shapes = tuple(result["y"].shape), tuple(result["h"].shape)
     text = str(network.explain("train"))
-    is_shared = "2 processes" in text
-    return parallel_type(model), model.model_name, model.loss_name, seen, shapes, is_shared
+    return parallel_type(model), model.model_name, seen, shapes, "2 processes" in text
 
 
 @EITHER
 def test_parallel_models_are_used_like_others(engine: str) -> None:
-    expected = engine, "m", {"loss"}, [{True}, {False}], ((4, 4), (4, 8)), True
+    expected = engine, "m", [{True}, {False}], ((4, 4), (4, 8)), True
     assert ranks(2)(use, engine) == [expected] * 2
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 import fastnet
 from tests.network.programs import supervised
-from tests.network.torch.parallel_programs import Program, data, full_states, joined
+from tests.network.torch.parallel_programs import Program, data, full_states
 from tests.ranks import ranks
 
 SEVERAL = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+ONE = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def train(engine: str, device: str | None, merge: int) -> tuple[list[Any], list[str]]:
@@ -36,34 +36,29 @@ def train(engine: str, device: str | None, merge: int) -> tuple[list[Any], list[
 
 def expected(world: int, merge: int) -> dict[str, torch.Tensor]:
     program = Program()
-    (model,) = program.make()
-    optimizer = program.optimizer(model.parameters())
+    program.merge = merge
+    models = program.make()
+    optimizers = [program.optimizer(models[0].parameters())]
     for step, parts in enumerate(data(4, world)):
-        whole_batch = joined(parts)
-        (cross_entropy(model(whole_batch["x"]), whole_batch["t"]) / merge).backward()
-        if (step + 1) % merge == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    found: dict[str, torch.Tensor] = model.state_dict()
+        program.in_one(models, optimizers, parts, step)
+    found: dict[str, torch.Tensor] = models[0].state_dict()
     return found
 
 
-@SEVERAL
 @pytest.mark.parametrize("merge", [1, 2])
-@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
-def test_each_rank_has_a_gpu_of_its_own(engine: str, merge: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "device"),
+    [
+        pytest.param("ddp", None, marks=SEVERAL),
+        pytest.param("fsdp", None, marks=SEVERAL),
+        pytest.param("ddp", "cuda:0", marks=ONE),
+    ],
+)
+def test_equals_one_process(engine: str, device: str | None, merge: int) -> None:
+    """Each rank has a GPU of its own over NCCL, or two share one over gloo."""
     wanted = expected(2, merge)
-    for rank, (states, places) in enumerate(ranks(2, "nccl")(train, engine, None, merge)):
-        assert places == [f"cuda:{rank}"] * 2
-        for name, value in wanted.items():
-            torch.testing.assert_close(states[0][name], value, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("merge", [1, 2])
-def test_two_ranks_on_one_gpu(merge: int) -> None:
-    wanted = expected(2, merge)
-    for states, places in ranks(2)(train, "ddp", "cuda:0", merge):
-        assert places == ["cuda:0"] * 2
+    group = ranks(2, "gloo" if device else "nccl")
+    for rank, (states, places) in enumerate(group(train, engine, device, merge)):
+        assert places == [device or f"cuda:{rank}"] * 2
         for name, value in wanted.items():
             torch.testing.assert_close(states[0][name], value, rtol=1e-3, atol=1e-5)

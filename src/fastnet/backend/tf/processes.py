@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -13,8 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.joining import TensorKind, join_results
-from fastnet.backend.tf._keras_internals import set_shared_seeds
-from fastnet.errors import shorten
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 __all__ = [
@@ -26,9 +21,7 @@ __all__ = [
     "join_results",
     "note_failure",
     "note_model",
-    "quiet",
     "rank",
-    "seed",
     "start",
     "stop",
     "strategy_name",
@@ -44,14 +37,9 @@ _last: ref[tf.distribute.Strategy] | None = None
 _built_under: WeakKeyDictionary[Any, ref[tf.distribute.Strategy]] = WeakKeyDictionary()
 
 
-def start(backend: str | None = None, device: Any = None, timeout: float | None = None) -> None:
+def start(backend: str | None = None, timeout: float | None = None) -> None:
     """Join the workers of `TF_CONFIG` under a strategy that is the default from now on."""
     global _made
-    if device is not None:
-        raise ValueError(
-            f"fastnet.distributed got the device {shorten(device)}, but a TensorFlow worker uses "
-            "all devices that it sees. Choose them by tf.config.set_visible_devices."
-        )
     if world_size() > 1 or tf_workers() < 2:
         return
     if _made is None:
@@ -69,21 +57,6 @@ def stop() -> None:
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
         tf.distribute.experimental_set_strategy(None)
         _last = None
-
-
-@contextmanager
-def quiet(level: int) -> Iterator[None]:
-    """Suppress messages below a level in TensorFlow's log, such as those of strategies."""
-
-    def is_loud(record: logging.LogRecord) -> bool:
-        return record.levelno >= level
-
-    logger = tf.get_logger()
-    logger.addFilter(is_loud)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_loud)
 
 
 def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:
@@ -122,13 +95,11 @@ def strategy_of(model: Any) -> tf.distribute.Strategy | None:
 
 
 def describe_parallelism(model: Any) -> str | None:
-    """Describe the strategy of a model, and the number of its devices and processes."""
+    """Describe the strategy of a model, and the number of its devices."""
     strategy = strategy_of(model)
     if strategy is None:
         return None
-    count = int(strategy.num_replicas_in_sync)
-    text = f"by {strategy_name(strategy)} over {count} device{'' if count == 1 else 's'}"
-    return f"{text} of {world_size()} processes" if is_of_several_workers(strategy) else text
+    return f"by {strategy_name(strategy)} over {strategy.num_replicas_in_sync} devices"
 
 
 def rank() -> int:
@@ -148,13 +119,6 @@ def world_size() -> int:
 
 def note_failure(error: BaseException) -> None:
     """Do nothing: TensorFlow ends the collective calls of the others when this process ends."""
-
-
-def seed(number: int) -> None:
-    """Seed the shared generators of TensorFlow and Keras; layers have their own."""
-    tf.random.set_seed(number)
-    tf.random.get_global_generator().reset_from_seed(number)
-    set_shared_seeds([number, 0])
 
 
 def exchange(value: Any) -> list[Any]:

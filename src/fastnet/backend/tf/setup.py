@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +59,7 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]
     gpus = tf.config.list_logical_devices("GPU")
     if tf.distribute.has_strategy() or len(gpus) < 2:
         return models
-    with processes.quiet(logging.ERROR):  # It would list the devices.
-        strategy = tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+    strategy = tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
     restart_names(models)
     tf.distribute.experimental_set_strategy(strategy)
     try:

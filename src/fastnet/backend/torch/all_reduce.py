@@ -53,13 +53,6 @@ def average(
     return averages
 
 
-def average_in_place(parameters: Sequence[torch.nn.Parameter], groups: Iterable[Any]) -> None:
-    """Replace the `.grad` of parameters by its average over process groups."""
-    averages = average([one.grad for one in parameters], parameters, groups)
-    for parameter, gradient in zip(parameters, averages, strict=True):
-        parameter.grad = gradient
-
-
 def broadcast_buffers(model: DistributedDataParallel) -> None:
     """Broadcast the buffers of rank 0, once after each update, as the wrapper's forward does."""
     if model.require_forward_param_sync and model.broadcast_buffers:

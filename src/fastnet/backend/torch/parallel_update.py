@@ -18,10 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.model_update import Followers
 from fastnet.backend.torch._internals import parameter_count_of
-from fastnet.backend.torch.all_reduce import average, average_in_place, broadcast_buffers
+from fastnet.backend.torch.all_reduce import average, broadcast_buffers
 from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
-from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -73,12 +72,6 @@ def note_parameters(model: torch.nn.Module) -> None:
         # Some may have been frozen or unfrozen since it was made, and it cannot be told which.
         is_known = parameter_count_of(wrapper) == len(parameters)
         _reduced[wrapper] = parameters if is_known else []
-
-
-def wrapper_around(model: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the DistributedDataParallel that was built around a model, or None."""
-    inner = innermost(model)
-    return next((one for one in list(_reduced) if innermost(one) is inner), None)
 
 
 def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: State) -> bool:
@@ -175,8 +168,9 @@ class ParallelUpdate(TorchUpdate):
             done = self._of_engine
         rest = [one for one in parameters_in(optimizer) if id(one) not in done]
         rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
-        if rest:
-            average_in_place(rest, self._groups)
+        averages = average([one.grad for one in rest], rest, self._groups)
+        for parameter, gradient in zip(rest, averages, strict=True):
+            parameter.grad = gradient
         self._expect_buffers()
 
     def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:

@@ -12,17 +12,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import set_metadata
-from fastnet.backend.torch.parallel_update import note_parameters, wrapper_around
+from fastnet.backend.torch.parallel_update import note_parameters
 from fastnet.backend.torch.wrappers import has_group, parallel_type, process_count
-from fastnet.errors import nearest_name, shorten
-from fastnet.util.devices import get_num_gpus, resolve_device
+from fastnet.errors import shorten
+from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
-from fastnet.util.warnings import warn
 
-PARALLEL = ("auto", "ddp", "fsdp", "dp", None)
-
-# The options that fastnet adds to those of `fully_shard`.
-_SHARD_OPTIONS = {"blocks", "find_unused_parameters"}
+PARALLEL = ("auto", "ddp", "fsdp", None)
 
 
 class Placement(NamedTuple):
@@ -44,8 +40,8 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
     parallel = placement.parallel
     if parallel not in PARALLEL:
         raise ValueError(
-            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', "
-            "'dp' and None."
+            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp' "
+            "and None."
         )
     existing = parallel_type(model)
     if existing is not None:
@@ -57,18 +53,10 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
             )
         note_parameters(model)
         return model
-    if wrapper_around(model) is not None:
-        raise ValueError(
-            f"Model '{name}' is to have parallel={parallel!r}, but the same {type(model).__name__} "
-            "was built with parallel='ddp' before, and both would update its weights. Use the "
-            "model that the first build returned, also in a second network."
-        )
     engine = _resolve_auto(model, name) if parallel == "auto" else parallel
-    _check_options(engine, placement, name)
-    if engine is None or engine == "dp":
-        if placement.device is not None:
-            model.to(resolve_device(placement.device))
-        return model if engine is None else torch.nn.DataParallel(model)
+    if engine is None:
+        _check_options(placement, name)
+        return model if placement.device is None else model.to(resolve_device(placement.device))
     if not has_group():
         raise _no_group(parallel, name)
     wrap = _wrap_ddp if engine == "ddp" else _shard
@@ -89,35 +77,20 @@ def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:
         return "ddp" if any(one.requires_grad for one in model.parameters()) else None
     if torch_processes() > 1 and "LOCAL_RANK" in os.environ and not has_group():
         raise _no_group("auto", name)
-    gpus = get_num_gpus()
-    if gpus > 1:
-        warn(
-            f"There are {gpus} GPUs, of which one is used. Start the program with "
-            f"`torchrun --nproc_per_node={gpus} program.py`, one process for each, and call "
-            "fastnet.distributed.init() before fastnet.build. Pass parallel=None to use one GPU, "
-            "or parallel='dp' for DataParallel, as in FastEstimator.",
-        )
     return None
 
 
-def _check_options(engine: str | None, placement: Placement, name: str) -> None:
-    """Raise a TypeError for an option that the engine, or `build` itself, does not have."""
-    known: set[str] = set()
+def _check_options(placement: Placement, name: str) -> None:
+    """Raise a TypeError for options that nothing would read."""
     # With "auto", the same program runs in one process, too.
-    if engine == "ddp" or (engine is None and placement.parallel == "auto"):
-        known = {*signature(DistributedDataParallel).parameters} - {"module", "device_ids"}
-    elif engine == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
-        known = ({*signature(fully_shard).parameters} - {"module"}) | _SHARD_OPTIONS
+    is_auto = placement.parallel == "auto"
+    known = signature(DistributedDataParallel).parameters if is_auto else {}
     unknown = [option for option in placement.options if option not in known]
     if unknown:
-        near = nearest_name(unknown[0], known | {"device", "mixed_precision", "model_name"})
         raise TypeError(
-            f"build of model '{name}' got the option {unknown[0]!r}, which neither it nor "
-            f"parallel={placement.parallel!r} has."
-            f"{f' Did you mean {near!r}?' if near else ''} To give an optimizer settings pass a "
-            "function, such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
+            f"build of model '{name}' got {unknown}, which neither it nor "
+            f"parallel={placement.parallel!r} has. To give an optimizer settings pass a function, "
+            "such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
         )
 
 
@@ -148,7 +121,6 @@ def _shard(
     from torch.distributed.fsdp import fully_shard
 
     blocks = _find_blocks(options.pop("blocks", ()), model)
-    finds_unused = options.pop("find_unused_parameters", False)
     if "mesh" not in options:
         options["mesh"] = init_device_mesh(device.type, (dist.get_world_size(),))
     if not any(one.is_meta for one in model.parameters()):
@@ -157,27 +129,18 @@ def _shard(
     # Inner modules come first, because each shards the parameters that are left.
     for module in reversed(blocks):
         fully_shard(module, **options)
-    sharded: Any = fully_shard(model, **options)
-    if finds_unused:
-        sharded.set_reduce_scatter_unused_params(True)
+    fully_shard(model, **options)
     return model
 
 
 def _find_blocks(blocks: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the modules to shard separately, outer ones first."""
-    is_block = blocks
-    if isinstance(blocks, type) or not callable(blocks):
-        classes = blocks if isinstance(blocks, type) else tuple(blocks)
-
-        def is_block(module: torch.nn.Module) -> bool:
-            return isinstance(module, classes)
-
-    found = [one for one in model.modules() if one is not model and is_block(one)]
+    classes = blocks if isinstance(blocks, type) else tuple(blocks)
+    found = [one for one in model.modules() if one is not model and isinstance(one, classes)]
     if blocks and not found:
         raise ValueError(
             f"No module inside the model is one of blocks={shorten(blocks)}. Pass classes of "
-            "modules, or a function that returns whether a module is sharded separately. "
-            "print(model) shows the modules."
+            "modules; print(model) shows them."
         )
     return found
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fastnet.backend.joining import TensorKind, join_results
-from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type, wrapper_of
+from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type
 from fastnet.backend.torch.wrappers import process_count as world_size
 from fastnet.errors import add_note
 from fastnet.util.devices import resolve_device
@@ -25,7 +25,6 @@ __all__ = [
     "join_results",
     "note_failure",
     "rank",
-    "seed",
     "start",
     "stop",
     "world_size",
@@ -35,16 +34,16 @@ __all__ = [
 _owned = False
 
 
-def start(backend: str | None = None, device: Any = None, timeout: float | None = None) -> None:
+def start(backend: str | None = None, timeout: float | None = None) -> None:
     """Initialize the process group, unless there is one or the launcher started one process."""
     global _owned
     if has_group() or torch_processes() == 1:
         return
-    chosen = resolve_device(device)
-    if chosen.type not in ("cpu", "mps"):
-        torch.get_device_module(chosen).set_device(chosen)
+    device = resolve_device(None)
+    if device.type not in ("cpu", "mps"):
+        torch.get_device_module(device).set_device(device)
     seconds = None if timeout is None else timedelta(seconds=timeout)
-    dist.init_process_group(backend or _backend_for(chosen), timeout=seconds)
+    dist.init_process_group(backend or _backend_for(device), timeout=seconds)
     _owned = True
 
 
@@ -77,11 +76,6 @@ def note_failure(error: BaseException) -> None:
     get_error_handler().record_exception(error)
 
 
-def seed(number: int) -> None:
-    """Seed torch's generators."""
-    torch.manual_seed(number)
-
-
 def exchange(value: Any) -> list[Any]:
     """Return the values of all processes; tensors are moved to the CPU."""
     values: list[Any] = [None] * world_size()
@@ -98,15 +92,12 @@ def collect(value: Any) -> list[Any] | None:
 
 def describe_parallelism(model: torch.nn.Module) -> str | None:
     """Describe how a model is wrapped, and over how many processes or devices."""
+    how = {"ddp": "in DistributedDataParallel", "fsdp": "sharded by FSDP2"}
     engine = parallel_type(model)
-    if engine is None:
+    if engine not in how:
         return None
-    if engine == "dp":
-        wrapper: Any = wrapper_of(model)
-        return f"in DataParallel over {max(len(wrapper.device_ids), 1)} devices"
     count = math.prod(map(dist.get_world_size, groups_of(model)))
-    how = "in DistributedDataParallel" if engine == "ddp" else "sharded by FSDP2"
-    return f"{how} over {count} processes"
+    return f"{how[engine]} over {count} processes"
 
 
 def _backend_for(device: torch.device) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,10 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from fastnet.backend.torch._internals import has_reduce_dtype
 from fastnet.backend.torch.names import compiled_in
 
-ParallelType: TypeAlias = Literal["ddp", "fsdp", "dp"]
 
-
-def parallel_type(model: torch.nn.Module) -> ParallelType | None:
+def parallel_type(model: torch.nn.Module) -> str | None:
     """Return "ddp", "fsdp" or "dp" for a model that is wrapped or sharded, else None."""
     wrapper = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel):

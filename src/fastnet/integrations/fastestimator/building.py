@@ -61,12 +61,12 @@ def build(
             paths = [_fetched(path, folder) for path in to_list(weights_path)]
             models = to_list(
                 fastnet.build(
-                    model_fn,
+                    model_fn if get_num_gpus() < 2 else lambda: _spread(model_fn()),
                     optimizer_fn,
                     paths or None,
                     model_name,
                     mixed_precision,
-                    parallel=_parallel(),
+                    parallel=None,
                 )
             )
         if not model_name:
@@ -91,9 +91,12 @@ def build(
     return models[0] if len(models) == 1 else models
 
 
-def _parallel() -> Any:
-    """FastEstimator spreads a model over the GPUs of its one process."""
-    return "dp" if get_num_gpus() > 1 else None
+def _spread(models: Any) -> list[Any]:
+    """Spread torch models over the GPUs of the process, as FastEstimator does."""
+    return [
+        import_module("torch").nn.DataParallel(one) if framework_of(one) == "torch" else one
+        for one in to_list(models)
+    ]
 
 
 def compile_model(
@@ -115,10 +118,9 @@ def compile_model(
         ValueError: If it is no model, the optimizer cannot be made, or the weights cannot be used.
     """
     load, make = patched("load_model"), patched("_build_optimizer")
-    if framework_of(model) == "torch" and get_num_gpus() < 2:
-        count = patched("get_num_gpus")
-        if count is not None and count() > 1:
-            model = import_module("torch").nn.DataParallel(model)
+    count = patched("get_num_gpus") or get_num_gpus
+    if count() > 1:
+        (model,) = _spread(model)
     with tempfile.TemporaryDirectory() as folder:
         path = _fetched(weight, folder)
         built = fastnet.build(
@@ -127,7 +129,7 @@ def compile_model(
             None if load else path,
             name,
             mixed_precision,
-            parallel=_parallel(),
+            parallel=None,
         )
         if make:
             _give_optimizer(built, optimizer_fn, make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,7 +15,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
-from fastnet.backend.tf.processes import quiet, strategy_name, strategy_of
+from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.network.context import NetworkContext
 from fastnet.network.same_plans import require_same_plans
 from fastnet.types import Model, RunStep
@@ -71,9 +70,7 @@ class Replicas:
             results = step(map_leaves(batch, lambda _: next(waiting)))
             return _Returned(results, 1 if rows is None else _row_count(parts[rows]))
 
-        # TensorFlow logs each collective.
-        with quiet(logging.WARNING):
-            returned = self.strategy.run(run_part, args=tuple(leaves))
+        returned = self.strategy.run(run_part, args=tuple(leaves))
         replicas = self.strategy.experimental_local_results(returned)
         weights = [one.rows for one in replicas]
         return joining.combine(

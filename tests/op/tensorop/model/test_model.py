@@ -266,7 +266,7 @@ class TestSpreadOverDevices:
 
     @pytest.fixture
     def model(self) -> nn.Module:
-        model = fastnet.build(Layers, "sgd", parallel="dp")
+        model = fastnet.build(nn.DataParallel(Layers()), "sgd")
         assert type(model) is nn.DataParallel
         return model
 

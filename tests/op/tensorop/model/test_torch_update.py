@@ -54,7 +54,7 @@ class TestMaking:
     def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         UpdateOp(built(line, model_name="m"), "loss", merge_grad=2)
-        model = built(line, model_name="m", parallel="dp")
+        model = built(lambda: torch.nn.DataParallel(line()), model_name="m")
         UpdateOp(model, "loss", merge_grad=1)
         with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*merge_grad=2.*merge_grad=1\."):
             UpdateOp(model, "loss", merge_grad=2)
