@@ -325,7 +325,7 @@ def use(engine: str) -> Any:
 
 @EITHER
 def test_parallel_models_are_used_like_others(engine: str) -> None:
-    expected = engine, "m", [{True}, {False}], ((4, 4), (4, 8)), True
+    expected = engine, "m", [{True}, {False}], ((4, 4), (4, 32)), True
     assert ranks(2)(use, engine) == [expected] * 2
 
 
