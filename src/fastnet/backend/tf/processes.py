@@ -9,25 +9,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.joining import TensorKind, join_results
+from fastnet.backend.joining import TensorKind
+from fastnet.backend.joining import join_results as join_results
 from fastnet.util.launchers import TF_TASKS, tf_workers
-
-__all__ = [
-    "KIND",
-    "collect",
-    "describe_parallelism",
-    "exchange",
-    "is_of_several_workers",
-    "join_results",
-    "note_failure",
-    "note_model",
-    "rank",
-    "start",
-    "stop",
-    "strategy_name",
-    "strategy_of",
-    "world_size",
-]
 
 # The strategy that `start` has made. TensorFlow has one cluster for as long as a process lives.
 _made: tf.distribute.Strategy | None = None

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.torch.parallel_update import note_parameters
-from fastnet.backend.torch.wrappers import has_group, parallel_type, process_count
+from fastnet.backend.torch.wrappers import has_group, parallel_type, world_size
 from fastnet.errors import shorten
 from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
@@ -72,7 +72,7 @@ def note_placement(model: torch.nn.Module, placement: Placement) -> None:
 
 
 def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:
-    if process_count() > 1:
+    if world_size() > 1:
         # DistributedDataParallel rejects a model without trainable parameters.
         return "ddp" if any(one.requires_grad for one in model.parameters()) else None
     if torch_processes() > 1 and "LOCAL_RANK" in os.environ and not has_group():

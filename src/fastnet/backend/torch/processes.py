@@ -10,25 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastnet.backend.joining import TensorKind, join_results
+from fastnet.backend.joining import TensorKind
+from fastnet.backend.joining import join_results as join_results
 from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type
-from fastnet.backend.torch.wrappers import process_count as world_size
+from fastnet.backend.torch.wrappers import world_size as world_size
 from fastnet.errors import add_note
 from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
-
-__all__ = [
-    "KIND",
-    "collect",
-    "describe_parallelism",
-    "exchange",
-    "join_results",
-    "note_failure",
-    "rank",
-    "start",
-    "stop",
-    "world_size",
-]
 
 # Whether `start` made the process group, and `stop` destroys it.
 _owned = False

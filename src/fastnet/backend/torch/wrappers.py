@@ -103,7 +103,7 @@ def has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def process_count() -> int:
+def world_size() -> int:
     """Return the number of processes in the default process group, or 1."""
     return dist.get_world_size() if has_group() else 1
 

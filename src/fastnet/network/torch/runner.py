@@ -18,7 +18,7 @@ from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.ranges import op_ranges
 from fastnet.backend.torch.update import TRAINED
-from fastnet.backend.torch.wrappers import parallel_type, process_count, reshard
+from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
@@ -71,7 +71,7 @@ class TorchRunner(Runner):
         models = self.context.plan.models
         # Without models nothing is communicated.
         has_group = dist.is_available() and dist.is_initialized()
-        self._is_distributed = has_group and bool(models) and process_count() > 1
+        self._is_distributed = has_group and bool(models) and world_size() > 1
         if self._is_distributed:
             if self.context.state["mode"] == "train":
                 require_engines(self.context.plan)
