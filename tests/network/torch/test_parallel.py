@@ -309,7 +309,7 @@ def use(engine: str) -> Any:
     """Look at all that a network does with a model besides training it."""
     options = {"blocks": nn.Linear} if engine == "fsdp" else {}
     model = fastnet.build(seeded(mlp), "adam", model_name="m", parallel=engine, **options)
-    run = ModelOp(model, {"x": "input"}, ["y", "h"], intermediate_layers="0")
+    run = ModelOp(model, {"input": "x"}, ["y", "h"], intermediate_layers="0")
     loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
     network = fastnet.Network([run, loss, UpdateOp(model, "loss")])
     ((batch,),) = data(1, 1)
