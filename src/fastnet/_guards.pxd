@@ -54,7 +54,7 @@ cdef struct Node:
     # Of a CLASS: its version when it was last compared.
     unsigned int version
     PyObject* owner
-    # A frozenset of the names to skip, or NULL.
+    # A tuple of the names to skip, or NULL.
     PyObject* skip
     # The node that led here, and the index of this one among its values; -1 if both are of the
     # same object. The parents of the roots are -1, -2, and so on.

@@ -45,8 +45,9 @@ cdef class BaseSnapshot:
         cdef Py_ssize_t index
         if self.kept is not None:
             raise RuntimeError("a snapshot cannot be taken twice")
-        self.rules, self.skip, self.shallow, self.left = rules, skip, shallow, max_entries
-        self.kept, self.found, self.seen, self.layouts = [roots, skip], [], {}, {}
+        self.rules, self.shallow, self.left = rules, shallow, max_entries
+        self.skip = {key: tuple(names) for key, names in skip.items()}
+        self.kept, self.found, self.seen, self.layouts = [roots, self.skip], [], {}, {}
         for index, root in enumerate(roots):
             self.visit(root, -1 - index, 0)
         index = 0
@@ -283,10 +284,15 @@ cdef inline PyObject* next_member(PyObject* members, Py_ssize_t* position) noexc
 
 cdef bint is_ignored(PyObject* key, PyObject* value, Node* node) except -1:
     """Return whether an item of a dict is none of the values of its node."""
+    cdef Py_ssize_t position
     if type(<object> key) is not str:
         return False
-    if node.skip != NULL and <object> key in <frozenset> node.skip:
-        return True
+    if node.skip != NULL:
+        for position in range(Py_SIZE(<object> node.skip)):
+            if items_of(node.skip)[position] == key:  # Most names are interned.
+                return True
+        if <object> key in <tuple> node.skip:
+            return True
     if node.kind != CLASS or not (<str> key).startswith("__") or not (<str> key).endswith("__"):
         return False
     # Python itself adds some of these names later.

@@ -344,14 +344,14 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _globals_of(
-    function: types.FunctionType, skip: Mapping[int, frozenset[str]]
+    function: types.FunctionType, skip: Mapping[int, Iterable[str]]
 ) -> list[tuple[dict[str, Any], str, bool, int]]:
     """List the globals that a function reads, and the attributes of the modules among them."""
     # Each entry: namespace, name, whether to follow the value, and the index (from 1) of the module
     # that has the attribute, or 0 for a global.
     read, attributes = _names_in(function.__code__)
     namespace = function.__globals__
-    found = [(namespace, name, True, 0) for name in sorted(read - skip.get(id(namespace), set()))]
+    found = [(namespace, name, True, 0) for name in sorted(read - {*skip.get(id(namespace), ())})]
     entered = set[int]()
     # The list grows during the iteration, because attributes of modules may be modules.
     for index, (namespace, name, _, _) in enumerate(found, 1):
@@ -360,7 +360,7 @@ def _globals_of(
             entered.add(id(value))
             inner = _module_dict(value)
             is_own = _is_own_module(inner)
-            names = sorted((attributes & inner.keys()) - skip.get(id(inner), set()))
+            names = sorted((attributes & inner.keys()) - {*skip.get(id(inner), ())})
             found += [(inner, attribute, is_own, index) for attribute in names]
     return found
 
