@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +23,7 @@ from fastnet.backend.torch._internals import (
     is_torchs,
     run_backward,
     transforms_are_active,
+    version_of,
 )
 from fastnet.backend.torch.clipping import clip_gradients
 from fastnet.backend.torch.parameters import (
@@ -296,12 +299,24 @@ class TorchUpdate(ModelUpdate):
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
         if str(error).startswith(OVERWRITTEN):
-            add_note(
-                error,
-                f"Raised by the gradients of '{name_of(self._model)}'. If an earlier update in "
-                "this step has overwritten the variables, pass defer=True to the UpdateOps of "
-                "models that work together with this one.",
-            )
+            note = f"Raised by the gradients of '{name_of(self._model)}'."
+            models = [self._model, *self._others]
+            if _is_overwritten(str(error), [one for model in models for one in model.parameters()]):
+                note += (
+                    " If an earlier update in this step has overwritten the variables, pass "
+                    "defer=True to the UpdateOps of models that work together with this one."
+                )
+            add_note(error, note)
+
+
+def _is_overwritten(error: str, parameters: Iterable[torch.Tensor]) -> bool:
+    """Return whether autograd's error is about one of the parameters, not about another tensor."""
+    found = re.search(r"\[\S+ \[([\d, ]*)\]\].* is at version (\d+)", error)
+    if found is None:
+        return False
+    # A layer may save a view of its weight, which has the same version.
+    size, version = math.prod(map(int, re.findall(r"\d+", found[1]))), int(found[2])
+    return any(one.numel() == size and version_of(one) == version for one in parameters)
 
 
 @dataclass(eq=False)

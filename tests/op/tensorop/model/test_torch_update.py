@@ -163,6 +163,17 @@ class TestErrorsOfAStep:
         ops[3].defer = False
         run(TorchNetwork(ops), X, "train")
 
+    def test_a_tensor_that_an_op_has_overwritten(self) -> None:
+        model = built(lambda: nn.Sequential(nn.Linear(2, 1), nn.Sigmoid()), model_name="m")
+        overwriting = LambdaOp(lambda y: y.add_(1).mean(), "y", "loss")
+        network = TorchNetwork([ModelOp(model, "x", "y"), overwriting, UpdateOp(model, "loss")])
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            run(network, X, "train")
+        text = "".join(traceback.format_exception(caught.value))
+        assert "gradients of 'm'" in text
+        assert "defer" not in text
+        self.after(network, model)
+
 
 class TestALossThatDoesNotReachTheModel:
     def network(self, model: Any, **update: Any) -> TorchNetwork:
