@@ -80,6 +80,28 @@ def test_a_number_in_arithmetic_becomes_an_input(use: Use, weights: Sequence[flo
     assert ".weight has changed; it is an input" in network.traces[1].reason
 
 
+def test_two_numbers_that_change_in_turn_become_inputs() -> None:
+    class Scaled(TensorOp):
+        factor, offset = 1.0, 2
+
+        def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+            return data * self.factor + self.offset
+
+    op = Scaled("x", "y")
+    op.factor, op.offset = 1.0, 2
+    network = TorchNetwork([op], compile=QUICK)
+    with network("infer", 1):
+        for place in range(24):
+            if place % 4 == 2:
+                op.factor = place / 2
+            elif place % 4 == 0:
+                op.offset = place
+            found = network.run_step({"x": torch.ones(1)})["y"].item()
+            assert found == op.factor + op.offset
+    assert captured(network) == 3
+    assert all("it is an input" in one.reason for one in network.traces[1:])
+
+
 @by_inductor
 @pytest.mark.slow
 def test_a_number_becomes_an_input_by_inductor() -> None:

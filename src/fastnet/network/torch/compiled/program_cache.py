@@ -136,9 +136,8 @@ class ProgramCache:
             return
         if reason is None:
             reason = "first step" if not self.programs else difference or ANOTHER_SIGNATURE
-        number = next((one.changed_number for one in self.programs if one.changed_number), None)
-        if number is not None and f"{number.path} has changed" != reason:
-            number = None
+        changed = [one.changed_number for one in self.programs if one.changed_number]
+        number = next((one for one in changed if reason == f"{one.path} has changed"), None)
         refusal = self._refusal(reason, number)
         if refusal is not None:
             self.fall_back(refusal, context)
