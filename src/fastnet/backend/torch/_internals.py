@@ -6,7 +6,9 @@ says (torch 2.13, one thread). The other names are here because torch offers no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from os.path import dirname
 from typing import Any
@@ -211,6 +213,28 @@ def decompositions(fallback_random: bool) -> dict[Any, Any]:
 
     with config.patch(fallback_random=fallback_random):
         return dict(select_decomp_table())
+
+
+@contextmanager
+def whole_lstm_layers() -> Iterator[None]:
+    """Let a trace in this thread keep each LSTM layer as one operation, as eager torch runs it.
+
+    Torch unrolls a layer over time if its input requires gradients, as behind an embedding.
+    """
+    from torch._decomp import decompositions
+
+    patched: Any = decompositions
+    thread, select = threading.get_ident(), patched.select_one_layer_lstm_function
+
+    def select_whole(data: torch.Tensor, hidden: Any, parameters: Any) -> Any:
+        is_here = threading.get_ident() == thread
+        return select(data.detach() if is_here else data, hidden, parameters)
+
+    patched.select_one_layer_lstm_function = select_whole
+    try:
+        yield
+    finally:
+        patched.select_one_layer_lstm_function = select
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool) -> Any:

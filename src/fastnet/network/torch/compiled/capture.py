@@ -27,6 +27,7 @@ from fastnet.backend.torch._internals import (
     number_like,
     open_like,
     storage_key,
+    whole_lstm_layers,
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
@@ -198,12 +199,7 @@ class _Tracer:
         self._running = None
         reals = self._state.tensors
         fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
-        numbers = mode.from_tensor(
-            torch.zeros(
-                max(len(self._state.numbers()), 1), dtype=torch.float64, device=self._state.device
-            ),
-            static_shapes=True,
-        )
+        numbers = mode.from_tensor(self._state.new_numbers(), static_shapes=True)
         inputs: list[torch.Tensor] = []
 
         def put(value: Any) -> Any:
@@ -248,7 +244,8 @@ class _Tracer:
             try:
                 # Backward passes run in this thread, where the modes are active.
                 here = torch.autograd.set_multithreading_enabled(False)
-                with watched_process() as random_state, mode, enable_python_dispatcher(), here:
+                dispatcher, lstm = enable_python_dispatcher(), whole_lstm_layers()
+                with watched_process() as random_state, mode, dispatcher, lstm, here:
                     graph = make_fx(run, tracing_mode="real")(*taken, *symbols)
             except Uncapturable as error:
                 if error.index is None:
@@ -465,4 +462,5 @@ def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:
 
 def _is_own_file(path: str) -> bool:
     """Return whether a file is neither torch's nor fastnet's."""
-    return not path.startswith((*map(os.path.dirname, (torch.__file__, fastnet.__file__)),))
+    folders = (*map(os.path.dirname, (torch.__file__, fastnet.__file__)),)
+    return not path.startswith(folders) and not path.endswith(".pyx")

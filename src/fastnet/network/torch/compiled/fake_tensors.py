@@ -211,6 +211,11 @@ class StepState:
         optimizers = [number for one in self.optimizers.values() for number in one.numbers()]
         return [*(float(one.read()) for one in self.held), *optimizers]
 
+    def new_numbers(self) -> torch.Tensor:
+        """Create the tensor that a program reads the numbers from."""
+        # On the device: Inductor reads elements of a CPU tensor as if they were on the GPU.
+        return torch.zeros(max(len(self.numbers()), 1), dtype=torch.float64, device=self.device)
+
     @contextmanager
     def replaced(
         self, fakes: list[torch.Tensor], numbers: torch.Tensor, symbols: Sequence[Any]

@@ -72,10 +72,7 @@ class Program:
         if any(index in batch for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch")
         self.tensors = [*state.tensors, *capture.others]
-        # On the device: Inductor reads elements of a CPU tensor as if they were on the GPU.
-        self._numbers = torch.zeros(
-            max(len(state.numbers()), 1), dtype=torch.float64, device=state.device
-        )
+        self._numbers = state.new_numbers()
         self._call = lowered.call
         # A dynamic batch size is the first input.
         self._first = int(self.is_dynamic)
