@@ -100,17 +100,6 @@ def test_nests_and_keys_that_ops_write_anew_or_delete(far: list[str]) -> None:
     assert captured(network) == 1
 
 
-def test_a_key_that_is_missing_is_the_error_of_steps_op_by_op(far: list[str]) -> None:
-    network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], compile=QUICK)
-    with network("infer", 1):
-        for _ in range(3):
-            network.run_step({"x": torch.ones(1)})
-        with pytest.raises(KeyError, match="'x'"):
-            network.run_step({"other": torch.ones(1)})
-        with pytest.raises(TypeError):
-            network.run_step([torch.ones(1)])  # type: ignore[arg-type]
-
-
 def test_batches_and_parameters_on_another_device() -> None:
     network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], compile=QUICK)
     with falls_back(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
-import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from torch import nn
 
@@ -82,28 +80,6 @@ def test_steps_and_openings_leave_no_objects_behind() -> None:
     before = run(2, 10)
     assert run(20, 50) - before < 40
     assert captured(network) == 1
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_over_many_steps_and_openings() -> None:
-    network = network_of(built(lambda: nn.Linear(6, 3), OPTIMIZERS["adam"]))
-    sizes = [batches(1, size)[0] for size in (8, 8, 5, 3, 8, 2)]
-
-    def run(openings: int, steps: int) -> None:
-        for epoch in range(1, openings + 1):
-            with network("train", epoch):
-                for place in range(steps):
-                    network.run_step(sizes[place % len(sizes)])
-        gc.collect()
-
-    for _ in range(2):
-        run(20, 60)
-        before, objects = sys.getallocatedblocks(), len(gc.get_objects())
-    run(200, 6)
-    run(1, 10_000)
-    assert sys.getallocatedblocks() - before < 200
-    assert len(gc.get_objects()) - objects < 40
-    assert captured(network) == 2
 
 
 def test_a_copy_of_a_network_captures_its_own_steps() -> None:

@@ -37,7 +37,6 @@ from tests.network.torch.compiled.test_inductor import by_inductor
 PROGRAMS = int(os.environ.get("FASTNET_PROGRAMS", "300"))
 PARTS = 4
 
-# one row has no variance
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)),
     "norm": lambda: nn.Sequential(
@@ -79,10 +78,11 @@ def look(value: torch.Tensor) -> torch.Tensor:
 
 CHANGES = [
     *("rate", "decay", "optimizer", "load", "freeze", "thaw", "size", "size", "attribute", "held"),
-    *("mode", "eager", "nothing"),
+    *("state", "hook", "mode", "eager", "nothing"),
 ]
 
-change = st.tuples(st.sampled_from(CHANGES), st.integers(1, 9))
+# The last one says whether the change happens between two steps of an epoch.
+change = st.tuples(st.sampled_from(CHANGES), st.integers(1, 9), st.booleans())
 programs = st.fixed_dictionaries(
     {
         "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
@@ -140,9 +140,8 @@ class Side:
         self.ragged = program["ragged"]
         self.mode, self.eager, self.size, self.epoch = "train", False, 5, 1
 
-    def change(self, what: str, number: int, least: int) -> None:
-        """Change something before the next epoch."""
-        self.epoch += 1
+    def change(self, what: str, number: int) -> None:
+        """Change something."""
         model = self.models[number % len(self.models)]
         group = model.current_optimizer.param_groups[0]
         match what:
@@ -159,26 +158,34 @@ class Side:
             case "freeze" | "thaw":
                 next(model.parameters()).requires_grad_(what == "thaw")
             case "size":
-                self.size = max(least, number)
+                self.size = max(2, number)
             case "attribute":
                 self.weighing.weight = float(number)
             case "held":
                 self.weighing.held = torch.tensor(float(number) / 3)
+            case "state":
+                optimizer = model.current_optimizer
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            case "hook":
+                model.register_forward_hook(lambda module, inputs, output: output * number / 5)
             case "mode":
                 self.mode = ("train", "eval", "infer")[number % 3]
             case "eager":
                 self.eager = not self.eager
 
-    def steps(self, count: int, seed: int) -> list[dict[str, Any]]:
-        """Run an epoch, whose last batch may be of another size."""
-        last = self.size // 2 + 2 if self.ragged else self.size
-        sizes = [self.size] * (count - 1) + [last]
+    def steps(self, count: int, seed: int, change: tuple[str, int]) -> list[dict[str, Any]]:
+        """Run an epoch with a change halfway, whose last batch may be of another size."""
+        found = []
         torch.manual_seed(seed)
         with self.network(self.mode, self.epoch, eager=self.eager):
-            return [
-                self.network.run_step(batches(1, size, seed + place)[0])
-                for place, size in enumerate(sizes)
-            ]
+            for place in range(count):
+                if place == count // 2:
+                    self.change(*change)
+                is_last = self.ragged and place == count - 1
+                size = self.size // 2 + 2 if is_last else self.size
+                found.append(self.network.run_step(batches(1, size, seed + place)[0]))
+        self.epoch += 1
+        return found
 
 
 @contextmanager
@@ -206,17 +213,21 @@ def _run(
     program: dict[str, Any], backend: str, strictness: float, seen: Counter[str] | None
 ) -> None:
     options = CompileOptions(
-        backend, most_kinds=32, fallback_random=True, dynamic=program["dynamic"]
+        backend, most_kinds=32, fallback_random=True, dynamic=program["dynamic"], verify=None
     )
     sides = [Side(program, options), Side(program, False)]
-    least = 2 if program["model"] == "norm" else 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for place, (what, number) in enumerate([("nothing", 3), *program["changes"]]):
-            if place:
-                for side in sides:
-                    side.change(what, number, least)
-            found = [side.steps(2 + number % 3, program["seed"] + 10 * place) for side in sides]
+        for place, (what, number, between) in enumerate(
+            [("nothing", 3, False), *program["changes"]]
+        ):
+            halfway = (what, number) if between else ("nothing", 0)
+            found = []
+            for side in sides:
+                if not between:
+                    side.change(what, number)
+                count = (2 + number % 3) * (1 + between)
+                found.append(side.steps(count, program["seed"] + 10 * place, halfway))
             for one, other in zip(*found, strict=True):
                 assert one.keys() == other.keys()
                 for key, value in other.items():

@@ -54,16 +54,6 @@ class Scaled(TensorOp):
         return data * self.factor
 
 
-class Counting(Scaled):
-    """Counts its calls."""
-
-    calls = 0
-
-    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
-        self.calls += 1
-        return data * self.calls
-
-
 def _item(x: torch.Tensor) -> torch.Tensor:
     return x * x.sum().item()
 
@@ -111,17 +101,6 @@ class OfClass:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         OfClass.calls += 1
         return x * OfClass.calls
-
-
-def _closed() -> Callable[[torch.Tensor], torch.Tensor]:
-    calls = 0
-
-    def fn(x: torch.Tensor) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        return x * calls
-
-    return fn
 
 
 def _clear() -> None:
@@ -197,37 +176,6 @@ def test_numbers_that_differ_in_each_step_are_found_by_the_verification(fn: Any)
     with _warned_of(text), network("infer", 1):
         found = [network.run_step({"x": torch.ones(1)})["y"].item() for _ in range(5)]
     assert len(set(found)) == 5
-
-
-def test_a_counter_in_a_closure_goes_on() -> None:
-    fn = _closed()
-    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
-    with _warned_of("running the ops changes .*fn closure variable 'calls'"), network("infer", 1):
-        found = [network.run_step({"x": torch.ones(1)})["y"].item() for _ in range(5)]
-    assert found == [1, 2, 3, 4, 5]
-
-
-def test_a_counter_of_an_op_goes_on_as_without_compiling() -> None:
-    op = Counting()
-    network = TorchNetwork([op], compile=QUICK)
-    with _warned_of(r"changes Counting .*\.calls"), network("infer", 1):
-        for place in range(1, 6):
-            result = network.run_step({"x": torch.ones(2)})["y"]
-            assert result.tolist() == [place, place]
-            assert op.calls == place
-
-
-def test_another_attribute_of_an_op_counts_in_the_next_step() -> None:
-    for values in ((2.0, 3.0), (2.0, torch.tensor(3.0)), ([1.0], [5.0])):
-        op = Scaled(values[0] if not isinstance(values[0], list) else 1.0)
-        network = TorchNetwork([op], compile=QUICK)
-        with network("infer", 1):
-            for place in range(12):
-                if place == 5 and not isinstance(values[1], list):
-                    op.factor = values[1]
-                result = network.run_step({"x": torch.ones(2)})["y"]
-                assert torch.equal(result, torch.ones(2) * op.factor)
-        captured(network)
 
 
 def test_a_tensor_that_an_op_holds_is_read_in_each_step() -> None:
@@ -448,22 +396,6 @@ def test_what_a_class_of_optimizers_is_given_counts(monkeypatch: pytest.MonkeyPa
             loss = network.run_step(batch)["loss"]
             torch.testing.assert_close(loss, eager.run_step(batch)["loss"])
     assert_same_weights(model, other)
-
-
-def test_an_optimizer_that_forgets() -> None:
-    adam = OPTIMIZERS["adam"]
-    model, other = built(optimizer=adam), built(optimizer=adam)
-    network = network_of(model)
-    with network("train", 1):
-        for place, batch in enumerate(batches(8)):
-            if place == 4:
-                model.optimizer.state.clear()
-                other.optimizer.state.clear()
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, other.optimizer, batch))
-    assert_same_weights(model, other)
-    (step,) = {float(one["step"]) for one in model.optimizer.state.values()}
-    assert step == 4
 
 
 def test_gradients_that_a_program_leaves_count() -> None:

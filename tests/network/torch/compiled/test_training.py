@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastnet import build
+from fastnet import CompileOptions, build
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
@@ -27,19 +27,33 @@ from tests.network.torch.compiled.steps import (
     mlp,
     network_of,
 )
+from tests.network.torch.compiled.test_inductor import by_inductor
 
 
-def test_a_rate_that_is_set_counts_in_the_next_step_and_compiles_nothing() -> None:
-    model = built(optimizer=OPTIMIZERS["adam"])
+@pytest.mark.parametrize(
+    "compile",
+    [
+        pytest.param(QUICK, id="eager"),
+        pytest.param(CompileOptions(fallback_random=True), marks=by_inductor, id="inductor"),
+    ],
+)
+def test_a_rate_that_is_set_counts_in_the_next_step_and_compiles_nothing(
+    compile: CompileOptions,
+) -> None:
+    model = built(
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 3)), OPTIMIZERS["adam"]
+    )
     other = copy.deepcopy(model)
     optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model)
+    network = network_of(model, compile)
     with network("train", 1):
         for place, batch in enumerate(batches(30)):
             for each in (model.current_optimizer, optimizer):
                 each.param_groups[0]["lr"] = 0.01 / (1 + place)
                 each.param_groups[0]["betas"] = (0.8, 0.9) if place % 7 == 3 else (0.9, 0.999)
+            torch.manual_seed(place)
             loss = network.run_step(batch)["loss"]
+            torch.manual_seed(place)
             torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
     assert captured(network) == 1
     assert_same_weights(model, other)
@@ -64,58 +78,54 @@ def test_a_scheduler_of_torch_counts_and_does_not_complain(recwarn: Any) -> None
     assert [str(one.message) for one in recwarn if "scheduler" in str(one.message)] == []
 
 
-def test_layers_are_frozen_and_thawed_between_steps() -> None:
+_KEPT: dict[int, Any] = {}
+
+
+def _load(place: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if place == 5:
+        _KEPT[id(model)] = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    elif place == 9:
+        for one, state in zip((model, optimizer), _KEPT.pop(id(model)), strict=True):
+            one.load_state_dict(state)
+
+
+def _freeze(place: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    model[0].requires_grad_(not 5 <= place < 9)
+
+
+def _put_data(place: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    if place == 5:
+        model[0].weight.data = torch.full((8, 6), 0.1)
+
+
+def _forget(place: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    if place == 5:
+        optimizer.state.clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        (_load, []),
+        (_freeze, ["requires_grad"]),
+        (_put_data, ["the storage"]),
+        (_forget, []),
+    ],
+)
+def test_changes_between_steps_count(change: Any, reasons: list[str]) -> None:
     model = built(optimizer=OPTIMIZERS["adam"])
     other = copy.deepcopy(model)
     optimizer = OPTIMIZERS["adam"](other.parameters())
     network = network_of(model)
     with network("train", 1):
-        for place, batch in enumerate(batches(24)):
-            for each in (model, other):
-                each[0].requires_grad_(not 6 <= place < 12)
+        for place, batch in enumerate(batches(14)):
+            change(place, model, model.current_optimizer)
+            change(place, other, optimizer)
             loss = network.run_step(batch)["loss"]
             torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 2
-    assert "requires_grad" in network.traces[1].reason
-    assert_same_weights(model, other)
-
-
-def test_batches_of_other_sizes_and_types() -> None:
-    model = built()
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["sgd"](other.parameters())
-    network = network_of(model)
-    with network("train", 1):
-        for batch in [*batches(4), *batches(3, size=3), *batches(3), *batches(3, size=3)]:
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-        assert captured(network) == 2
-        assert network.traces[1].reason == "a batch has another size"
-        for batch in batches(3):
-            strided = {**batch, "x": batch["x"].T.contiguous().T}
-            loss = network.run_step(strided)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 3
-    assert_same_weights(model, other)
-
-
-def test_weights_and_states_that_are_loaded_count() -> None:
-    model = built(optimizer=OPTIMIZERS["adam"])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model)
-    kept: list[Any] = []
-    with network("train", 1):
-        for place, batch in enumerate(batches(20)):
-            if place == 5:
-                kept = copy.deepcopy([model.state_dict(), model.current_optimizer.state_dict()])
-            if place == 12:
-                for each, its in ((model, model.current_optimizer), (other, optimizer)):
-                    each.load_state_dict(kept[0])
-                    its.load_state_dict(copy.deepcopy(kept[1]))
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 1
+    assert captured(network) == 1 + len(reasons)
+    for record, reason in zip(network.traces[1:], reasons, strict=True):
+        assert reason in record.reason
     assert_same_weights(model, other)
 
 
@@ -136,21 +146,6 @@ def test_an_optimizer_that_is_replaced_counts() -> None:
         model.optimizer = fresh
         optimizer = OPTIMIZERS["adam"](other.parameters())
     assert captured(network) == 2
-    assert_same_weights(model, other)
-
-
-def test_data_that_is_put_into_a_parameter_counts() -> None:
-    model = built()
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["sgd"](other.parameters())
-    network = network_of(model)
-    with network("train", 1):
-        for place, batch in enumerate(batches(9)):
-            if place == 4:
-                for each in (model, other):
-                    each[0].weight.data = torch.full((8, 6), 0.1)
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
     assert_same_weights(model, other)
 
 
@@ -310,19 +305,6 @@ def test_weights_are_cast_once_a_step_as_autocast_does_it(caches: bool) -> None:
     for own, one in zip(results, expected, strict=True):
         torch.testing.assert_close(own["again"], one["again"], rtol=1e-2, atol=1e-3)
     assert_same_weights(model, other)
-
-
-def test_random_numbers_are_those_of_steps_op_by_op() -> None:
-    runs = []
-    for compile in (QUICK, False):
-        model = built(lambda: mlp(0.5))
-        network = network_of(model, compile)
-        torch.manual_seed(7)
-        with network("train", 1):
-            runs.append([network.run_step(batch)["loss"] for batch in batches(10)])
-        if compile:
-            assert captured(network) == 1
-    torch.testing.assert_close(runs[0], runs[1], rtol=1e-5, atol=1e-6)
 
 
 def test_what_comes_back_of_the_batch_is_the_batchs_own() -> None:
