@@ -35,7 +35,7 @@ def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> La
     return LambdaOp(lambda x: x + value, key, out or key, **rest)
 
 
-def draws(fw: Framework, ops: list[Any], key: str = "x", count: int = 300) -> list[float]:
+def draws(fw: Framework, ops: list[Any], key: str = "x", count: int = 150) -> list[float]:
     """Note what a scalar zero becomes, step after step."""
     batch = {"x": np.zeros((), "float32"), "y": np.full((), -1, "float32")}
     return [float(result[key]) for result in fw.steps(fw.network(ops), [batch] * count)]
