@@ -96,27 +96,19 @@ def test_a_network_that_is_never_entered_changes_nothing() -> None:
     assert is_free(network)
 
 
-class TestWhatIsShown:
-    @pytest.fixture
-    def network(self) -> TorchNetwork:
-        self.model = built(mlp)
-        self.ops = [
-            ModelOp(self.model, "x", "y"),
-            LambdaOp(lambda y, t: (y.sum(1) - t).mean(), ["y", "t"], "loss", mode="!infer"),
-            UpdateOp(self.model, "loss"),
-            Delete("y", mode="test"),
-        ]
-        self.slicers = [AxisSlicer(axis=0, slice="q", unslice=["q", "y"], mode="eval")]
-        return TorchNetwork(self.ops, slicers=self.slicers)
-
-    def test_with_slicers_and_deletes(self, network: TorchNetwork) -> None:
-        with network(mode="eval", epoch=1, desired_output_keys={"y"}) as opened:
-            assert opened.ctx_inputs == {"x", "t", "q"}
-            assert opened.ctx_gpu_inputs == {"x", "t"}
-            assert opened.ctx_outputs == {"y"}
-            assert opened.ctx_slicers == self.slicers
-        with network(mode="test", epoch=1) as opened:
-            assert opened.ctx_outputs == {"loss"}
+def test_keys_with_slicers_and_deletes() -> None:
+    model = built(mlp)
+    loss = LambdaOp(lambda y, t: (y.sum(1) - t).mean(), ["y", "t"], "loss", mode="!infer")
+    slicer = AxisSlicer(axis=0, slice="q", unslice=["q", "y"], mode="eval")
+    ops = [ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss"), Delete("y", mode="test")]
+    network = TorchNetwork(ops, slicers=slicer)
+    with network(mode="eval", epoch=1, desired_output_keys={"y"}) as opened:
+        assert opened.ctx_inputs == {"x", "t", "q"}
+        assert opened.ctx_gpu_inputs == {"x", "t"}
+        assert opened.ctx_outputs == {"y"}
+        assert opened.ctx_slicers == [slicer]
+    with network(mode="test", epoch=1) as opened:
+        assert opened.ctx_outputs == {"loss"}
 
 
 def test_nones_and_single_items() -> None:

@@ -1,13 +1,19 @@
-"""An optimizer that a program assigns is used from the next entry on, or refused."""
+"""Optimizers that a program makes or assigns: used from the next entry on, or refused."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
+import fastnet
+from fastnet.errors import WrongOptimizerError
 from fastnet.network import TorchNetwork
+from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import RepeatScheduler
-from tests.network.programs import batches, built, is_free, mlp, run, supervised
+from tests.network.programs import batches, built, is_free, line, mlp, run, sgd, supervised
 
 
 @pytest.mark.parametrize("name", ["optimizer", "current_optimizer"])
@@ -49,3 +55,38 @@ def test_optimizers_that_were_both_assigned_are_refused_if_they_differ() -> None
     model.optimizer = model.current_optimizer
     run(network, batch, "train")
     assert model.current_optimizer.state
+
+
+def test_an_optimizer_of_another_model_is_an_error_that_names_both() -> None:
+    first = fastnet.build(line, sgd(), model_name="first")
+    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD.*of model 'first'"):
+        fastnet.build(line, lambda _: sgd()(first.parameters()), model_name="second")
+
+
+def test_optimizers_that_update_more_or_less_than_the_model() -> None:
+    extra = nn.Parameter(torch.ones(1))
+    first = fastnet.build(line, lambda own: sgd()([*own, extra]))
+    part = fastnet.build(line, lambda own: sgd()([next(iter(own))]))
+    shared: list[torch.optim.Optimizer] = []
+
+    def both(own: Any) -> torch.optim.Optimizer:
+        shared.append(sgd()([*own, *first.parameters()]))
+        return shared[0]
+
+    second = fastnet.build(line, both)
+    third = fastnet.build(lambda: first, lambda _: shared[0])
+    frozen = fastnet.build(lambda: line().requires_grad_(False), lambda _: sgd()([extra]))
+    for model in (first, part, second, third, frozen):
+        assert isinstance(model.current_optimizer, torch.optim.SGD)
+
+
+def test_an_optimizer_of_another_model_that_is_assigned() -> None:
+    first, second = (fastnet.build(line, sgd(), model_name=name) for name in ("first", "second"))
+    network = fastnet.Network([ModelOp(second, "x", "y")])
+    own, second.optimizer = second.optimizer, first.optimizer
+    text = r"'second'.*SGD.*of model 'first'"
+    with pytest.raises(WrongOptimizerError, match=text), network("train"):
+        pass
+    second.optimizer = own
+    with network("train"):
+        assert second.current_optimizer is own
