@@ -107,8 +107,10 @@ class TorchUpdate(ModelUpdate):
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            # The update cannot be undone.
-            deferred[name] = [step, partial(deferred.pop, self.merge_key(), None)]
+            deferred[name] = [step]
+            if self.is_merging:
+                # The update cannot be undone.
+                deferred[name].append(partial(deferred.pop, self.merge_key(), None))
             return values
         if self.is_merging:
             deferred.pop(self.merge_key(), None)
