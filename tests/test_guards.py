@@ -462,6 +462,16 @@ class TestSize:
         op.a = 2
         assert snapshot.first_change() == "op.a"
 
+    def test_a_shallow_snapshot_compares_all_other_attributes(self) -> None:
+        first, second = Plain(big=[*range(100)], items=[1]), Plain(items=[1])
+        snapshot = Snapshot([("first", first), ("second", second)], shallow=True, max_entries=70)
+        first.big[0] = 1
+        assert snapshot.is_unchanged()
+        second.items[0] = 2
+        assert snapshot.first_change() == "second.items[0]"
+        first.items[0] = 2
+        assert snapshot.changed_roots() == [0, 1]
+
     def test_lists_in_lists(self) -> None:
         op: Any = []
         for _ in range(100_000):
@@ -472,7 +482,7 @@ class TestSize:
             inner = inner[0]
         inner.append(1)
         assert snapshot.changed_roots() == [0]
-        assert snapshot.first_change() == "op" + "[0]" * 100_001
+        assert snapshot.first_change() == "op" + "[0]" * 40 + "...[0]"
 
     def test_tuples_in_tuples(self) -> None:
         def nested() -> Any:

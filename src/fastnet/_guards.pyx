@@ -1,9 +1,8 @@
 """Walks the data reachable from some objects, and compares it with what an earlier walk found.
 
 A walk makes a node of each object that it enters, and keeps what the object holds in one flat
-tuple. A comparison reads each object again and compares pointers. Only where a pointer differs does
-it read the object a second time, into a list, and have `fastnet.guards` compare the values. Objects
-are read through the C API, so that no class can have its own code called.
+tuple. A comparison reads each object again and compares pointers. Where a pointer differs, the
+object is read into a list, and `fastnet.guards` compares the values. No code of users is called.
 """
 
 from types import FunctionType
@@ -130,7 +129,8 @@ cdef class BaseSnapshot:
         if node.kind == LINK or node.kind == GLOBAL:
             return True
         if size_of(owner) > self.left:
-            return False
+            self.nodes[index].kind = FIXED  # A shallow snapshot still compares the other nodes.
+            return self.shallow
         node.first = len(found)
         self.read(&node, found)
         node.end = len(found)

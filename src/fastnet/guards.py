@@ -1,9 +1,5 @@
 """Detects changes in the Python data reachable from some objects.
 
-Everything that a network derives from its ops, models and optimizers stays valid as long as their
-data stays the same. A `Snapshot` records that data, compares it later, and names the first
-difference.
-
 A snapshot follows attributes of objects and of their classes, dicts, lists, tuples, sets, deques,
 partials, bound methods, and the functions of the user's own code with their defaults, closures and
 the globals that they name. Everything else is compared by identity: tensors and arrays, modules,
@@ -83,6 +79,7 @@ _HEADERS = {
 _STEPS = {Kind.OBJECT: 2, Kind.CLASS: 2, Kind.DICT: 2, Kind.SLOTS: 2, Kind.SET: 1}
 _UNORDERED = (Kind.OBJECT, Kind.CLASS, Kind.SET)
 _MAX_KEY_LENGTH = 60
+_MAX_STEPS = 40
 # Tuples nested deeper than this are compared by identity. Each level may double the time.
 _MAX_DEPTH = 12
 
@@ -197,6 +194,8 @@ class Snapshot(BaseSnapshot):
                 above, owner, _, _, values = self._node(parent)
                 steps.append(_step(above, owner, values, position))
             below, index = kind, parent
+        if len(steps) > _MAX_STEPS:
+            steps[:-_MAX_STEPS] = ["..."]
         return self._names[-1 - index] + "".join(reversed(steps))
 
 

@@ -49,12 +49,12 @@ ALLOWED = {
     "_replace",
     "_records",
     "_repr_html_",
+    "_repr_parts",
     "_run_ops",
     "_skip_exit_calls",
     "_stands_for",
     "_start",
     "_to_batch",
-    "_told",
     "_wanted",
 }
 # what a pickle of FastEstimator may name

@@ -29,6 +29,16 @@ def test_an_assigned_optimizer_is_used(name: str) -> None:
     assert adam.state
 
 
+@pytest.mark.parametrize("name", ["optimizer", "current_optimizer"])
+def test_anything_else_than_an_optimizer_is_an_error(name: str) -> None:
+    model = built(mlp, "sgd", model_name="named")
+    network = TorchNetwork(supervised(model))
+    setattr(model, name, "adam")
+    with pytest.raises(WrongOptimizerError, match=r"'named' was set to 'adam' of type str"):
+        run(network, batches(1)[0], "train")
+    assert is_free(network)
+
+
 def test_current_optimizer_of_a_scheduled_one_is_refused() -> None:
     model = built(mlp, RepeatScheduler(["sgd", "adam"]), model_name="scheduled")
     network = TorchNetwork(supervised(model))

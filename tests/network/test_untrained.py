@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +126,12 @@ def test_parameters_that_need_no_training(parts: SimpleNamespace) -> None:
         network(model, Holding(model.layers[-1] if hasattr(model, "layers") else model.weight))
         network(model, Holding(parts.layer, mode="eval"))
         network(model, Holding(parts.layer), update=False)
+
+
+def test_a_weak_proxy_of_a_deleted_object() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(torch_parts().build(), Holding(weakref.proxy(set())))
 
 
 def test_a_parameter_of_an_optimizer_is_trained() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.errors import WrongOptimizerError, shorten
 from fastnet.types import Model, is_scheduler
 
 _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
@@ -167,8 +168,8 @@ def choose_optimizer(model: Model, epoch: int) -> None:
         if was_assigned and all(current is not one for one in optimizer.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
-                f"{type(current).__name__}, but its optimizer is a {type(optimizer).__name__}, "
-                "which chooses one in each epoch. Set model.optimizer instead."
+                f"{type(current).__name__}, but its {type(optimizer).__name__} chooses one in each "
+                "epoch. Set model.optimizer instead."
             )
     elif was_assigned and current is not optimizer:
         if optimizer is not None and optimizer is not last:
@@ -178,8 +179,16 @@ def choose_optimizer(model: Model, epoch: int) -> None:
             )
         set_metadata(model, "optimizer", current)
         value = current
-    if value is not None and value is not last and framework_of(model) == "torch":
-        backend_module("torch", "setup").check_owner(value, model, name_of(model))
+    if value is not None and value is not last:
+        is_torch = framework_of(model) == "torch"
+        if not hasattr(value, "param_groups" if is_torch else "apply_gradients"):
+            raise WrongOptimizerError(
+                f"The optimizer of model '{name_of(model)}' was set to {shorten(value)} of type "
+                f"{type(value).__name__}, which is not an optimizer. Set an optimizer, or call "
+                "fastnet.build(model, optimizer_fn) again, which also takes names and functions."
+            )
+        if is_torch:
+            backend_module("torch", "setup").check_owner(value, model, name_of(model))
     set_metadata(model, "current_optimizer", value)
     note_optimizer(model)
 

@@ -202,7 +202,7 @@ def iter_results(
                 for batch in loader:
                     yield network._do_transform(network._to_batch(batch))
         except GeneratorExit:
-            # A loop that was left early cannot be told from one that failed.
+            # A loop that was left early cannot be distinguished from one that failed.
             network._skip_exit_calls()
             raise
 

@@ -84,7 +84,7 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
     ):
         note_new_models(network.models)
         network._update_device()
-        network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
+        network._plans  # noqa: B018  (takes the snapshot that later changes are compared with)
 
 
 def _all_items(network: Any) -> Iterator[Any]:

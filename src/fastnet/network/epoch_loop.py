@@ -122,7 +122,7 @@ class Steps:
                 try:
                     yield batch, result
                 except GeneratorExit:
-                    # A loop that was left early cannot be told from one that failed.
+                    # A loop that was left early cannot be distinguished from one that failed.
                     network._skip_exit_calls()
                     raise
                 finally:

@@ -1,8 +1,8 @@
 """Execution plans of a network, and the check that what they were built from is unchanged.
 
-What fastnet resolves in advance of an op (its keys, modes and settings, its bound `forward`, its
-models) is read when the network is made. On each entry a `Snapshot` of the ops' own attributes is
-compared; only where it differs are the ops read again. Values that `forward` itself reads are live.
+An op's keys, modes, settings, bound `forward` and models are read when the network is made. On each
+entry a `Snapshot` of the ops' own attributes is compared; only where it differs are the ops read
+again. Values that `forward` itself reads are live.
 """
 
 from __future__ import annotations
@@ -65,21 +65,12 @@ class ExecutionPlan:
     scheduled: tuple[Any, ...]
     selected: Lists
     table: KeyTable
-    # What the kernel calls for each op.
+    # The functions that the kernel calls, one for each op.
     forwards: list[Forward]
-    # The arguments of `resolve` besides the table and the specs of the ops.
-    resolved_with: tuple[list[OpSpec], list[SlicerSpec], frozenset[str], str]
-    # The arguments of `Plan` that process values and settings.
-    step_options: tuple[Any, ...]
     # Called when a network that runs this plan is left without an error.
     on_exit: list[Callable[[], None]] = field(default_factory=list)
-    # What a framework has traced or compiled of this plan.
+    # The traced and compiled programs of this plan.
     programs: dict[Hashable, Any] = field(default_factory=dict)
-
-    @property
-    def specs(self) -> list[OpSpec]:
-        """The specs of the ops."""
-        return self.selected[0]
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""
@@ -91,7 +82,7 @@ class ExecutionPlan:
             wrap(op, index, forward)
             for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
         ]
-        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution)
+        kernel = Plan(self.table, self.selected[0], wrapped, self.kernel.resolution)
         kernel.find_inactive_writer = self.kernel.find_inactive_writer
         return kernel
 
@@ -159,12 +150,15 @@ class PlanCache:
             spec = items.specs.get(id(op))
             return self._is_stale or (spec is not None and not _is_current(spec))
 
-        check_items(*lists)
         extra = scheduled if is_new else items.extra
-        for item in {id(one): one for one in [*_each_of(lists), *extra]}.values():
+        each = {id(one): one for one in [*_each_of(lists), *extra]}.values()
+        # Before they are checked, because an invalid setting raises the error of the constructor.
+        for item in [one for one in each if id(one) in items.specs]:
             resolve_settings(item, is_outdated, self._network._build)
-            if id(item) not in items.specs:
-                self._network._build(item)
+        check_items(*lists)
+        for item in [one for one in each if id(one) not in items.specs]:
+            resolve_settings(item)
+            self._network._build(item)
         self._network._collect_models()
         if is_new:
             return _Items(lists, extra)
@@ -191,8 +185,8 @@ class PlanCache:
         specs, after, cutters = selected
         slicers = [spec.item for spec in cutters]
         check_slicers(slicers)
-        resolved_with = after, cutters, desired, f"{mode=}, {epoch=}, {ds_id=}"
-        resolution = resolve(items.table, specs, *resolved_with)
+        context = f"{mode=}, {epoch=}, {ds_id=}"
+        resolution = resolve(items.table, specs, after, cutters, desired, context)
         ops, forwards, models, gradient_indices = gather(specs)
         if items.has_meta_ops:
             # They prepare what is the same in each step.
@@ -226,8 +220,6 @@ class PlanCache:
             selected=selected,
             table=items.table,
             forwards=forwards,
-            resolved_with=resolved_with,
-            step_options=step_options,
             on_exit=on_exit,
         )
 
@@ -272,14 +264,14 @@ class _Items:
             self._add(inner, KeyTable(), former)
 
     def renew(self, lists: Lists) -> None:
-        """Compare with the items as they are now from here on, since no change matters."""
+        """Take a new snapshot, after changes that affect no plan."""
         items = [spec.item for spec in self.specs.values()]
         roots = [(type(item).__name__, item) for item in items]
         self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
         self.lists = lists
 
     def are_unchanged(self, lists: Lists) -> bool:
-        """Return whether a network has the same lists, of items that are as they were read."""
+        """Return whether the lists of a network, and the items in them, are unchanged."""
         return (
             lists[0] is self.lists[0]
             and lists[1] is self.lists[1]
@@ -323,7 +315,10 @@ class _Items:
 def _is_current(spec: OpSpec | SlicerSpec) -> bool:
     if isinstance(spec, OpSpec) and is_delete(spec.item) != spec.deletes:
         return False
-    return spec.is_current()
+    try:
+        return spec.is_current()
+    except TypeError:  # An attribute has a value of the wrong type.
+        return False
 
 
 def _lists(network: Any) -> Lists:
@@ -335,7 +330,7 @@ def _lists(network: Any) -> Lists:
 
 
 def _each_of(lists: Iterable[Iterable[Any]]) -> list[Any]:
-    """Return all items, in the place of schedulers those that these stand for in any epoch."""
+    """Return all items, with the values of all epochs in place of each scheduler."""
     return get_current_items(chain.from_iterable(lists))
 
 

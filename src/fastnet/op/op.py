@@ -88,9 +88,9 @@ class Op:
         self.out_list = not (outputs is None or isinstance(outputs, str))
 
     def __repr__(self) -> str:
-        return format_repr(self, self._told())
+        return format_repr(self, self._repr_parts())
 
-    def _told(self) -> list[str]:
+    def _repr_parts(self) -> list[str]:
         """List what the repr shows before the modes and datasets."""
         read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
         return [f"{read} -> {written}".strip() if read or written else ""]

@@ -24,10 +24,10 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
 
     It does so if one backward pass of one forward pass is all that takes gradients.
     """
-    takers = [op for op in plan.ops if takes_gradients(op)]
-    if len(trained) > 1 or len(takers) != 1 or type(takers[0]) is not UpdateOp:
+    gradient_ops = [op for op in plan.ops if takes_gradients(op)]
+    if len(trained) > 1 or len(gradient_ops) != 1 or type(gradient_ops[0]) is not UpdateOp:
         return None
-    update = takers[0]
+    update = gradient_ops[0]
     if update.gradients is not None or update.updater().is_merging:
         return None
     runs = [op for op in plan.ops if op is not update and update.model in models_of(op)]

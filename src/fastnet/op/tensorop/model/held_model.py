@@ -29,9 +29,9 @@ class HoldsModel(TensorOp):
 
     model: Any
 
-    def _told(self) -> list[str]:
+    def _repr_parts(self) -> list[str]:
         model = getattr(self, "model", None)
-        return [*super()._told(), *([] if model is None else [repr(name_of(model))])]
+        return [*super()._repr_parts(), *([] if model is None else [repr(name_of(model))])]
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Check the framework of the model, and prepare the op; see `TensorOp.build`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import ProxyTypes
 
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
@@ -82,6 +83,8 @@ def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
     if op.mode and "train" not in op.mode:
         return
     for name, value in _attributes(op).items():
+        if type(value) in ProxyTypes:
+            continue  # The object that it refers to may have been deleted.
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", one) for key, one in value.items())
         elif isinstance(value, (list, tuple)):
