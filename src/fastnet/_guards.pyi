@@ -30,7 +30,7 @@ class BaseSnapshot:
         self,
         rules: Any,
         roots: list[Any],
-        skip: dict[int, frozenset[str]],
+        skip: dict[int, tuple[str, ...]],
         shallow: bool,
         max_entries: int,
     ) -> None: ...

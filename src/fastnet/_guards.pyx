@@ -44,9 +44,8 @@ cdef class BaseSnapshot:
         cdef Py_ssize_t index
         if self.kept is not None:
             raise RuntimeError("a snapshot cannot be taken twice")
-        self.rules, self.shallow, self.left = rules, shallow, max_entries
-        self.skip = {key: tuple(names) for key, names in skip.items()}
-        self.kept, self.found, self.seen, self.layouts = [roots, self.skip], [], {}, {}
+        self.rules, self.skip, self.shallow, self.left = rules, skip, shallow, max_entries
+        self.kept, self.found, self.seen, self.layouts = [roots, skip], [], {}, {}
         for index, root in enumerate(roots):
             self.visit(root, -1 - index, 0)
         index = 0
@@ -121,8 +120,7 @@ cdef class BaseSnapshot:
 
     cdef bint expand(self, Py_ssize_t index) except -1:
         """Read a node and visit its values; return False if there are too many."""
-        # A copy, because the array moves when nodes are added.
-        cdef Node node = self.nodes[index]
+        cdef Node node = self.nodes[index]  # A copy, because the array moves when it grows.
         cdef Py_ssize_t start = 0, step = 1
         cdef list found = self.found
         owner = <object> node.owner
@@ -295,8 +293,7 @@ cdef bint is_ignored(PyObject* key, PyObject* value, Node* node) except -1:
             return True
     if node.kind != CLASS or not (<str> key).startswith("__") or not (<str> key).endswith("__"):
         return False
-    # Python itself adds some of these names later.
-    cls = type(<object> value)
+    cls = type(<object> value)  # Python itself adds some of these names later.
     return not (cls is FunctionType or cls is classmethod or cls is staticmethod or cls is property)
 
 
@@ -348,12 +345,10 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
         if at[1] == NO_VALUE:
             return True
         value = PyObject_GenericGetDict(owner, NULL)
-        # If it is the same dict, the snapshot has a reference too.
-        Py_DECREF(<object> value)
+        Py_DECREF(<object> value)  # If it is the same dict, the snapshot has a reference too.
         return value == at[1] and has_items(value, node, at + 2, end)
     if node.kind == CLASS:
-        # Every write to a class, or to one of its bases, takes its version away.
-        version = version_of(<PyTypeObject*> owner)
+        version = version_of(<PyTypeObject*> owner)  # Writes to it or its bases take it away.
         if version != 0 and version == node.version:
             return True
         value = (<PyTypeObject*> owner).tp_mro
@@ -390,8 +385,7 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             at += 2
         return True
     if node.kind == FUNCTION:
-        # Its closure variables follow its five other values.
-        for position in range(end - at - 5):
+        for position in range(end - at - 5):  # Its closure variables follow five other values.
             cell = <PyCellObject*> items_of(at[1])[position]
             if or_else(cell.ob_ref, NO_VALUE) != at[5 + position]:
                 return False

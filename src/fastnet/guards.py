@@ -364,9 +364,9 @@ def _globals_of(
     return found
 
 
-def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, frozenset[str]]:
+def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, tuple[str, ...]]:
     """Return the names to skip by the address of the object that has them."""
-    names: dict[int, frozenset[str]] = {}
+    names: dict[int, tuple[str, ...]] = {}
     for value, name in skip:
         owners = [value]
         if _is_module(value):
@@ -374,7 +374,7 @@ def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, frozenset[str]]
         elif type(value) is types.FunctionType:
             owners.append(value.__dict__)
         for owner in owners:
-            names[id(owner)] = names.get(id(owner), frozenset()) | {name}
+            names[id(owner)] = (*names.get(id(owner), ()), name)
     return names
 
 
