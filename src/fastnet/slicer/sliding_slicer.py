@@ -135,7 +135,7 @@ class SlidingSlicer(Slicer):
         pairs = list(zip(lengths, self.window_size, strict=False))
         is_complete = len(lengths) == len(self.window_size) > 0
         if not is_complete or not all(isinstance(n, int) and is_valid(n, w) for n, w in pairs):
-            window = "" if name == "window_size" else f" for a window_size of {self.window_size}"
+            window = "" if name == "window_size" else f" and window_size={self.window_size}"
             raise AssertionError(
                 f"SlidingSlicer has {name}={shorten(lengths)}{window}. Pass {rule} for each axis "
                 "of the data."
