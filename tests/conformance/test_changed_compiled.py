@@ -1,0 +1,48 @@
+"""Changed settings of ops in compiled steps: PyTorch with the eager backend, TensorFlow with XLA.
+
+These are the ops that train, run a model or choose among ops, since each change compiles again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fastnet import CompileOptions
+from fastnet.op.tensorop import TensorOp
+from tests.conformance import test_changed_ops as settings
+from tests.conformance.frameworks import TF, Framework, Torch
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+NAMES = {"CrossEntropy", "LambdaOp", "ModelOp", "OneOf", "Repeat", "Sometimes", "UpdateOp"}
+CASES = [
+    case for case in settings.CASES if issubclass(case.cls, TensorOp) and case.cls.__name__ in NAMES
+]
+
+
+class CompiledTorch(Torch):
+    """PyTorch steps that are captured, whose programs run eagerly."""
+
+    def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> Any:
+        return self.network_class(ops, pops, slicers, compile=CompileOptions(backend="eager"))
+
+
+class CompiledTF(TF):
+    """TensorFlow graphs that XLA compiles."""
+
+    def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> Any:
+        return self.network_class(ops, pops, slicers, compile=True)
+
+
+@pytest.fixture(params=[CompiledTorch("torch-compiled"), CompiledTF("tf-compiled")], ids=repr)
+def fw(request: pytest.FixtureRequest) -> Framework:
+    return request.param
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.cls.__name__)
+def test_settings(fw: Framework, case: settings.Case) -> None:
+    settings.test_changed_settings(fw, case)
