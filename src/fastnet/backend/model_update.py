@@ -1,19 +1,10 @@
-"""The steps of a model update, which `TorchUpdate` and `TFUpdate` run in `__call__`.
-
-1. **Backward**: compute the gradients of the loss, or use the given ones. In mixed precision the
-   loss is scaled first.
-2. **Merge**: with `merge_grad`, add them to the gradients of earlier steps, and continue with the
-   average once there are enough.
-3. **Clip**: measure and clip the unscaled gradients of everything that the optimizer updates.
-4. **Step or defer**: take the optimizer's step now or after the network's last op, and call the
-   followers.
-"""
+"""The base class of `TorchUpdate` and `TFUpdate`; `UpdateOp` describes the sequence they run."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.types import Model, State
@@ -49,9 +40,6 @@ class Restore:
 
 class ModelUpdate(ABC):
     """Updates the model of an UpdateOp."""
-
-    trained: ClassVar[str]
-    """The framework's term for trainable parameters, for error messages."""
 
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
@@ -100,7 +88,7 @@ class ModelUpdate(ABC):
         if len(gradients) != len(trained):
             return (
                 f"has {len(gradients)} gradients, but the model '{name_of(self._model)}' has "
-                f"{len(trained)} trainable {self.trained}"
+                f"{len(trained)} trainable weights"
             )
         if not self.is_merging:
             return (
@@ -108,22 +96,16 @@ class ModelUpdate(ABC):
                 f"does not merge: it has merge_grad={self.merges}"
             )
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
-            shape, dtype = (getattr(gradient, name, ()) for name in ("shape", "dtype"))
+            shape, dtype = (getattr(gradient, name, "no") for name in ("shape", "dtype"))
             # Complex gradients fit complex parameters only.
             kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
-            fits = tuple(shape) == tuple(one.shape) and any(kind in str(dtype) for kind in kinds)
+            fits = any(kind in str(dtype) for kind in kinds) and tuple(shape) == tuple(one.shape)
             if gradient is not None and not fits:
-                kind = type(gradient).__name__
-                given = f"the shape {tuple(shape)} and {dtype}" if dtype else kind
                 return (
-                    f"has gradient {index} of {given}, which cannot be added to those of the shape "
-                    f"{tuple(one.shape)} and {one.dtype}"
+                    f"has gradient {index} of {shape} and {dtype} ({type(gradient).__name__}), "
+                    f"which cannot be added to those of {tuple(one.shape)} and {one.dtype}"
                 )
         return None
-
-    def merge_key(self) -> str:
-        """Return the key of the deferred functions that keep merged gradients."""
-        return f"merge_grad of {id(self)}"
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
@@ -160,6 +142,6 @@ class ModelUpdate(ABC):
             raise ValueError(
                 f"UpdateOp of '{name_of(self._model)}' expects gradients in "
                 f"'{self._op.gradients}', a list with one for each of the model's {len(trained)} "
-                f"trainable {self.trained}, but got {got}."
+                f"trainable weights, but got {got}."
             )
         return list(gradients)

@@ -52,7 +52,7 @@ def compute_gradients(
 
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
     if tape is None:
-        raise no_tape("Watching a TensorFlow tensor needs a tape")
+        raise no_tape()
     tape.watch(tensor)
     return tensor
 
@@ -67,13 +67,11 @@ def paused(tape: tf.GradientTape | None) -> Iterator[None]:
         yield
 
 
-def no_tape(
-    need: str = "A gradient in TensorFlow needs the tape that recorded its target",
-) -> ValueError:
-    """Return the error for what needs a tape."""
+def no_tape() -> ValueError:
+    """Return the error for a gradient without a tape."""
     return ValueError(
-        f"{need}, but got None. Pass state['tape'], which a network provides if any of its ops "
-        "takes gradients."
+        "A gradient in TensorFlow needs a tape that records its target, but got None. Pass "
+        "state['tape'], which a network provides if any of its ops takes gradients."
     )
 
 
@@ -152,9 +150,7 @@ def inner_scale_of(optimizer: Any) -> tf.Tensor | None:
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
     """Scale gradients of an unscaled loss, if the optimizer will unscale them."""
     scale = inner_scale_of(optimizer)
-    if scale is None:
-        return list(gradients)
-    return multiply_gradients(gradients, scale)
+    return list(gradients) if scale is None else multiply_gradients(gradients, scale)
 
 
 def trainable(model: Any) -> list[Any]:
@@ -177,18 +173,6 @@ def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
             inner = getattr(one, "value", one)
             variable = inner if isinstance(inner, tf.Variable) else one
             yield (str(one.name) if one is not value else ""), variable
-
-
-def trainable_or_unbuilt_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what `trainable_in` yields, and layers that will make trainable variables."""
-    yield from trainable_in(value)
-    layer = tf.keras.layers.Layer
-    if isinstance(value, layer) and value.trainable and not value.built:
-        cls = type(value)
-        if cls.build is not layer.build and ".preprocessing." not in cls.__module__:
-            yield "", value
-        for inner in getattr(value, "layers", ()):
-            yield from trainable_or_unbuilt_in(inner)
 
 
 def replica_count() -> int:

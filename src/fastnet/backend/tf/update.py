@@ -31,13 +31,11 @@ from fastnet.util.warnings import warn
 
 
 class TFUpdate(ModelUpdate):
-    """Updates a Keras model; `fastnet.backend.model_update` describes the sequence.
+    """Updates a Keras model in the sequence that `UpdateOp` describes.
 
     Gradients are values of a step, so a step that fails leaves none. On several devices each merges
     its own gradients, and they communicate only once there are enough.
     """
-
-    trained = "variables"
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
@@ -73,8 +71,8 @@ class TFUpdate(ModelUpdate):
                 update = partial(self._apply, variables, followers, clipped)
                 values = self._values(clipped)
             if defer:
-                later = partial(_run_paused, update, tape)
-                state["deferred"].setdefault(name_of(self._model), []).append(later)
+                later = state["deferred"].setdefault(name_of(self._model), [])
+                later.append(paused(tape)(update))
             else:
                 update()
         return values
@@ -279,11 +277,6 @@ class TFUpdate(ModelUpdate):
         vars(self).update(state)
         if times:
             self.set_merged(times, gradients)
-
-
-def _run_paused(update: Callable[[], None], tape: tf.GradientTape | None) -> None:
-    with paused(tape):
-        update()
 
 
 class _Sum:

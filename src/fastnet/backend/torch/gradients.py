@@ -26,31 +26,26 @@ def get_gradient(
 ) -> Any:
     single = isinstance(sources, torch.Tensor)
     by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
-    if by and engine_suffices(target, *by) and torch.autograd.grad is _grad:
-        gradients = call_engine(target, by, retain_graph, higher_order, accumulate=False)
-    else:
-        gradients = torch.autograd.grad(
-            target,
-            by,
-            grad_outputs=torch.ones_like(target),
-            retain_graph=retain_graph,
-            create_graph=higher_order,
-            allow_unused=True,
-        )
+    try:
+        if by and engine_suffices(target, *by) and torch.autograd.grad is _grad:
+            gradients = call_engine(target, by, retain_graph, higher_order, accumulate=False)
+        else:
+            gradients = torch.autograd.grad(
+                target,
+                by,
+                grad_outputs=torch.ones_like(target),
+                retain_graph=retain_graph,
+                create_graph=higher_order,
+                allow_unused=True,
+            )
+    except RuntimeError as error:
+        if not all(one.requires_grad for one in (target, *by)):
+            add_note(error, GRADIENT_ADVICE)
+        raise
     return gradients[0] if single else gradients
 
 
-def compute_gradients(
-    target: torch.Tensor, sources: Any, higher_order: bool, tape: Any, retain_graph: bool
-) -> Any:
-    """Differentiate for an op; the error for a tensor without a graph says what to do."""
-    try:
-        return get_gradient(target, sources, higher_order, tape, retain_graph)
-    except RuntimeError as error:
-        given = sources if isinstance(sources, (list, tuple)) else (sources,)
-        if not all(getattr(one, "requires_grad", True) for one in (target, *given)):
-            add_note(error, GRADIENT_ADVICE)
-        raise
+compute_gradients = get_gradient
 
 
 def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:

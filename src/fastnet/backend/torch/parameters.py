@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import get_gradient_edge
 
 from fastnet.backend.model_metadata import get_metadata
 
@@ -92,13 +90,12 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
     start: Any = loss.grad_fn
     if start is None:
         return ([loss] if loss.requires_grad else []), False
-    accumulate = _accumulate()
     leaves: list[torch.Tensor] = []
     seen, waiting, kinds = {start}, [start], set[type]()
     while waiting:
         node = waiting.pop()
         kind = type(node)
-        if kind is accumulate:
+        if kind.__name__ == "AccumulateGrad":
             leaves.append(node.variable)
             continue
         kinds.add(kind)
@@ -107,11 +104,3 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
                 seen.add(following)
                 waiting.append(following)
     return leaves, any(issubclass(kind, BackwardCFunction) for kind in kinds)
-
-
-@lru_cache(maxsize=1)
-def _accumulate() -> type:
-    """Return the class of the node that accumulates the gradient of a leaf."""
-    with torch.inference_mode(False):
-        leaf = torch.empty(0, device="cpu", requires_grad=True)
-        return type(get_gradient_edge(leaf).node)

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import has_torch_function
 
-from fastnet.backend.model_metadata import (
-    every_optimizer_of,
-    holder_of,
-    name_of,
-)
+from fastnet.backend.model_metadata import every_optimizer_of, holder_of, name_of
 from fastnet.backend.model_update import Followers, ModelUpdate, Restore
 from fastnet.backend.torch._internals import (
     OVERWRITTEN,
@@ -53,9 +49,7 @@ class Merged(NamedTuple):
 
 
 class TorchUpdate(ModelUpdate):
-    """Updates a torch model; `fastnet.backend.model_update` describes the sequence."""
-
-    trained = "parameters"
+    """Updates a torch model in the sequence that `UpdateOp` describes."""
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
@@ -86,7 +80,7 @@ class TorchUpdate(ModelUpdate):
         deferred = state["deferred"]
         try:
             if self.is_merging:
-                key = self.merge_key()
+                key = self._merge_key()
                 if key not in deferred:
                     deferred[key] = [Restore(self, "merged_gradients", deferred, key)]
                 if not self._merge_gradients(data, optimizer, retain_graph, state):
@@ -110,15 +104,18 @@ class TorchUpdate(ModelUpdate):
             deferred[name] = [step]
             if self.is_merging:
                 # The update cannot be undone.
-                deferred[name].append(partial(deferred.pop, self.merge_key(), None))
+                deferred[name].append(partial(deferred.pop, self._merge_key(), None))
             return values
         if self.is_merging:
-            deferred.pop(self.merge_key(), None)
+            deferred.pop(self._merge_key(), None)
         step()
         if deferred:
             # This step has used the gradients that an earlier update deferred.
             deferred.pop(name, None)
         return values
+
+    def _merge_key(self) -> str:
+        return f"merge_grad of {id(self)}"  # The key of the deferred `Restore`.
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
@@ -263,11 +260,8 @@ class TorchUpdate(ModelUpdate):
         vars(self).update(state)
 
     def _check_trainable(self, optimizer: Any) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    return
-        if not trainable(self._model):
+        updated = (one for group in optimizer.param_groups for one in group["params"])
+        if not any(one.requires_grad for one in updated) and not trainable(self._model):
             raise ValueError(
                 f"Model '{name_of(self._model)}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."

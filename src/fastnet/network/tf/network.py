@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
-from fastnet.backend.tf.gradients import trainable_or_unbuilt_in
+from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
@@ -92,7 +95,7 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
-        warn_of_untrained(self.ops, trainable_or_unbuilt_in)
+        warn_of_untrained(self.ops, _trainable_or_unbuilt_in)
 
     def _init_state(self) -> None:
         super()._init_state()
@@ -141,3 +144,15 @@ def _require_xla(options: CompileOptions | None) -> None:
             raise ValueError(
                 f"CompileOptions has {name}={shorten(value)}, but XLA accepts only {values[-1]!r}."
             )
+
+
+def _trainable_or_unbuilt_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what `trainable_in` yields, and layers that will make trainable variables."""
+    yield from trainable_in(value)
+    layer = tf.keras.layers.Layer
+    if isinstance(value, layer) and value.trainable and not value.built:
+        cls = type(value)
+        if cls.build is not layer.build and ".preprocessing." not in cls.__module__:
+            yield "", value
+        for inner in getattr(value, "layers", ()):
+            yield from _trainable_or_unbuilt_in(inner)

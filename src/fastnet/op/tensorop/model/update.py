@@ -16,7 +16,7 @@ from fastnet.backend.model_metadata import (
     set_metadata,
 )
 from fastnet.backend.model_update import CLIP_SETTINGS, REPORTS, Followers, ModelUpdate
-from fastnet.errors import nearest_name, shorten
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
 from fastnet.op.tensorop.model.held_model import HoldsModel
@@ -151,10 +151,9 @@ class UpdateOp(HoldsModel):
                 f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
                 f"clip_value={shorten(self.clip_value)}. Leave one of them out."
             )
-        rest: str = self.rest
-        if rest not in RESTS:
+        if self.rest not in RESTS:
             raise ValueError(
-                f"UpdateOp of '{name}' has rest={shorten(rest)}, but it must be one of "
+                f"UpdateOp of '{name}' has rest={shorten(self.rest)}, but it must be one of "
                 f"{list(RESTS)}."
             )
         names = get_metadata(model, "loss_name")
@@ -195,7 +194,16 @@ class UpdateOp(HoldsModel):
                 f"outputs are {list(self.outputs)}. Pass one key for each value."
             )
         for optimizer in every_optimizer_of(self.model):
-            _check_no_closure(self.model, optimizer)
+            step = getattr(optimizer, "step", None)  # Keras's optimizers have none.
+            closure = signature(step).parameters.get("closure") if callable(step) else None
+            if closure is not None and closure.default is Parameter.empty:
+                kind = type(optimizer).__name__
+                raise ValueError(
+                    f"UpdateOp of '{name_of(self.model)}' cannot use the model's optimizer, "
+                    f"{kind}: it needs a closure that computes the loss several times in each "
+                    "step, but a network computes it once. Build the model with another optimizer, "
+                    f"or call `{kind}.step(closure)` in a hand-written loop."
+                )
 
     def updater(self) -> ModelUpdate:
         """Return the object that updates the model; it is replaced when settings change."""
@@ -297,37 +305,12 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     """Return the key of each report."""
     if outputs is None:
         return {}
-    name = name_of(model)
-    if not isinstance(outputs, Mapping):
+    if not isinstance(outputs, Mapping) or any(one not in REPORTS for one in outputs):
         raise ValueError(
-            f"UpdateOp of '{name}' takes outputs as a mapping from a value to its key, such as "
-            f"{{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
+            f"UpdateOp of '{name_of(model)}' takes outputs as a mapping from {list(REPORTS)} to "
+            f"keys, such as {{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
         )
-    for report in outputs:
-        if report not in REPORTS:
-            near = nearest_name(str(report), REPORTS)
-            raise ValueError(
-                f"UpdateOp of '{name}' cannot write {shorten(report)}."
-                f"{f' Did you mean {near!r}?' if near else ''} It can write {list(REPORTS)}."
-            )
     return dict(outputs)
-
-
-def _check_no_closure(model: Model, optimizer: Any) -> None:
-    """Reject an optimizer whose step evaluates the model several times."""
-    step = getattr(optimizer, "step", None)
-    if not callable(step):
-        return
-    closure = signature(step).parameters.get("closure")
-    if closure is None or closure.default is not Parameter.empty:
-        return
-    kind = type(optimizer).__name__
-    raise ValueError(
-        f"UpdateOp of '{name_of(model)}' cannot use the model's optimizer, {kind}: it needs a "
-        "closure that computes the loss several times in each step, but a network computes it "
-        "once. Build the model with another optimizer, or leave the UpdateOp out and call "
-        f"`{kind}.step(closure)` in a hand-written loop."
-    )
 
 
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
