@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fastnet import backend
+from fastnet.op.tensorop.loss import CrossEntropy
 from tests.backend.makers import (
     FRAMEWORKS,
     WITH_GRADIENTS,
@@ -201,6 +202,37 @@ def test_fractions_are_no_class_labels(framework: str) -> None:
     pred, labels = make(framework, PROBABILITIES), make(framework, [0.9, 1.9])
     with pytest.raises(ValueError, match=r"whole numbers.*float64.*integer dtype"):
         backend.sparse_categorical_crossentropy(pred, labels)
+
+
+@pytest.mark.parametrize("name", ["mean_squared_error", "l1_loss", "huber", "smooth_l1_loss"])
+@pytest.mark.parametrize("framework", ["numpy", pytest.param("tf", marks=pytest.mark.tf)])
+def test_unsigned_integers_are_subtracted_as_floats(framework: str, name: str) -> None:
+    true, pred = (np.array([one], "uint8") for one in ([250, 10], [5, 30]))
+    loss = getattr(backend, name)
+    found = read(loss(make(framework, true), make(framework, pred)))
+    wanted = read(loss(torch.tensor(true).double(), torch.tensor(pred).double()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.tf
+def test_tensorflow_averages_many_elements_of_half_precision() -> None:
+    tf = pytest.importorskip("tensorflow")
+    pred, true = (tf.fill((1, 70_000), tf.constant(one, tf.float16)) for one in (0.5, 1.0))
+    losses = [backend.hinge, backend.l1_loss, backend.huber, backend.smooth_l1_loss]
+    assert [loss(true, pred).numpy().tolist() for loss in losses] == [[0.5]] * 2 + [[0.125]] * 2
+
+
+@pytest.mark.tf
+def test_an_ignored_index_that_labels_of_tensorflow_cannot_hold() -> None:
+    tf = pytest.importorskip("tensorflow")
+    op = CrossEntropy(("p", "t"), "loss", form="sparse", ignore_index=-100)
+    labels = tf.constant([156], tf.uint8)
+    assert op.forward([tf.fill((1, 200), 1 / 200), labels], {}) > 5
+
+
+def test_negative_labels_are_no_classes_of_arrays() -> None:
+    with pytest.raises(IndexError, match="-1"):
+        backend.sparse_categorical_crossentropy(np.array(PROBABILITIES), np.array([0, -1]))
 
 
 class TestL2Regularization:

@@ -105,6 +105,9 @@ class TestCheckNan:
     def test_found(self, framework: str, value: float, dtype: str) -> None:
         assert bool(backend.check_nan(make(framework, np.array([[1.0, value]]), dtype)))
 
+    def test_found_in_complex_numbers(self, framework: str) -> None:
+        assert bool(backend.check_nan(make(framework, np.array([1j, math.nan]), "complex128")))
+
     @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint8", "bool"])
     def test_not_found(self, framework: str, dtype: str) -> None:
         assert not bool(backend.check_nan(make(framework, np.array([1.0, 0.0]), dtype)))
@@ -140,6 +143,11 @@ class TestLambertW:
         for dtype in ("float32", "float64"):
             result = backend.lambertw(make(framework, z.astype(dtype)))
             np.testing.assert_allclose(read(result), expected, atol=1e-3)
+
+    def test_integers(self, framework: str) -> None:
+        if framework != "tf":  # which has no functions of integers
+            found = backend.lambertw(make(framework, np.array([0, 1])))
+            np.testing.assert_allclose(read(found), [0, 0.5671433], rtol=1e-6)
 
 
 @WITH_GRADIENTS

@@ -140,6 +140,12 @@ class TestPercentile:
         assert read(result).tolist() == [2]
         assert type_name(result) == dtype
 
+    def test_nan(self, framework: str) -> None:
+        found = backend.percentile(
+            make(framework, np.array([[1.0, 2.0], [1.0, math.nan]])), 50, axis=1, keepdims=False
+        )
+        np.testing.assert_array_equal(read(found), [1, math.nan])
+
     @pytest.mark.parametrize("percentiles", [-1, 100.5, [50, 101], math.nan])
     def test_outside(self, framework: str, percentiles: Any) -> None:
         text = f"A percentile is a number from 0 to 100, but got {percentiles!r}."

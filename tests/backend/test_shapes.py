@@ -134,6 +134,15 @@ class TestWhere:
         if framework != "numpy":  # whose versions differ in what a number does to half precision
             assert type_name(result) == type_name(other) == dtype
 
+    def test_integers_and_a_fraction(self, framework: str) -> None:
+        tensor = make(framework, np.array([3, 4]))
+        condition = make(framework, np.array([True, False]))
+        if framework == "tf":
+            with pytest.raises(TypeError):
+                backend.where(condition, tensor, 0.5)
+        else:
+            assert read(backend.where(condition, tensor, 0.5)).tolist() == [3, 0.5]
+
 
 @WITH_GRADIENTS
 def test_gradients_of_the_chosen(framework: str) -> None:

@@ -400,7 +400,7 @@ def compute_focal_loss(
     elif shape_reduction == "mean":
         loss = functions.reduce_mean(loss, axes, False)
     if sample_reduction == "mean":
-        loss = functions.mean_of(loss)
+        loss = functions.mean_of_losses(loss)
     elif sample_reduction == "sum":
         loss = functions.sum_of(loss)
     return loss

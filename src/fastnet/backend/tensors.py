@@ -272,7 +272,8 @@ def where(condition: T, yes: Any, no: Any) -> T:
         no: The values where it is false, likewise.
 
     Returns:
-        A tensor of the broadcast shape. A number takes the dtype of the other value.
+        A tensor of the broadcast shape. A number takes the dtype of the other value, except that
+        torch and numpy promote integers by a float.
 
     >>> import numpy as np
     >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0)

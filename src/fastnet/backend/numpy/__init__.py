@@ -260,6 +260,8 @@ def sparse_categorical_crossentropy(
             f"Class labels must be whole numbers, but labels of dtype {labels.dtype} have "
             "fractions. Cast them to an integer dtype if they are to be truncated."
         )
+    if (classes < 0).any():
+        raise IndexError(f"Class labels must be at least 0, but one is {classes.min()}.")
     chosen = np.take_along_axis(_log_probabilities(y_pred, from_logits), classes[..., None], -1)
     loss = -chosen[..., 0]
     if class_weights:
@@ -268,7 +270,7 @@ def sparse_categorical_crossentropy(
 
 
 def mean_squared_error(y_true: Array, y_pred: Array, average_loss: bool = False) -> Any:
-    squares = (y_pred - y_true) ** 2
+    squares = _difference(y_pred, y_true) ** 2
     return squares.mean() if average_loss else squares.mean(axis=-1)
 
 
@@ -277,17 +279,22 @@ def hinge(y_true: Array, y_pred: Array) -> Any:
 
 
 def l1_loss(y_true: Array, y_pred: Array) -> Any:
-    return np.abs(y_pred - y_true).mean(axis=-1)
+    return np.abs(_difference(y_pred, y_true)).mean(axis=-1)
 
 
 def smooth_l1_loss(y_true: Array, y_pred: Array, beta: float) -> Any:
-    gap = np.abs(y_pred - y_true)
+    gap = np.abs(_difference(y_pred, y_true))
     return np.where(gap < beta, 0.5 * gap**2 / beta, gap - 0.5 * beta).mean(axis=-1)
 
 
 def huber(y_true: Array, y_pred: Array, beta: float) -> Any:
-    gap = np.abs(y_pred - y_true)
+    gap = np.abs(_difference(y_pred, y_true))
     return np.where(gap <= beta, 0.5 * gap**2, beta * (gap - 0.5 * beta)).mean(axis=-1)
+
+
+def _difference(y_pred: Array, y_true: Array) -> Array:
+    """Subtract as floats, since unsigned integers have no negative differences."""
+    return (y_pred if y_pred.dtype.kind in "fc" else y_pred.astype("float64")) - y_true
 
 
 def focal(y_true: Array, y_pred: Array, gamma: float, alpha: float, from_logits: bool) -> Array:

@@ -73,7 +73,7 @@ def sparse_categorical_crossentropy(
     y_true = _class_indices(y_true)
     counts = None
     if ignore_index is not None:
-        counts = tf.not_equal(y_true, tf.cast(ignore_index, y_true.dtype))
+        counts = tf.not_equal(tf.cast(y_true, tf.int64), ignore_index)
         y_true = tf.where(counts, y_true, tf.zeros_like(y_true))
     loss = _keras_loss("sparse_categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if label_smoothing:
@@ -131,25 +131,25 @@ def _class_indices(labels: tf.Tensor) -> tf.Tensor:
 def mean_squared_error(
     y_true: tf.Tensor, y_pred: tf.Tensor, average_loss: bool = False
 ) -> tf.Tensor:
-    loss = _keras_loss("MSE")(y_true, y_pred)
+    loss = _keras_loss("MSE")(y_true, _floating(y_pred))
     return mean_of_losses(loss) if average_loss else loss
 
 
-def mean_of_losses(losses: tf.Tensor) -> tf.Tensor:
+def mean_of_losses(losses: tf.Tensor, axis: int | None = None) -> tf.Tensor:
     if losses.dtype is not tf.float16:
-        return tf.reduce_mean(losses)
+        return tf.reduce_mean(losses, axis)
     # TensorFlow sums float16 in float16, and counts the elements in it, so that the mean of many is
     # infinite, NaN or 0. Where both results agree up to rounding, the narrow one is returned, which
     # equals other programs' bitwise.
-    wide = tf.cast(tf.reduce_mean(tf.cast(losses, tf.float32)), tf.float16)
-    rest = tf.subtract(tf.reduce_mean(losses), wide)
+    wide = tf.cast(tf.reduce_mean(tf.cast(losses, tf.float32), axis), tf.float16)
+    rest = tf.subtract(tf.reduce_mean(losses, axis), wide)
     rest = tf.where(tf.less_equal(tf.abs(rest), tf.abs(wide) * 2.0**-8), rest, tf.zeros_like(rest))
     return tf.add(wide, tf.stop_gradient(rest))
 
 
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
-    return tf.reduce_mean(tf.maximum(1.0 - right, 0), axis=-1)
+    return mean_of_losses(tf.maximum(1.0 - right, 0), -1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -160,7 +160,7 @@ def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> t
     distance = _distance(y_true, y_pred)
     small = tf.realdiv(tf.multiply(tf.square(distance), 0.5), beta)
     large = tf.subtract(distance, 0.5 * beta)
-    return tf.reduce_mean(tf.where(tf.less(distance, beta), small, large), axis=-1)
+    return mean_of_losses(tf.where(tf.less(distance, beta), small, large), -1)
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
@@ -200,7 +200,7 @@ def _weights_of_indices(
 ) -> tf.Tensor:
     """Return the weights of the indices of `count` classes, which the loss has validated."""
     if count is None or not isinstance(class_weights, Mapping):
-        return _weights_of(classes, class_weights, dtype)
+        return _weights_of(tf.cast(classes, tf.int64), class_weights, dtype)
     row = tf.constant([class_weights.get(index, 1.0) for index in range(count)], dtype)
     return tf.gather(row, classes if classes.dtype is tf.int32 else tf.cast(classes, tf.int64))
 
@@ -230,11 +230,17 @@ def _binary_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> 
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
-    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=-1)
+    return losses if losses.shape.rank == 1 else mean_of_losses(losses, -1)
 
 
 def _distance(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    y_pred = _floating(y_pred)
     return tf.abs(tf.subtract(y_pred, _cast(y_true, y_pred.dtype)))
+
+
+def _floating(tensor: tf.Tensor) -> tf.Tensor:
+    """Cast integers to float32, since unsigned ones have no negative differences."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype.is_integer else tensor
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

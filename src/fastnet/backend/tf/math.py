@@ -15,6 +15,8 @@ argmax, matmul, maximum, pow = tf.argmax, tf.matmul, tf.maximum, tf.pow
 
 
 def check_nan(val: tf.Tensor) -> tf.Tensor:
+    if val.dtype.is_complex:
+        val = tf.abs(val)
     if not val.dtype.is_floating:
         return tf.constant(False)
     return tf.logical_not(tf.reduce_all(tf.math.is_finite(val)))

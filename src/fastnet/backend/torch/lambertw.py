@@ -14,6 +14,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def lambertw(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        tensor = tensor.float()
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _LambertW.forward(tensor)
     result: Tensor = _LambertW.apply(tensor)  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor
+from math import floor, nan
 from typing import Any
 
 import torch
@@ -71,6 +71,10 @@ def percentile(
     kept = [each for each in range(count) if each not in axes]
     rows = tensor.permute(*kept, *axes).reshape([tensor.shape[each] for each in kept] + [-1])
     found = [_lower(rows, each) for each in percentiles]
+    if tensor.is_floating_point():
+        # NaN counts as the largest value in torch's order.
+        is_nan = rows.isnan().any(-1)
+        found = [each.masked_fill(is_nan, nan) for each in found]
     if keepdims:
         shape = [1 if each in axes else size for each, size in enumerate(tensor.shape)]
         found = [each.reshape(shape) for each in found]

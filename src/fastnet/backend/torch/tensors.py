@@ -143,10 +143,10 @@ def transpose(tensor: Tensor) -> Tensor:
 
 
 def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
-    """Select elements by a condition. The first tensor gives its dtype to the other value."""
-    if isinstance(yes, Tensor):
+    """Select elements by a condition. The first tensor gives its dtype to an array or tensor."""
+    if isinstance(yes, Tensor) and not isinstance(no, (int, float)):
         no = cast_like(no, yes)
-    elif isinstance(no, Tensor):
+    elif isinstance(no, Tensor) and not isinstance(yes, (int, float)):
         yes = cast_like(yes, no)
     return torch.where(condition, yes, no)
 
