@@ -30,7 +30,6 @@ LONGEST = (
     "network/torch/compiled/test_sizes.py",
     "differential/test_tf_programs.py",
     "network/tf/test_changes.py",
-    "op/tensorop/model/test_huggingface.py",
 )
 
 

@@ -91,8 +91,3 @@ def test_in_torch_an_update_at_once_takes_what_was_deferred() -> None:
     backend.update_model(line.model, line.ones, deferred=deferred)
     line.check_moved(1.0, 1.0)
     assert list(deferred) == ["other"]
-
-
-def test_what_is_no_model() -> None:
-    with pytest.raises(ValueError, match="Unrecognized model instance int"):
-        backend.update_model(3, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import FocalLoss
-from fastnet.types import Keys, Names, is_op, is_tensor_op
+from fastnet.types import is_op
 
 pytestmark = pytest.mark.fast
 
@@ -37,12 +37,6 @@ class TestInit:
         op = Op(inputs=keys, outputs=keys)
         assert (op.inputs, op.in_list) == (names, is_list)
         assert (op.outputs, op.out_list) == (names, is_list)
-
-
-def test_types() -> None:
-    hints = get_type_hints(Op.__init__)
-    assert hints["inputs"] == hints["outputs"] == Keys | None
-    assert hints["mode"] == hints["ds_id"] == Names
 
 
 def test_reading_and_writing() -> None:
@@ -73,24 +67,6 @@ def test_an_op_without_forward_is_none_yet() -> None:
 
 
 STATE = {"mode": "infer"}
-
-
-class TestTensorOp:
-    def test_has_all_that_a_network_asks_for(self) -> None:
-        op = TensorOp("x", ["y"], mode="!infer", ds_id=["a", "b"])
-        assert isinstance(op, Op)
-        assert is_op(op)
-        assert is_tensor_op(op)
-        assert (op.inputs, op.outputs) == (["x"], ["y"])
-        assert (op.in_list, op.out_list) == (False, True)
-        assert op.mode == {"train", "eval", "test"}
-        assert op.ds_id == {"a", "b"}
-        assert op.get_fe_models() == set()
-        assert op.get_fe_loss_keys() == set()
-        assert op.fe_retain_graph() is None
-        assert op.fe_retain_graph(True) is None
-        assert op.build("torch", torch.device("cpu")) is None
-        assert op.build(framework="tf") is None
 
 
 class Largest(TensorOp):

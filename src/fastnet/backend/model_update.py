@@ -96,14 +96,14 @@ class ModelUpdate(ABC):
                 f"does not merge: it has merge_grad={self.merges}"
             )
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
-            shape, dtype = (getattr(gradient, name, "no") for name in ("shape", "dtype"))
+            shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
             # Complex gradients fit complex parameters only.
             kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
-            fits = any(kind in str(dtype) for kind in kinds) and tuple(shape) == tuple(one.shape)
+            fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(one.shape)
             if gradient is not None and not fits:
                 return (
-                    f"has gradient {index} of {shape} and {dtype} ({type(gradient).__name__}), "
-                    f"which cannot be added to those of {tuple(one.shape)} and {one.dtype}"
+                    f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
+                    f"added to those of the shape {tuple(one.shape)} and {one.dtype}"
                 )
         return None
 

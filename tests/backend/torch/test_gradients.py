@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fastnet.backend.torch import update
-from fastnet.backend.torch.update import backward, clear_gradients
-from tests.network.programs import line, no_gradients
+from fastnet.backend.torch.update import backward
+from tests.network.programs import line
 
 
 @pytest.fixture(params=["engine", "torch.autograd"])
@@ -30,19 +30,6 @@ class TestBackward:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             assert torch.equal(own.grad, other.grad)
 
-    def test_other_leaves_get_nothing(self) -> None:
-        model, other = line(), line()
-        x = torch.ones(1, 2, requires_grad=True)
-        backward((model(x) * other(x)).sum(), list(model.parameters()), False)
-        assert no_gradients(other)
-        assert x.grad is None
-        assert model.weight.grad is not None
-
-    def test_a_loss_with_nothing_to_do_with_any(self) -> None:
-        model, other = line(), line()
-        backward(other(torch.ones(1, 2)).sum(), list(model.parameters()), False)
-        assert no_gradients(model, other)
-
     @pytest.mark.parametrize("retain", [True, False])
     def test_the_graph(self, retain: bool) -> None:
         model = line()
@@ -52,14 +39,3 @@ class TestBackward:
             backward(loss, list(model.parameters()), False)
         with pytest.raises(RuntimeError, match="second time"):
             backward(loss, list(model.parameters()), False)
-
-
-class TestStep:
-    def test_gradients_of_all_groups_are_dropped(self) -> None:
-        one, two = line(), line()
-        optimizer = torch.optim.SGD(
-            [{"params": one.parameters()}, {"params": two.parameters(), "lr": 1.0}], lr=0.1
-        )
-        (one(torch.ones(1, 2)) + two(torch.ones(1, 2))).sum().backward()
-        clear_gradients(optimizer)
-        assert no_gradients(one, two)

@@ -92,21 +92,6 @@ def test_in_a_graph_the_shape_is_known() -> None:
     assert seen == [[None, 2, 3]]
 
 
-def test_keys_and_models_of_gradient_op() -> None:
-    op = GradientOp(["y", "z"], ["a", "b"], ["x", "w"], mode="train", ds_id="d")
-    assert (op.inputs, op.outputs) == (["x", "w", "y", "z"], ["a", "b"])
-    assert (op.mode, op.ds_id, op.get_fe_models()) == ({"train"}, {"d"}, set())
-    model = torch.nn.Linear(1, 1)
-    assert GradientOp("y", "a", model=model).get_fe_models() == {model}
-
-
-def test_it_keeps_its_graph_unless_told() -> None:
-    op = GradientOp("y", "a", "x")
-    assert op.fe_retain_graph() is True
-    assert op.fe_retain_graph(False) is False
-    assert op.fe_retain_graph() is False
-
-
 @pytest.mark.tf
 def test_a_tape_of_the_program() -> None:
     tf = pytest.importorskip("tensorflow")

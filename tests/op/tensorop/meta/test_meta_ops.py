@@ -28,18 +28,6 @@ def op(inputs: Any = "x", outputs: Any = "x", **rest: Any) -> LambdaOp:
     return LambdaOp(lambda *values: values, inputs, outputs, **rest)
 
 
-class TestKeys:
-    def test_sometimes(self) -> None:
-        made = Sometimes(op("x", ["x", "y"], mode="train", ds_id="a"))
-        assert (made.inputs, made.outputs, made.extra_inputs) == (["x", "y"], ["x", "y"], ["y"])
-        assert (made.mode, made.ds_id, made.prob) == ({"train"}, {"a"}, 0.5)
-
-    def test_repeat(self) -> None:
-        made = Repeat(op(["x"], ["x", "y"]), lambda y, z, x: True, max_iter=4)
-        assert (made.inputs, made.outputs) == (["x", "z"], ["x", "y"])
-        assert (made.repeat_inputs, made.max_iter) == (["y", "z", "x"], 4)
-
-
 class TestDeletes:
     def test_what_is_deleted_again_is_no_output(self) -> None:
         ops = [

@@ -296,20 +296,6 @@ class TestLayersInEvaluation:
         for own, other in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
             torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
-    def test_a_layer_that_was_replaced_in_an_opening(self) -> None:
-        model = built(Image, sgd())
-        network = TorchNetwork(
-            [ModelOp(model, "x", "y", eval_layers=nn.BatchNorm2d), UpdateOp(model, "y")]
-        )
-        with network(mode="train", epoch=1):
-            network.run_step(images(1)[0])
-            model.norm = nn.BatchNorm2d(4)
-            network.run_step(images(1)[0])
-            assert not model.norm.training
-            model.norm.train()
-            network.run_step(images(1)[0])
-            assert not model.norm.training
-
     def test_what_is_refused(self) -> None:
         model = built(Image, sgd(), model_name="m")
         with pytest.raises(KeyError, match=r"eval_layers.*'norn'.*Did you mean 'norm'"):

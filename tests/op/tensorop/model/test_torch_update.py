@@ -15,8 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network import programs
@@ -63,22 +62,6 @@ class TestMaking:
 class TestRetainingTheGraph:
     """A graph is kept for as long as a later op takes gradients of it, and no longer."""
 
-    class Own(TensorOp):
-        """An op that takes gradients, and can be told to keep the graph by a setting only."""
-
-        def __init__(self, inputs: str) -> None:
-            super().__init__(inputs)
-            self.retain = False
-            self.seen: list[bool] = []
-
-        def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
-            if retain is not None:
-                self.retain = retain
-            return self.retain
-
-        def forward(self, data: Any, state: Any) -> None:
-            self.seen.append(self.retain)
-
     def freed(self, network: TorchNetwork) -> bool:
         """Run a step whose last op walks the loss's graph once more."""
         try:
@@ -101,17 +84,6 @@ class TestRetainingTheGraph:
         network = TorchNetwork([*ops, again])
         assert self.freed(network)
         assert no_gradients(model)
-
-    def test_an_op_that_must_be_told_is_told_for_just_the_call(self) -> None:
-        model = built(line)
-        early, late = self.Own("y"), self.Own("y")
-        late.retain = True
-        network = TorchNetwork([*regression(model)[:2], early, regression(model)[2], late])
-        with network(mode="train", epoch=1):
-            assert network.ctx_state["req_grad"] is True
-            network.run_step(X)
-            assert (early.seen, late.seen) == ([True], [False])
-            assert (early.retain, late.retain) == (False, True)
 
     def test_a_derived_update_with_a_forward_of_its_own(self) -> None:
         seen: list[Any] = []
@@ -345,17 +317,6 @@ def interrupted(model: nn.Module) -> Iterator[None]:
 
 
 class TestAbandon:
-    def test_gradients_of_the_model_and_of_the_optimizer(self) -> None:
-        extra = nn.Parameter(torch.ones(1))
-        model = built(line, lambda parameters: torch.optim.SGD([next(iter(parameters)), extra]))
-        for parameter in (*model.parameters(), extra):
-            parameter.grad = torch.ones_like(parameter)
-        op = UpdateOp(model, "loss")
-        Fuse([op]).clear_gradients()
-        assert no_gradients(model)
-        assert extra.grad is None
-        op.clear_gradients()
-
     @MERGES
     def test_gradients_that_were_there_before_an_interrupted_one(self, merge: int) -> None:
         """An update that waits loses its gradients too, as the whole step did not happen."""

@@ -24,7 +24,8 @@ class CrossEntropy(PairLoss):
     Args:
         inputs: Two keys: predictions, shape (batch, classes, ...) in torch and (batch, ...,
             classes) in TensorFlow, or (batch, 1); and targets: class indices of shape (batch, ...),
-            one-hot targets of the predictions' shape, or binary targets.
+            one-hot targets of the predictions' shape, or binary targets. The order matters: where
+            both have the same shape, swapped keys are not an error, but another loss.
         outputs: Key of the loss: a scalar, or shape (batch,) without averaging.
         from_logits: Whether the predictions are logits rather than probabilities.
         average_loss: Whether to return the mean over the batch instead of one loss per sample.
