@@ -22,7 +22,7 @@ from fastnet.op.numpyop import (
     forward_numpyop,
 )
 from fastnet.op.numpyop.meta import Fuse, Repeat
-from fastnet.op.numpyop.univariate import Minmax, Onehot
+from fastnet.op.numpyop.univariate import Hadamard, Minmax, Onehot
 
 pytestmark = pytest.mark.fast
 
@@ -270,10 +270,13 @@ class TestRepeat:
         assert run(repeat, x=0, limit=10)["x"] == expected
 
 
-@pytest.mark.parametrize("index", [3, 1.0])
+@pytest.mark.parametrize("index", [3, 1.0, -1])
 def test_an_index_that_is_no_class(index: Any) -> None:
     with pytest.raises(AssertionError, match="Onehot"):
         Onehot("x", "y", num_classes=3).forward([index], STATE)
+    if index != 1:
+        with pytest.raises(IndexError, match=str(index)):
+            Hadamard("x", "y", n_classes=3).forward([index], STATE)
 
 
 def test_minmax_of_bytes_and_of_a_constant() -> None:

@@ -10,7 +10,8 @@ class Average(TensorOp):
     """Average tensors element by element. See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: Key(s) of tensors of the same shape.
+        inputs: Key(s) of tensors of the same shape, which are added in their own dtype: cast small
+            integers to a floating point dtype first.
         outputs: Key of their mean, of that shape.
 
     Raises:

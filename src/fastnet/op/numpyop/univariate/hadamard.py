@@ -49,4 +49,9 @@ class Hadamard(PerArray):
 
     def apply(self, data: Any) -> Any:
         """Return the codes for one array of indices."""
-        return self._codes[np.squeeze(np.array(data)).astype(np.int64)]
+        indices = np.squeeze(np.array(data)).astype(np.int64)
+        if (indices < 0).any():
+            raise IndexError(
+                f"Hadamard has {self.n_classes} classes, but got the index {indices.min()}."
+            )
+        return self._codes[indices]
