@@ -91,10 +91,8 @@ class ModelUpdate(ABC):
                 f"{len(trained)} trainable weights"
             )
         if not self.is_merging:
-            return (
-                f"has the merged gradients of {times} step{'s' if times > 1 else ''}, but the op "
-                f"does not merge: it has merge_grad={self.merges}"
-            )
+            merges = f"does not merge: it has merge_grad={self.merges}"
+            return f"has the merged gradients of {times} steps, but the op {merges}"
         for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
             shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
             # Complex gradients fit complex parameters only.

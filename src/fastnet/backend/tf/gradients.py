@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -23,9 +23,7 @@ def get_gradient(
 ) -> Any:
     if tape is None:
         raise no_tape()
-    if higher_order:
-        return tape.gradient(target, sources)
-    with paused(tape):
+    with nullcontext() if higher_order else paused(tape):
         return tape.gradient(target, sources)
 
 

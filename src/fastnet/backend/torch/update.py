@@ -77,10 +77,10 @@ class TorchUpdate(ModelUpdate):
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
         self._check_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
-        deferred = state["deferred"]
+        deferred, key = state["deferred"], ""
         try:
             if self.is_merging:
-                key = self._merge_key()
+                key = f"merge_grad of {id(self)}"
                 if key not in deferred:
                     deferred[key] = [Restore(self, "merged_gradients", deferred, key)]
                 if not self._merge_gradients(data, optimizer, retain_graph, state):
@@ -107,15 +107,12 @@ class TorchUpdate(ModelUpdate):
                 deferred[name].append(partial(deferred.pop, self._merge_key(), None))
             return values
         if self.is_merging:
-            deferred.pop(self._merge_key(), None)
+            deferred.pop(key, None)
         step()
         if deferred:
             # This step has used the gradients that an earlier update deferred.
             deferred.pop(name, None)
         return values
-
-    def _merge_key(self) -> str:
-        return f"merge_grad of {id(self)}"  # The key of the deferred `Restore`.
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""

@@ -80,10 +80,6 @@ class GradientOp(HoldsModel, GradientBase):
         if not self._count:
             raise _wrong_counts(self.inputs, self.outputs, [])
 
-    def get_fe_models(self) -> set[Model]:
-        """Return the model."""
-        return set() if self.model is None else {self.model}
-
     def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the inputs, if any, the finals, and the state."""
         differentiate, count, model = self.backend.compute_gradients, self._count, self.model

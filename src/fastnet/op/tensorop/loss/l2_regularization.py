@@ -51,6 +51,10 @@ class L2Regularization(HoldsModel):
         self.model = model
         self.beta = beta
 
+    def get_fe_models(self) -> set[Model]:
+        """Return no model: the op only reads the weights of its model."""
+        return set()
+
     def forward(self, data: Tensor, state: State) -> Tensor:
         """Return the regularized loss."""
         return self.backend.add_l2_regularization(data, self.model, self.beta)

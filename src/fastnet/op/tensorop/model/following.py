@@ -45,10 +45,6 @@ class FollowsUpdates(HoldsModel):
         """Return the op's state besides its attributes, which a compiled step compares."""
         return {}
 
-    def get_fe_models(self) -> set[Model]:
-        """Return the model."""
-        return {self.model}
-
     def forward(self, data: Any, state: State) -> None:
         """Do nothing: `follow` runs after the update."""
 

@@ -33,6 +33,10 @@ class HoldsModel(TensorOp):
         model = getattr(self, "model", None)
         return [*super()._repr_parts(), *([] if model is None else [repr(name_of(model))])]
 
+    def get_fe_models(self) -> set[Model]:
+        """Return the model."""
+        return set() if self.model is None else {self.model}
+
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Check the framework of the model, and prepare the op; see `TensorOp.build`."""
         if self.model is not None:

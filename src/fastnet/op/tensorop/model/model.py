@@ -157,10 +157,6 @@ class ModelOp(HoldsModel):
         if self._pass is not former:
             former.close()
 
-    def get_fe_models(self) -> set[Model]:
-        """Return the model."""
-        return {self.model}
-
     def forward(self, data: Any, state: State) -> Any:
         """Return the model's output; with intermediate layers a list of its outputs and theirs."""
         return self._pass(data, state)

@@ -23,7 +23,7 @@ from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State
 from fastnet.util import to_set
 
-RESTS = ("carry", "flush", "drop")
+_RESTS = ("carry", "flush", "drop")
 
 
 class UpdateOp(HoldsModel):
@@ -151,10 +151,10 @@ class UpdateOp(HoldsModel):
                 f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
                 f"clip_value={shorten(self.clip_value)}. Leave one of them out."
             )
-        if self.rest not in RESTS:
+        if self.rest not in _RESTS:
             raise ValueError(
                 f"UpdateOp of '{name}' has rest={shorten(self.rest)}, but it must be one of "
-                f"{list(RESTS)}."
+                f"{list(_RESTS)}."
             )
         names = get_metadata(model, "loss_name")
         if isinstance(names, set):
@@ -163,10 +163,7 @@ class UpdateOp(HoldsModel):
             set_metadata(model, "loss_name", to_set(self.loss_name))
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check changed settings, and prepare to update the model; see `Op`.
-
-        Merged gradients are kept as long as the model is the same.
-        """
+        """Apply changed settings; merged gradients are kept with the same model. See `Op`."""
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         before, now = self._resolved, self._settings()
         if before == now:
@@ -208,10 +205,6 @@ class UpdateOp(HoldsModel):
     def updater(self) -> ModelUpdate:
         """Return the object that updates the model; it is replaced when settings change."""
         return self._update
-
-    def get_fe_models(self) -> set[Model]:
-        """Return the model."""
-        return {self.model}
 
     def get_fe_loss_keys(self) -> set[str]:
         """Return the key of the loss."""
