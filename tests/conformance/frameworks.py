@@ -32,12 +32,10 @@ class Framework:
         target: fastnet's name of the framework.
         network_class: The class of its networks.
         copies_optimizers: Whether models that have optimizers can be copied and pickled.
-        trains: What its models' weights are called in error texts.
     """
 
     target: str
     network_class: type[BaseNetwork]
-    trains: str
     copies_optimizers = True
 
     def __init__(self, name: str, eager: bool = False) -> None:
@@ -116,7 +114,6 @@ class Framework:
 class Torch(Framework):
     target = "torch"
     network_class = TorchNetwork
-    trains = "parameters"
 
     def tensor(self, array: Array) -> Any:
         return torch.tensor(array)
@@ -185,7 +182,6 @@ class Torch(Framework):
 class TF(Framework):
     target = "tf"
     network_class = TFNetwork
-    trains = "variables"
     copies_optimizers = hasattr(tf.keras, "ops")
 
     def tensor(self, array: Array) -> Any:

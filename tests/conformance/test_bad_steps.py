@@ -358,7 +358,7 @@ class TestUpdates:
         )
         parts = (
             "UpdateOp of 'm' expects gradients in 'g'",
-            f"2 trainable {fw.trains}",
+            "2 trainable weights",
             f"{got}.",
         )
         note = "Raised by UpdateOp (op 4, inputs ['g'])."

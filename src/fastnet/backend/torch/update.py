@@ -104,7 +104,7 @@ class TorchUpdate(ModelUpdate):
             deferred[name] = [step]
             if self.is_merging:
                 # The update cannot be undone.
-                deferred[name].append(partial(deferred.pop, self._merge_key(), None))
+                deferred[name].append(partial(deferred.pop, key, None))
             return values
         if self.is_merging:
             deferred.pop(key, None)
