@@ -94,7 +94,11 @@ def test_a_super_loss_follows_the_average_of_each_mode(fw: Framework) -> None:
 
 def test_what_is_remembered(fw: Framework) -> None:
     program = Program(fw)
-    assert program.update.state_dict() == {"merged": 0, "gradients": [None, None]}
+    assert program.update.state_dict() == {
+        "merged": 0,
+        "gradients": [None, None],
+        "model_name": "m",
+    }
     averages = dict.fromkeys(("train", "eval", "test", "infer"))
     assert program.loss.state_dict()["averages"] == averages
     program.run(BATCHES[:2])
@@ -116,6 +120,10 @@ BAD_STATES: list[tuple[Any, str]] = [
     (lambda one: {"merged": 1}, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
     (lambda one: {"merged": -1, "gradients": one}, "has -1 merged steps"),
     (lambda one: {"merged": "1", "gradients": one}, "has '1' merged steps"),
+    (
+        lambda one: {"merged": 1, "gradients": one, "model_name": "other"},
+        "has merged gradients of the model 'other', but the op updates 'm'",
+    ),
     (lambda one: {"merged": 1, "gradients": one[:1]}, "has 1 gradients, but the model 'm' has"),
     (lambda one: {"merged": 1, "gradients": one[:1] * 2}, "has gradient 1 of the shape"),
     (

@@ -84,11 +84,14 @@ class ModelUpdate(ABC):
             return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
         if not times:
             return None  # Other parameters may have been trainable.
+        name, saved = name_of(self._model), state.get("model_name")
+        if saved is not None and saved != name:
+            return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
         trained = self.trained_now()
         if len(gradients) != len(trained):
             return (
-                f"has {len(gradients)} gradients, but the model '{name_of(self._model)}' has "
-                f"{len(trained)} trainable weights"
+                f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
+                "trainable weights"
             )
         if not self.is_merging:
             merges = f"does not merge: it has merge_grad={self.merges}"

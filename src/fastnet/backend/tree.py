@@ -56,7 +56,7 @@ def encode(
         what = kind.__name__ if block is None else f"{kind.__name__} of {block.dtype}"
         raise TypeError(
             f"'{path}' is of the type {what}, which a checkpoint does not hold. It holds None, "
-            "bools, numbers, strings, lists, tuples, sets, dicts, arrays and tensors of numbers."
+            "bools, real numbers, strings, lists, tuples, sets, dicts, numeric arrays and tensors."
         )
     name = path
     while name in blocks:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
 
 _VERSION = 1
+_FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow"}
 
 
 class Checkpoint(NamedTuple):
@@ -74,8 +75,8 @@ def save_checkpoint(
         network: The network, between two steps.
         epoch: The current epoch, as the program counts.
         step: The current step, as the program counts.
-        values: More values of the program: None, bools, numbers, strings, and lists, tuples, sets,
-            dicts, arrays and tensors of these.
+        values: More values of the program: None, bools, real numbers, strings, and lists, tuples,
+            sets, dicts, arrays and tensors of these; complex numbers in arrays and tensors only.
         stateful: More objects with a `state_dict` and a `load_state_dict`, by name: learning rate
             schedulers of torch, samplers.
 
@@ -148,7 +149,7 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Restore the state that `save_checkpoint` saved. Nothing in the file is executed.
 
-    If loading fails, everything is restored to what it was before, on every process.
+    If loading fails or is interrupted, everything is restored to what it was, on every process.
 
     In distributed training all processes call this at the same time with the same path. The number
     of processes may differ from that of the save: models are saved whole; each process gets the
@@ -190,9 +191,13 @@ def _load(
     with open_archive(name, f"The checkpoint '{name}'") as archive:
         content = _read(run, rank, size, archive)
     try:
-        kind, needed = (content["version"], content["framework"]), (_VERSION, network.target_type)
-        if kind != needed:
-            raise ValueError("it is of version {} for {!r}, not {} for {!r}".format(*kind, *needed))
+        saved_by, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
+        if saved_by != own:
+            raise ValueError(
+                f"it was saved by a {saved_by} network and cannot be loaded into a {own} network"
+            )
+        if content["version"] != _VERSION:
+            raise ValueError(f"its format is version {content['version']}, not {_VERSION}")
         saved = content["models"]
         models = {name_of(model): model for model in network.models}
         if models.keys() != saved.keys():
@@ -205,8 +210,8 @@ def _load(
             counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
             if counts[0] != counts[1]:
                 raise ValueError(
-                    f"it has {counts[0]} optimizers of model '{model_name}', which has "
-                    f"{counts[1]}. Build the model with those that were saved"
+                    f"the number of optimizers of model '{model_name}' was {counts[0]} when it was "
+                    f"saved, but is {counts[1]}. Build the model with those that were saved"
                 )
             run.load_model_state(model, saved[model_name])
             index = content["current"][model_name]

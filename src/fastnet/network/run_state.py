@@ -64,10 +64,15 @@ def is_stateful(item: Any) -> bool:
 
 def states_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """Return the class and the state of each object that `find_stateful` found."""
-    return {
-        path: {"class": type(one).__name__, "state": one.state_dict()}
-        for path, one in objects.items()
-    }
+    states = {}
+    for path, one in objects.items():
+        kind = type(one).__name__
+        try:
+            states[path] = {"class": kind, "state": one.state_dict()}
+        except Exception as error:
+            add_note(error, f"Raised by the state_dict of {path} ({kind}).")
+            raise
+    return states
 
 
 def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
@@ -84,7 +89,10 @@ def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
             "Use the ops, slicers, schedulers and `stateful=` that it was saved with"
         )
     for path, one in objects.items():
-        one.load_state_dict(states[path]["state"])
+        try:
+            one.load_state_dict(states[path]["state"])
+        except Exception as error:  # Objects of the program may raise anything.
+            raise ValueError(f"{path} ({own[path]}): {type(error).__name__}: {error}") from error
 
 
 def random_state() -> dict[str, Any]:
@@ -107,7 +115,7 @@ def preserved(
 ) -> Iterator[None]:
     """Restore models, optimizers, `objects` and random numbers if the block raises, or `always`."""
     models = backend_module(network.target_type, "preserve_state").PreservedState(network.models)
-    states = {path: copy.deepcopy(one.state_dict()) for path, one in objects.items()}
+    states = copy.deepcopy(states_of(objects))
     numbers = random_state()
     current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
     # Callbacks run in reverse order, and one that raises does not stop the others.
@@ -116,7 +124,7 @@ def preserved(
     for model, optimizer in current:
         undo.callback(set_metadata, model, "current_optimizer", optimizer)
     for path, one in objects.items():
-        undo.callback(one.load_state_dict, states[path])
+        undo.callback(one.load_state_dict, states[path]["state"])
     # The states of UpdateOps depend on the models.
     undo.callback(models.restore)
     try:

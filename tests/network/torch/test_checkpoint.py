@@ -340,12 +340,18 @@ UNFIT = {
     ),
     "an optimizer's class": (set_at("models.net.optimizers.1.optimizer", "Adam"), "it is of Adam"),
     "a parameter": (set_at(f"{STATE}.9", {}), "does not fit the optimizer, Adam: it has no 9"),
-    "no optimizers": (set_at("models.net.optimizers", []), "has 0 optimizers of model 'net'"),
+    "no optimizers": (
+        set_at("models.net.optimizers", []),
+        "the number of optimizers of model 'net' was 0 when it was saved, but is 2",
+    ),
     "the class of an op": (set_at("states.ops/0/0.class", "Falling"), "['ops/0/0 (Falling)']"),
-    "an op's own error": (set_at("states.ops/0/0.state.steps", -1), "the state is half loaded"),
+    "an op's own error": (
+        set_at("states.ops/0/0.state.steps", -1),
+        "ops/0/0 (Rising): RuntimeError: the state is half loaded",
+    ),
     "Python's numbers": (set_at("random.python", (3, (1, 2), None)), "does not fit the network"),
     "numpy's numbers": (set_at("random.numpy.state.pos", 10**9), "numpy's random numbers"),
-    "a version": (set_at("version", 99), "is of version 99 for 'torch', not 1 for 'torch'"),
+    "a version": (set_at("version", 99), "its format is version 99, not 1"),
     "models": (set_at("models", {}), "has models named []"),
 }
 
@@ -521,6 +527,7 @@ class TestFailing:
             ("step", "3", "step is an int of at least 0, not '3'"),
             ("values", ["a"], "save_checkpoint's values is a dict"),
             ("values", {"a": object()}, "'values/a' is of the type object"),
+            ("values", {"a": 1j}, "'values/a' is of the type complex, .* real numbers"),
             ("stateful", Counter(), "save_checkpoint's stateful is a dict"),
             (
                 "stateful",
@@ -638,6 +645,18 @@ def test_an_op_that_cannot_load_its_state(tmp_path: Path) -> None:
         UserWarning, match=r"ops/0 \(Saving\) has a state_dict but no load_state_dict"
     ):
         fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+
+
+def test_an_op_whose_state_dict_fails(tmp_path: Path) -> None:
+    class Failing(Counter, LambdaOp):
+        def state_dict(self) -> dict[str, int]:
+            raise RuntimeError("no state")
+
+    network = fastnet.Network([Failing(lambda x: x, "x", "y")])
+    with pytest.raises(RuntimeError, match="no state") as caught:
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    notes = [str(caught.value), *getattr(caught.value, "__notes__", ())]
+    assert any("Raised by the state_dict of ops/0 (Failing)." in note for note in notes)
 
 
 def test_lazily_conjugated_values(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def model_state(model: Any) -> dict[str, Any]:
     require_variables([model])
     return {
         "weights": [[_name_of(one), np.asarray(one.numpy())] for one in model.weights],
+        "paths": _paths_of(model),
         "optimizers": [optimizer_state(one) for one in optimizers_of(model)],
     }
 
@@ -46,6 +47,12 @@ def load_model_state(model: Any, state: Any) -> None:
             f"it has {len(saved)} weights of model '{name}', which has {len(own)}, and {where}. "
             "Use the model that was saved"
         )
+    saved_paths, paths = state.get("paths", []), _paths_of(model)
+    # Automatic names differ between builds, so only the same paths in another order are an error.
+    moved = [both for both in zip(saved_paths, paths, strict=False) if both[0] != both[1]]
+    if moved and sorted(saved_paths) == sorted(paths):
+        where = "has '{}', where the model has '{}'".format(*moved[0])
+        raise ValueError(f"it {where}. Build model '{name}' with its layers in the saved order")
     for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
         load_optimizer_state(optimizer, one, f"the state of model '{name}'")
     for variable, (_, value) in zip(model.weights, state["weights"], strict=True):
@@ -97,6 +104,12 @@ def from_block(block: Block) -> tf.Tensor:
 def _name_of(variable: Any) -> str:
     """Return the last part of a variable's name; Keras numbers the others during a process."""
     return str(variable.name).rpartition("/")[2].partition(":")[0]
+
+
+def _paths_of(model: Any) -> list[str]:
+    """Return the paths of a model's weights, such as "dense_1/kernel", without the model's name."""
+    paths = [str(getattr(one, "path", one.name)) for one in model.weights]
+    return [path.removeprefix(f"{model.name}/") for path in paths]
 
 
 def _dtype_of(value: Any) -> str:

@@ -263,20 +263,22 @@ class UpdateOp(HoldsModel):
             followed by others that its optimizer updates), with None for those that have none. In
             torch these are tensors of the parameters' shapes, dtypes and devices, which
             ``torch.load`` reads with its defaults; in TensorFlow arrays, of float32 for bfloat16.
+            Under "model_name" the name of the model.
         """
         merged, gradients = self._update.merged()
-        return {"merged": merged, "gradients": gradients}
+        return {"merged": merged, "gradients": gradients, "model_name": name_of(self.model)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or an equivalent one; arrays may replace tensors.
+            state: The state of this op or an equivalent one; arrays may replace tensors. Without a
+                "model_name" it is taken for one of this op's model.
 
         Raises:
-            ValueError: If the state is invalid, or has merged steps that the op does not merge, or
-                not one gradient of the right shape for each trainable parameter. The op is then
-                unchanged.
+            ValueError: If the state is invalid, or of a model of another name, or has merged steps
+                that the op does not merge, or not one gradient of the right shape for each
+                trainable parameter. The op is then unchanged.
         """
         problem = self._update.problem_of(state)
         if problem:
