@@ -162,7 +162,7 @@ def meta_cases(lam: Any, metas: Any) -> list[Case]:
 
 
 MODEL = "a model"  # stands for one that a framework builds
-REFUSED_WEIGHTS: list[Any] = [{1: 1}, {"a": 1.0}, [1.0]]
+REFUSED_WEIGHTS: list[Any] = [{1: "1"}, {"a": 1.0}, [1.0]]
 
 CASES = [
     Case(TensorOp, lambda fw: [TensorOp("x", "y")]),

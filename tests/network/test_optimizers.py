@@ -100,3 +100,15 @@ def test_an_optimizer_of_another_model_that_is_assigned() -> None:
     second.optimizer = own
     with network("train"):
         assert second.current_optimizer is own
+
+
+def test_an_optimizer_of_another_model_that_is_assigned_within_a_context() -> None:
+    first, second = (fastnet.build(mlp, sgd(), model_name=name) for name in ("first", "second"))
+    network, (batch,) = TorchNetwork(supervised(second)), batches(1)
+    with network("train"):
+        network.run_step(batch)
+        own, second.current_optimizer = second.current_optimizer, first.current_optimizer
+        with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD.*of model 'first'"):
+            network.run_step(batch)
+        second.current_optimizer = own
+        network.run_step(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +92,9 @@ def network(model: Any, *ops: Any, update: bool = True) -> Any:
         lambda held: Holding(held),
         lambda held: Holding([held]),
         lambda held: Holding({"one": held}),
+        lambda held: Holding({"one": [held]}),
+        lambda held: Holding(lambda y: y * held),
+        lambda held: Holding(partial(max, held)),
         lambda held: Fuse([Holding(held)]),
     ],
 )
@@ -116,6 +120,22 @@ def test_a_layer_of_keras_that_is_not_built() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         network(parts.build(), Holding(layers.Flatten()), Holding(layers.Dense(1, trainable=False)))
+
+
+def test_methods_of_a_layer(parts: SimpleNamespace) -> None:
+    with pytest.warns(UserWarning, match="no optimizer updates") as caught:
+        network(parts.build(), LambdaOp(parts.layer.__call__, "y", "z"))
+    assert "'fn." in str(caught[0].message)
+
+
+def test_an_optimizer_of_two_models_that_one_of_them_updates() -> None:
+    torch = pytest.importorskip("torch")
+    first = fastnet.build(lambda: torch.nn.Linear(1, 1), "sgd")
+    first.optimizer.add_param_group({"params": (second := torch.nn.Linear(1, 1)).parameters()})
+    second = fastnet.build(second, lambda _: first.optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(first, ModelOp(second, "x", "z"))
 
 
 def test_parameters_that_need_no_training(parts: SimpleNamespace) -> None:

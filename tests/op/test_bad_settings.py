@@ -104,8 +104,8 @@ SETTINGS: list[tuple[Any, str, list[Any]]] = [
 ASSERTED: list[tuple[Any, str, list[Any]]] = [
     (partial(tensorop.Resize3D, output_shape=(1, 1, 1)), "resize_mode", ["cubic"]),
     (univariate.Minmax, "new_max", [0.0, -1.0, float("nan")]),
-    (loss.CrossEntropy, "class_weights", [[1.0], {"1": 2.0}, {1: 2}]),
-    (loss.DiceLoss, "channel_weights", [[1.0], {"1": 2.0}, {1: 2}, {-1: 1.0}, {-3: 1.0}]),
+    (loss.CrossEntropy, "class_weights", [[1.0], {"1": 2.0}, {1: "2"}]),
+    (loss.DiceLoss, "channel_weights", [[1.0], {"1": 2.0}, {1: "2"}, {-1: 1.0}, {-3: 1.0}]),
 ]
 
 

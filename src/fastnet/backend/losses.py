@@ -32,6 +32,16 @@ __all__ = [
 WeightOfEach: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
 
 
+def check_class_weights(class_weights: Mapping[int, float], count: int) -> None:
+    """Raise a ValueError if there are weights of indices that none of `count` classes has."""
+    wrong = [index for index in class_weights if not 0 <= index < count]
+    if wrong:
+        raise ValueError(
+            f"class_weights has weights of the classes {wrong}, but the predictions are of {count} "
+            f"classes, with the indices 0 to {count - 1}."
+        )
+
+
 def binary_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,

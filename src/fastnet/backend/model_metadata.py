@@ -132,9 +132,9 @@ def optimizer_of(model: Model) -> Any:
         )
     if holder.current_optimizer is None:
         raise ValueError(
-            f"Model '{name_of(model)}' has no optimizer in this epoch, which an update or a "
-            "learning rate needs. Give fastnet.build an optimizer_fn (a scheduler's None means "
-            "none), or let no UpdateOp run."
+            f"Model '{name_of(model)}' has no optimizer in this epoch, but an update or access to "
+            "the learning rate needs one. Pass an optimizer_fn to fastnet.build (a scheduler's "
+            "None means none), or run no UpdateOp of the model."
         )
     return holder.current_optimizer
 
@@ -153,6 +153,39 @@ def note_new_models(models: Iterable[Model]) -> None:
             note_optimizer(model)
 
 
+def other_owner(model: Model, is_owner: Callable[[Model], bool]) -> Model | None:
+    """Return a model other than `model` to which an optimizer belongs, or None."""
+    others = (one for one in list(_current_optimizers) if one is not model)
+    return next(filter(is_owner, others), None)
+
+
+def foreign_optimizer(
+    optimizer: Any, name: str, owner: Model | None, example: str
+) -> WrongOptimizerError:
+    """Return the error for an optimizer that updates no parameter of the model called `name`."""
+    of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
+    return WrongOptimizerError(
+        f"Model '{name}' has the optimizer {type(optimizer).__name__} of {of}, which would never "
+        f"train '{name}'. Make the optimizer of the model's own parameters, in fastnet.build by an "
+        f"optimizer_fn such as `{example}`."
+    )
+
+
+def check_optimizer(model: Model, optimizer: Any) -> None:
+    """Raise a WrongOptimizerError for an assigned object that is no optimizer of the model."""
+    noted = _current_optimizers.get(model)
+    if optimizer is None or (noted is not None and optimizer is noted()):
+        return
+    framework = str(framework_of(model))
+    if not hasattr(optimizer, "param_groups" if framework == "torch" else "apply_gradients"):
+        raise WrongOptimizerError(
+            f"The optimizer of model '{name_of(model)}' was set to {shorten(optimizer)} of type "
+            f"{type(optimizer).__name__}, which is not an optimizer. Set an optimizer, or call "
+            "fastnet.build(model, optimizer_fn) again, which also takes names and functions."
+        )
+    backend_module(framework, "setup").check_owner(optimizer, model, name_of(model))
+
+
 def choose_optimizer(model: Model, epoch: int) -> None:
     """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
 
@@ -168,8 +201,8 @@ def choose_optimizer(model: Model, epoch: int) -> None:
         if was_assigned and all(current is not one for one in optimizer.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
-                f"{type(current).__name__}, but its {type(optimizer).__name__} chooses one in each "
-                "epoch. Set model.optimizer instead."
+                f"{type(current).__name__}, but a scheduler ({type(optimizer).__name__}) chooses "
+                "its optimizer in each epoch. Set model.optimizer instead."
             )
     elif was_assigned and current is not optimizer:
         if optimizer is not None and optimizer is not last:
@@ -179,16 +212,7 @@ def choose_optimizer(model: Model, epoch: int) -> None:
             )
         set_metadata(model, "optimizer", current)
         value = current
-    if value is not None and value is not last:
-        is_torch = framework_of(model) == "torch"
-        if not hasattr(value, "param_groups" if is_torch else "apply_gradients"):
-            raise WrongOptimizerError(
-                f"The optimizer of model '{name_of(model)}' was set to {shorten(value)} of type "
-                f"{type(value).__name__}, which is not an optimizer. Set an optimizer, or call "
-                "fastnet.build(model, optimizer_fn) again, which also takes names and functions."
-            )
-        if is_torch:
-            backend_module("torch", "setup").check_owner(value, model, name_of(model))
+    check_optimizer(model, value)
     set_metadata(model, "current_optimizer", value)
     note_optimizer(model)
 

@@ -107,7 +107,10 @@ def _wrong_item(
         if {base.__name__ for base in item.__mro__} & {"Module", "Layer"}:
             advice = f"Wrap it: ModelOp(fastnet.build({item.__name__}, ...), inputs=..., ...)."
     elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
-        advice = "Its __init__ does not call super().__init__(...), which sets its keys and modes."
+        return AssertionError(
+            f"The network's {noun} {index} is {shown}, but {shown}.__init__ does not call "
+            "super().__init__(...), which sets its keys and modes."
+        )
     elif advice is None:
         lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
         advice = f"Pass {needed}, or an object with the same attributes{lacks}."
@@ -159,8 +162,9 @@ def check_names(models: list[Model]) -> None:
     for name in map(name_of, models):
         if name.lower() in names:
             raise AssertionError(
-                f"Two models are called '{names[name.lower()]}' and '{name}', so their files would "
-                "be the same where case is ignored. Pass another model_name to fastnet.build."
+                f"The model names '{names[name.lower()]}' and '{name}' are the same where case is "
+                "ignored, so the models would share a file. Pass another model_name to "
+                "fastnet.build."
             )
         names[name.lower()] = name
 

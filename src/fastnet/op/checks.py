@@ -80,7 +80,7 @@ def require_arguments(
 
 
 def require_weights(op: object, name: str, counted: str, given: object) -> None:
-    """Raise an AssertionError if a setting is not a dict of float weights by int index."""
+    """Raise an AssertionError if a setting is not a dict of numbers by int index."""
     setting = f"{type(op).__name__}'s {name}"
     if not isinstance(given, dict):
         raise AssertionError(f"{setting} must be a dict, not {type(given).__name__}.")
@@ -90,8 +90,8 @@ def require_weights(op: object, name: str, counted: str, given: object) -> None:
                 f"The keys of {setting} must be {counted} indices of type int, but "
                 f"{shorten(index)} is of type {type(index).__name__}."
             )
-        if not isinstance(weight, float):
+        if not isinstance(weight, (int, float)):
             raise AssertionError(
-                f"The values of {setting} must be floats, but that of {counted} {index} is "
+                f"The values of {setting} must be numbers, but that of {counted} {index} is "
                 f"{shorten(weight)}, of type {type(weight).__name__}."
             )

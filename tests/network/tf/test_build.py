@@ -17,8 +17,10 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model
+from fastnet.errors import WrongOptimizerError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
+from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import RepeatScheduler
 from tests.network.keras_models import (
     BY_NAME,
@@ -80,6 +82,18 @@ class TestOptimizers:
         assert settings == pytest.approx({**CLASSES[name]().get_config(), "name": name})
         chosen = {key: settings[key] for key in DEFAULTS[name]}
         assert chosen == pytest.approx(DEFAULTS[name])
+
+    def test_of_another_model(self) -> None:
+        first, second = (
+            build(line, keras.optimizers.SGD, model_name=name) for name in ("first", "second")
+        )
+        text = r"'\w+'.*SGD.*of model 'first'.*keras"
+        with pytest.raises(WrongOptimizerError, match=text):
+            build(line, lambda: first.optimizer, model_name="third")
+        second.optimizer = first.optimizer
+        network = TFNetwork([ModelOp(second, "x", "y")])
+        with pytest.raises(WrongOptimizerError, match=text), network("train", 1):
+            pass
 
     def test_settings_that_are_the_optimizers(self) -> None:
         with pytest.raises(TypeError, match=r"\['lr'\], but model 'm' .*`optimizer_fn=lambda"):

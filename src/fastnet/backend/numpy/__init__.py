@@ -257,8 +257,9 @@ def sparse_categorical_crossentropy(
     classes = labels.astype("int64")
     if labels.dtype.kind == "f" and (classes != labels).any():
         raise ValueError(
-            f"Class labels must be whole numbers, but labels of dtype {labels.dtype} have "
-            "fractions. Cast them to an integer dtype if they are to be truncated."
+            f"Class labels must be whole numbers, but one of dtype {labels.dtype} is "
+            f"{labels[classes != labels][0]}. Cast them to an integer dtype if they are to be "
+            "truncated."
         )
     if (classes < 0).any():
         raise IndexError(f"Class labels must be at least 0, but one is {classes.min()}.")

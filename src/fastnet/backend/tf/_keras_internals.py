@@ -84,6 +84,13 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
         optimizer._create_all_weights(variables)
 
 
+def updates(optimizer: Any, variable: Any) -> bool:
+    """Return whether an optimizer that is built updates a variable."""
+    if is_keras3(optimizer):
+        return any(one is variable for one in optimizer._trainable_variables)
+    return optimizer._var_key(variable) in optimizer._index_dict
+
+
 def updated_by(optimizer: Any, model: Any) -> list[int] | None:
     """List the indices of the weights of a model that an optimizer of Keras 3 updates."""
     if not is_keras3(optimizer):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.losses import WeightOfEach
+from fastnet.backend.losses import WeightOfEach, check_class_weights
 
 
 def binary_crossentropy(
@@ -118,13 +118,14 @@ def _class_indices(labels: tf.Tensor) -> tf.Tensor:
         return labels
     indices = tf.cast(labels, tf.int64)
     is_whole = tf.equal(tf.cast(indices, dtype), labels)
-    if tf.executing_eagerly() and tf.reduce_any(
-        tf.math.is_finite(labels) & tf.not_equal(tf.floor(labels), labels)
-    ):
-        raise ValueError(
-            f"Class labels must be whole numbers, but labels of dtype {dtype.name} have fractions. "
-            "Cast them to an integer dtype if they are to be truncated."
-        )
+    if tf.executing_eagerly():
+        is_fraction = tf.math.is_finite(labels) & tf.not_equal(tf.floor(labels), labels)
+        if tf.reduce_any(is_fraction):
+            raise ValueError(
+                f"Class labels must be whole numbers, but one of dtype {dtype.name} is "
+                f"{labels[is_fraction][0].numpy():g}. Cast them to an integer dtype if they are to "
+                "be truncated."
+            )
     return tf.where(is_whole, indices, tf.int64.min)
 
 
@@ -201,6 +202,7 @@ def _weights_of_indices(
     """Return the weights of the indices of `count` classes, which the loss has validated."""
     if count is None or not isinstance(class_weights, Mapping):
         return _weights_of(tf.cast(classes, tf.int64), class_weights, dtype)
+    check_class_weights(class_weights, count)
     row = tf.constant([class_weights.get(index, 1.0) for index in range(count)], dtype)
     return tf.gather(row, classes if classes.dtype is tf.int32 else tf.cast(classes, tf.int64))
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import reserve
+from fastnet.backend.model_metadata import foreign_optimizer, other_owner, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (
@@ -22,6 +22,7 @@ from fastnet.backend.tf._keras_internals import (
     restart_uids,
     seed_states,
     updatable,
+    updates,
 )
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
@@ -185,6 +186,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )
+    check_owner(optimizer, model, name)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = read_precision(mixed_precision) in (True, "float16")
     if scaled and not is_scaling(optimizer):
@@ -192,6 +194,23 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)
     return optimizer
+
+
+def check_owner(optimizer: Any, model: Any, name: str) -> None:
+    """Raise an error if an optimizer was built for another model, and updates none of this one."""
+    inner = inner_optimizer(optimizer)
+    # Those without `build` update any variables.
+    if not hasattr(inner, "build") or not is_built(inner):
+        return
+
+    def is_owner(one: Any) -> bool:
+        return framework_of(one) == "tf" and any(updates(inner, each) for each in one.weights)
+
+    own = model.trainable_variables
+    if own and not any(updates(inner, one) for one in own):
+        owner = other_owner(model, is_owner)
+        if owner is not None:
+            raise foreign_optimizer(optimizer, name, owner, "lambda: keras.optimizers.Adam(1e-3)")
 
 
 def prepare_optimizer(optimizer: Any, model: Any) -> None:

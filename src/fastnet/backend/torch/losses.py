@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
+from fastnet.backend.losses import check_class_weights
+
 # An index that no label has, so that no label is ignored in silence. NaN, infinite and too large
 # labels are converted to the least index, so it is not that.
 _NO_CLASS = -8_236_914_705_318_624_517
@@ -152,10 +154,13 @@ def _class_indices(labels: torch.Tensor) -> torch.Tensor:
 
 def _reject_fractions(labels: torch.Tensor, cause: Exception) -> None:
     """Raise an error if a loss failed because class labels are fractional."""
-    if labels.is_floating_point() and (labels.isfinite() & (labels != labels.trunc())).any():
+    if not labels.is_floating_point():
+        return
+    fractions = labels[labels.isfinite() & (labels != labels.trunc())]
+    if len(fractions):
         raise ValueError(
-            f"Class labels must be whole numbers, but labels of dtype {labels.dtype} have "
-            "fractions. Cast them to an integer dtype if they are to be truncated."
+            f"Class labels must be whole numbers, but one of dtype {labels.dtype} is "
+            f"{fractions[0].item():g}. Cast them to an integer dtype if they are to be truncated."
         ) from cause
 
 
@@ -218,6 +223,7 @@ def _weights_of_indices(
             return _row_of(class_weights, y_pred)[indices]
         except IndexError:
             pass
+    check_class_weights(class_weights, y_pred.shape[1])
     weights = torch.ones_like(indices, dtype=torch.float)
     for index, weight in class_weights.items():
         weights.masked_fill_(indices == index, weight)
@@ -242,11 +248,11 @@ class ClassWeights(dict[int, float]):
         """Return the weights of `count` classes."""
         row = self._rows.get((count, device))
         if row is None:
+            check_class_weights(self, count)
             # Autograd cannot use tensors that were created in inference mode.
             with torch.inference_mode(False):
                 row = torch.ones(count, dtype=torch.float)
                 for index, weight in self.items():
-                    if 0 <= index < count:
-                        row[index] = weight
+                    row[index] = weight
                 row = self._rows[count, device] = row.to(device)
         return row

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
-from fastnet.backend.model_metadata import name_of, reserve
+from fastnet.backend.model_metadata import foreign_optimizer, other_owner, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
 from fastnet.backend.torch.parameters import parameters_in, trainable
@@ -80,17 +79,12 @@ def make_optimizer(
             "optimizer."
         )
     check_owner(optimizer, model, name, must_own=True)
-    _WITH_OPTIMIZERS[id(model)] = model
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = precision == "float16" or (precision is True and device == "cuda")
     optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer
-
-
-# By their ids, for error messages; a model need not be hashable.
-_WITH_OPTIMIZERS: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
 
 
 def check_owner(
@@ -110,22 +104,19 @@ def check_owner(
     own = trainable(model)
     if not own or any(id(one) in updated for one in own):
         return
-    kind = type(optimizer).__name__
     if must_own and parallel_type(model) == "fsdp":
         raise WrongOptimizerError(
-            f"Model '{name}' has the optimizer {kind} of parameters that are none of the sharded "
-            "model's: it was made before parallel='fsdp' has put others in their places. Pass an "
-            "optimizer_fn that makes the optimizer of the parameters that it is given."
+            f"Model '{name}' has the optimizer {type(optimizer).__name__} of parameters that are "
+            "none of the sharded model's: it was made before parallel='fsdp' has put others in "
+            "their places. Pass an optimizer_fn that makes the optimizer of the parameters that it "
+            "is given."
         )
-    others = [one for one in _WITH_OPTIMIZERS.values() if one is not model]
-    owner = next(
-        (one for one in others if any(id(each) in updated for each in one.parameters())), None
-    )
-    if owner is None and not must_own:
-        return
-    of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
-    raise WrongOptimizerError(
-        f"Model '{name}' has the optimizer {kind} of {of}, which would never train '{name}'. Make "
-        "the optimizer of the model's own parameters, in fastnet.build by an optimizer_fn such as "
-        "`lambda params: torch.optim.Adam(params, lr=1e-3)`."
-    )
+
+    def is_owner(other: Any) -> bool:
+        is_torch = isinstance(other, torch.nn.Module)
+        return is_torch and any(id(one) in updated for one in other.parameters())
+
+    owner = other_owner(model, is_owner)
+    if owner is not None or must_own:
+        example = "lambda params: torch.optim.Adam(params, lr=1e-3)"
+        raise foreign_optimizer(optimizer, name, owner, example)

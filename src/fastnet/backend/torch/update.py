@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import has_torch_function
 
-from fastnet.backend.model_metadata import every_optimizer_of, holder_of, name_of
+from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
 from fastnet.backend.model_update import Followers, ModelUpdate, Restore
 from fastnet.backend.torch._internals import (
     OVERWRITTEN,
@@ -62,16 +62,15 @@ class TorchUpdate(ModelUpdate):
         self._clip = partial(clip_gradients, *self._clipping) if any(self._clipping) else None
         self.merged_gradients = Merged(0, {})
         self._checked_context: State | None = None
+        self._checked_optimizer: Any = None
         self._others: list[torch.nn.Module] = []
 
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
         """Run the sequence: backward, merge, clip, and step or defer."""
-        reports = values = None
-        if self._reports:
-            reports = self._new_reports()
-            values = list(reports.values())
+        reports = self._new_reports() if self._reports else None
+        values = None if reports is None else list(reports.values())
         if state["warmup"]:
             return values
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
@@ -186,10 +185,8 @@ class TorchUpdate(ModelUpdate):
         """Put the average of the merged gradients into `.grad`, and begin anew."""
         times, sums = self.merged_gradients
         self.merged_gradients = Merged(0, {})
-        everything = parameters_of(self._model, optimizer)
-        counted = [parameter for parameter in everything if parameter in sums]
-        lost = len(sums) - len(counted)
-        if lost:
+        counted = [one for one in parameters_of(self._model, optimizer) if one in sums]
+        if lost := len(sums) - len(counted):
             warn(
                 f"UpdateOp of '{name_of(self._model)}' has merged gradients of {lost} parameters "
                 "that neither the model nor its optimizer has any more: these are lost. Replace "
@@ -249,7 +246,8 @@ class TorchUpdate(ModelUpdate):
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.
         scalers = [(one, getattr(one, "scaler", None)) for one in every_optimizer_of(self._model)]
-        return {**vars(self), "_checked_context": None, "_others": [], "scalers": scalers}
+        unset = dict.fromkeys(("_checked_context", "_checked_optimizer"))
+        return {**vars(self), **unset, "_others": [], "scalers": scalers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for optimizer, scaler in state.pop("scalers"):
@@ -257,6 +255,9 @@ class TorchUpdate(ModelUpdate):
         vars(self).update(state)
 
     def _check_trainable(self, optimizer: Any) -> None:
+        if optimizer is not self._checked_optimizer:
+            check_optimizer(self._model, optimizer)
+            self._checked_optimizer = optimizer
         updated = (one for group in optimizer.param_groups for one in group["params"])
         if not any(one.requires_grad for one in updated) and not trainable(self._model):
             raise ValueError(
@@ -335,16 +336,15 @@ class OptimizerStep:
                 norm = self.clip(parameters_in(optimizer))
             if scaler is None:
                 optimizer.step()
-            elif reports or self.followers:
-                before = scaler.get_scale()
+            else:
+                # Reading the scale waits for the device.
+                before = scaler.get_scale() if reports or self.followers else None
                 scaler.step(optimizer)
                 scaler.update()
-                # The scaler skips a step that overflows, and lowers the scale. At a scale of 0 all
-                # gradients overflow, and it cannot be lowered.
-                stepped = (before > 0) & (before <= scaler.get_scale())
-            else:  # Reading the scale would wait for the device.
-                scaler.step(optimizer)
-                scaler.update()
+                if before is not None:
+                    # The scaler skips a step that overflows, and lowers the scale. At a scale of 0
+                    # all gradients overflow, and it cannot be lowered.
+                    stepped = (before > 0) & (before <= scaler.get_scale())
         except Exception as error:
             add_note(error, f"Raised by the update of model '{self.model_name}'.")
             raise

@@ -42,7 +42,7 @@ class CrossEntropy(PairLoss):
             as in torch.
 
     Raises:
-        AssertionError: If `class_weights` is not a dict of int to float.
+        AssertionError: If `class_weights` is not a dict of int to a number.
         ValueError: If `form` is unknown, or does not support another argument.
 
     >>> import torch

@@ -34,7 +34,7 @@ class DiceLoss(PairLoss):
         epsilon: Added to the denominator, so that empty masks do not divide by zero.
 
     Raises:
-        AssertionError: If `channel_weights` is not a dict of int to float.
+        AssertionError: If `channel_weights` is not a dict of int to a number.
         ValueError: If `epsilon` is not a number.
 
     >>> import torch

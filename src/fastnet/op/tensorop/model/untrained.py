@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 from weakref import ProxyTypes
 
@@ -53,8 +55,8 @@ def warn_of_untrained(
             shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
             warn(
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
-                f"{shown}. They are not trained, their gradients pile up, and checkpoints leave "
-                "them out. Put them into a model of their own from fastnet.build, with an "
+                f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
+                "not contain them. Put them into a model of their own from fastnet.build, with an "
                 "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
             )
 
@@ -65,9 +67,13 @@ def _warn_of_missing_updates(
     """Warn of models with optimizers that run in training, but that no op updates."""
     passes = [op for _, op, _ in held if type(op) is ModelOp]
     # Any other op may update its models.
-    rest = {id(one) for _, op, _ in held if type(op) is not ModelOp for one in models_of(op)}
+    rest = [one for _, op, _ in held if type(op) is not ModelOp for one in models_of(op)]
+    # One optimizer may belong to several models.
+    updated = {id(one) for model in rest for one in (model, *every_optimizer_of(model))}
     for model in {id(op.model): op.model for op in passes if _trains(op)}.values():
-        if id(model) not in rest and any(every_optimizer_of(model)) and any(trainable_in(model)):
+        optimizers = every_optimizer_of(model)
+        is_updated = not updated.isdisjoint(map(id, (model, *optimizers)))
+        if optimizers and not is_updated and any(trainable_in(model)):
             warn(
                 f"Model '{name_of(model)}' has an optimizer, but no op of this network updates it. "
                 'Add an UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
@@ -79,18 +85,35 @@ def _trains(op: Any) -> bool:
 
 
 def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an op that runs in training, and the items of containers in them."""
-    if op.mode and "train" not in op.mode:
-        return
-    for name, value in _attributes(op).items():
-        if type(value) in ProxyTypes:
-            continue  # The object that it refers to may have been deleted.
-        if isinstance(value, dict):
-            yield from ((f"{name}.{key}", one) for key, one in value.items())
-        elif isinstance(value, (list, tuple)):
-            yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
-        else:
-            yield name, value
+    """Yield the attributes of an op that runs in training, and what containers in them hold."""
+    if not op.mode or "train" in op.mode:
+        for name, value in _attributes(op).items():
+            yield from _expand(name, value, 2)
+
+
+def _expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield what a container, or a function with its variables, holds; otherwise the value."""
+    if type(value) in ProxyTypes:
+        return  # The object that it refers to may have been deleted.
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        parts = ((f"{name}.{key}", one) for key, one in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{name}[{index}]", one) for index, one in enumerate(value))
+    elif isinstance(value, partial):
+        parts = [(name, value.func), (f"{name}.args", value.args), (name, value.keywords)]
+    elif isinstance(value, MethodType):
+        parts = [(name, value.__self__)]
+    elif isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        # The cell of a variable that is not assigned yet is empty.
+        filled = [(key, cell) for key, cell in cells if cell != CellType()]
+        parts = [(f"{name}.{key}", cell.cell_contents) for key, cell in filled]
+    else:
+        yield name, value
+    if depth:
+        for inner, one in parts:
+            yield from _expand(inner, one, depth - 1)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
