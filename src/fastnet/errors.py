@@ -175,6 +175,9 @@ def missing_key(
     by_ops = {name: op for name, op in sorted((written or {}).items()) if name not in there}
     sources = f"{there} in the batch, {list(by_ops)} from earlier ops" if by_ops else f"{there}"
     text += f", but there is no such key. Available keys: {sources}."
+    for op in reader.inner_ops() if hasattr(reader, "inner_ops") else ():
+        for name in set(op.outputs) - {key, *there}:
+            by_ops.setdefault(name, describe_op(op))
     near = nearest_name(key, [*there, *by_ops])
     if reason is not None:
         text += f" {reason}"
@@ -298,7 +301,7 @@ Read = tuple[str, object, Any, int | None]
 """A value that an op read: its key, the value, and the op that wrote it with its index, or None."""
 
 
-def note_failure(error: BaseException, op: Any, index: int, reads: Iterable[Read]) -> None:
+def note_failure(error: BaseException, op: Any, index: int | None, reads: Iterable[Read]) -> None:
     """Add notes to an error that an op raised: the op, and inputs that it may not have expected.
 
     An error that names the op already is left as it is.

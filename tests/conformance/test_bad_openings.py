@@ -11,10 +11,13 @@ tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet
-from fastnet.errors import UnknownNameError
+from fastnet.errors import MissingKeyError, UnknownNameError
 from fastnet.op.numpyop import Batch, NumpyOp, RemoveIf
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.numpyop.meta import Fuse as NumpyFuse
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
@@ -195,6 +198,34 @@ class TestParts:
         for op in (NoState("x", "y"), EpochScheduler({1: NoState("x", "y")})):
             with refusing(TypeError, *parts):
                 fw.network([add_one(), op])
+
+    def test_parts_of_an_op_that_runs_others(self, fw: Framework) -> None:
+        layer = fw.dense_layers(fw.make_model(make_layers(3, 2)))[0]
+        for wrap, name in ((lambda op: Fuse([op]), "Fuse"), (Sometimes, "Sometimes")):
+            with refusing(TypeError, f"The op 0 of {name} is", "does not call super().__init__"):
+                wrap(NoSuper())
+            with refusing(TypeError, f"The op 0 of {name} is", "ModelOp(fastnet.build("):
+                wrap(layer)
+            with refusing(TypeError, "NoState (op 0, inputs ['x']", "forward(self, data, state)"):
+                fw.network([add_one(), wrap(NoState("x", "x"))])
+        with refusing(
+            TypeError, "The op 0 of Fuse is LambdaOp, not a NumpyOp", "['forward_batch']"
+        ):
+            NumpyFuse([add_one()])
+        fuse = Fuse([add_one(), LambdaOp(lambda value: value, "predicted", "z")])
+        fuse.ops[0].outputs = ["predictd"]
+        with refusing(MissingKeyError, "reads the key 'predicted'", "Did you mean 'predictd'"):
+            fw.step(fw.network([fuse]), {"x": X})
+
+    def test_the_keys_of_one_of_several_losses(self, fw: Framework) -> None:
+        losses = [MeanSquaredError(("x", "y"), f"loss{index}") for index in range(3)]
+        network = fw.network([add_one(), *losses])
+        for name, value, kind in (("mode", "t", AssertionError), ("inputs", ["x"], ValueError)):
+            before = getattr(losses[1], name)
+            setattr(losses[1], name, value)
+            with refusing(kind, "Raised by MeanSquaredError (op 2, "):
+                fw.step(network, {"x": X})
+            setattr(losses[1], name, before)
 
     def test_an_item_in_the_wrong_list(self, fw: Framework) -> None:
         with refusing(AssertionError, "slicer 0 is LambdaOp", "'slice_inputs'"):

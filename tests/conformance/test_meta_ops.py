@@ -153,7 +153,7 @@ class TestErrors:
             return x + 1
 
         op = LambdaOp(check, ["x", "ok"], "x")
-        inside = "It was inside of another op: {} (op {}, inputs ['x', 'ok'], outputs ['x'])."
+        inside = "Raised by the inner op {} (op {}, inputs ['x', 'ok'], outputs ['x'])."
         outer, notes = {
             "fuse": (Fuse([add(0), op]), [inside.format("LambdaOp", 1)]),
             "sometimes": (Sometimes(op, 1.0), [inside.format("LambdaOp", 0)]),

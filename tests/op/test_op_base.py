@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import FocalLoss
-from fastnet.types import is_op
+from fastnet.types import Keys, Names, is_op
 
 pytestmark = pytest.mark.fast
 
@@ -37,6 +37,12 @@ class TestInit:
         op = Op(inputs=keys, outputs=keys)
         assert (op.inputs, op.in_list) == (names, is_list)
         assert (op.outputs, op.out_list) == (names, is_list)
+
+
+def test_types() -> None:
+    hints = get_type_hints(Op.__init__)
+    assert hints["inputs"] == hints["outputs"] == Keys | None
+    assert hints["mode"] == hints["ds_id"] == Names
 
 
 def test_reading_and_writing() -> None:

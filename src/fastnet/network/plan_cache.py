@@ -18,10 +18,10 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
-from fastnet.errors import describe_op
+from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
 from fastnet.network.updates import bind_updates
-from fastnet.network.validation import check_items, describe_inactive_writer
+from fastnet.network.validation import check_items, describe_inactive_writer, find_position
 from fastnet.op.op import Op, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
 from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
@@ -154,7 +154,11 @@ class PlanCache:
         each = {id(one): one for one in [*_each_of(lists), *extra]}.values()
         # Before they are checked, because an invalid setting raises the error of the constructor.
         for item in [one for one in each if id(one) in items.specs]:
-            resolve_settings(item, is_outdated, self._network._build)
+            try:
+                resolve_settings(item, is_outdated, self._network._build)
+            except Exception as error:
+                note_failure(error, item, find_position(item, *lists[:2]), ())
+                raise
         check_items(*lists)
         for item in [one for one in each if id(one) not in items.specs]:
             resolve_settings(item)

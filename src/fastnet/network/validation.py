@@ -10,20 +10,19 @@ from typing import Any
 from fastnet._resolve import Spec
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.errors import advise_on_batch, advise_on_op, describe_op, misspelled_name
+from fastnet.errors import advise_on_batch, describe_op, misspelled_name, note_failure
+from fastnet.op.checks import describe_wrong_item
+from fastnet.op.meta.meta_op import MetaOp
 from fastnet.op.numpyop.numpyop import NumpyOp
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.schedule import get_current_items
 from fastnet.types import (
-    OP_ATTRIBUTES,
-    SLICER_ATTRIBUTES,
     Model,
     is_given,
     is_numpy_op,
     is_scheduler,
     is_slicer,
     is_tensor_op,
-    missing_attributes,
 )
 from fastnet.util import to_list
 from fastnet.util.formatting import format_ds_ids, format_modes
@@ -35,12 +34,11 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
     checked: set[FunctionType] = set()
     for index, op in _each_value(ops):
         if not is_tensor_op(op):
-            raise _wrong_item(op, index, "op", "a TensorOp", OP_ATTRIBUTES)
+            raise _wrong_item(op, index, "op", "a TensorOp")
         _check_op(op, index, checked)
     for index, op in _each_value(postprocessing):
         if not is_numpy_op(op):
-            attributes = (*OP_ATTRIBUTES, "forward_batch")
-            raise _wrong_item(op, index, "postprocessing op", "a NumpyOp", attributes)
+            raise _wrong_item(op, index, "postprocessing op", "a NumpyOp")
         _check_op(op, index, checked)
         if hasattr(op, "filter_fn") or hasattr(op, "collate_fn"):
             does = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
@@ -50,7 +48,12 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
             )
     for index, slicer in _each_value(slicers):
         if not is_slicer(slicer):
-            raise _wrong_item(slicer, index, "slicer", "a Slicer", SLICER_ATTRIBUTES)
+            raise _wrong_item(slicer, index, "slicer", "a Slicer")
+
+
+def find_position(op: Any, *lists: list[Any]) -> int | None:
+    """Return the index of an op, or of the scheduler that has it, in the list that holds it."""
+    return next((index for ops in lists for index, one in _each_value(ops) if one is op), None)
 
 
 def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -63,9 +66,15 @@ def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
     """Check the keys of an op, and once for each Python function that it takes data and state."""
-    if hasattr(op, "check_keys"):
-        op.check_keys()
-    forward = op.forward
+    try:
+        if hasattr(op, "check_keys"):
+            op.check_keys()
+        for inner_index, inner in enumerate(op.inner_ops() if isinstance(op, MetaOp) else ()):
+            _check_op(inner, inner_index, checked)
+    except Exception as error:
+        note_failure(error, op, index, ())
+        raise
+    forward: Any = getattr(op, "forward", None)
     function = getattr(forward, "__func__", forward)
     if not isinstance(function, FunctionType) or function in checked:
         return
@@ -96,25 +105,9 @@ def _is_library(cls: type) -> bool:
     return cls is object or cls.__module__.partition(".")[0] in ("fastnet", "fastestimator")
 
 
-def _wrong_item(
-    item: Any, index: int, noun: str, needed: str, attributes: tuple[str, ...]
-) -> AssertionError:
+def _wrong_item(item: Any, index: int, noun: str, needed: str) -> AssertionError:
     """Return the error for an item that is not an op, a postprocessing op or a slicer."""
-    shown, advice = type(item).__name__, advise_on_op(item) if noun == "op" else None
-    lacking = missing_attributes(item, attributes)
-    if isinstance(item, type):
-        shown, advice = f"the class {item.__name__}", f"Pass an instance: {item.__name__}(...)."
-        if {base.__name__ for base in item.__mro__} & {"Module", "Layer"}:
-            advice = f"Wrap it: ModelOp(fastnet.build({item.__name__}, ...), inputs=..., ...)."
-    elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
-        return AssertionError(
-            f"The network's {noun} {index} is {shown}, but {shown}.__init__ does not call "
-            "super().__init__(...), which sets its keys and modes."
-        )
-    elif advice is None:
-        lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
-        advice = f"Pass {needed}, or an object with the same attributes{lacks}."
-    return AssertionError(f"The network's {noun} {index} is {shown}, not {needed}. {advice}")
+    return AssertionError(f"The network's {noun} {index} is {describe_wrong_item(item, needed)}")
 
 
 def check_batches(data: Any, caller: str) -> None:

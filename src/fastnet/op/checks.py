@@ -1,4 +1,4 @@
-"""Validation of the settings of ops."""
+"""Validation of ops and of their settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,34 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
-from fastnet.errors import shorten
+from fastnet.errors import advise_on_op, shorten
+from fastnet.types import OP_ATTRIBUTES, SLICER_ATTRIBUTES, missing_attributes
+
+_ATTRIBUTES = {
+    "a TensorOp": OP_ATTRIBUTES,
+    "a NumpyOp": (*OP_ATTRIBUTES, "forward_batch"),
+    "a Slicer": SLICER_ATTRIBUTES,
+}
+
+
+def describe_wrong_item(item: Any, needed: str) -> str:
+    """Return what an item is that should be an op or a slicer, and what to do about it."""
+    shown, advice = type(item).__name__, advise_on_op(item) if needed == "a TensorOp" else None
+    attributes = _ATTRIBUTES[needed]
+    lacking = missing_attributes(item, attributes)
+    if isinstance(item, type):
+        shown, advice = f"the class {item.__name__}", f"Pass an instance: {item.__name__}(...)."
+        if {base.__name__ for base in item.__mro__} & {"Module", "Layer"}:
+            advice = f"Wrap it: ModelOp(fastnet.build({item.__name__}, ...), inputs=..., ...)."
+    elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
+        return (
+            f"{shown}, but {shown}.__init__ does not call super().__init__(...), which sets its "
+            "keys and modes."
+        )
+    elif advice is None:
+        lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
+        advice = f"Pass {needed}, or an object with the same attributes{lacks}."
+    return f"{shown}, not {needed}. {advice}"
 
 
 def is_number(value: object) -> TypeGuard[Any]:

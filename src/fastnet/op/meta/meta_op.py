@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+from fastnet.op.checks import describe_wrong_item
 from fastnet.op.op import Op
 from fastnet.types import Forward
 
@@ -60,11 +61,8 @@ class MetaOp(Op):
             raise ValueError(f"{cls.__name__} runs other ops, but got none.")
         for index, op in enumerate(ops):
             if not cls.check_op(op, index):
-                got = f"the class {op.__name__}" if isinstance(op, type) else type(op).__name__
-                raise TypeError(
-                    f"{cls.__name__} runs {cls.kind}s, but its op {index} is {got}. Pass an "
-                    f"instance of a {cls.kind}."
-                )
+                described = describe_wrong_item(op, f"a {cls.kind}")
+                raise TypeError(f"The op {index} of {cls.__name__} is {described}")
             for name in ("mode", "ds_id"):
                 first, own = getattr(ops[0], name), getattr(op, name)
                 if own != first:
@@ -72,12 +70,6 @@ class MetaOp(Op):
                         f"The ops of {cls.__name__} must share one {name}, but its op 0 has "
                         f"{sorted(first)} and its op {index} {sorted(own)}."
                     )
-
-    def check_keys(self) -> None:
-        """Check the keys of the inner ops."""
-        for op in self.ops:
-            if hasattr(op, "check_keys"):
-                op.check_keys()
 
     def inner_ops(self) -> list[Any]:
         """Return a new list of the inner ops."""

@@ -19,7 +19,8 @@ _FORMS = ("binary", "categorical", "sparse")
 class CrossEntropy(PairLoss):
     """Binary, categorical or sparse categorical cross-entropy: ``-sum(y_true * log(y_pred))``.
 
-    The loss is computed in the dtype of the predictions. See `TensorOp` for `mode` and `ds_id`.
+    The loss is computed in the dtype of the predictions, in torch's mixed precision in float32. See
+    `TensorOp` for `mode` and `ds_id`.
 
     Args:
         inputs: Two keys: predictions, shape (batch, classes, ...) in torch and (batch, ...,
@@ -33,13 +34,15 @@ class CrossEntropy(PairLoss):
             by the shapes: for predictions of shape (batch, classes) with several classes it is
             "categorical" if the targets have such a shape too, otherwise "sparse"; for all other
             predictions "binary".
-        class_weights: Weights by class index; 1 for other classes.
+        class_weights: Weights by class index; 1 for other classes. The loss of each element is
+            multiplied by the weight of its class, and the mean is over the batch, as in
+            FastEstimator; in torch it is divided by the sum of the weights.
         axis: The axis of the classes, which may be negative. None for axis 1 in torch and the last
             in TensorFlow, and to decide `form` as described there.
         ignore_index: The class index of elements that do not contribute to the loss, nor to its
             mean, as in torch (sparse only).
         label_smoothing: The share of the targets that is distributed over all classes, from 0 to 1,
-            as in torch.
+            as in torch, except that `class_weights` weight the whole loss of an element.
 
     Raises:
         AssertionError: If `class_weights` is not a dict of int to a number.

@@ -132,7 +132,7 @@ class TensorMetaOp(MetaOp, TensorOp):
                         write_outputs_by_op(op, store, forward(data, state))
             except Exception as error:
                 op, index, _ = inside
-                add_note(error, f"It was inside of another op: {describe_op(op, index)}.")
+                add_note(error, f"Raised by the inner op {describe_op(op, index)}.")
                 raise
             return [store[key] for key in outputs]
 

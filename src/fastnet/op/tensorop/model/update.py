@@ -43,9 +43,10 @@ class UpdateOp(HoldsModel):
 
     In torch, UpdateOps at the end of a network take their optimizers' steps after the last of them
     has computed its gradients, so that models that depend on each other can be updated in one step.
-    In TensorFlow each takes its step immediately, before the next one computes its gradients, which
-    still use the values recorded in the forward passes, as in torch. See `TensorOp` for `mode` and
-    `ds_id`.
+    If models share parameters, the gradients of these are summed, and only the first optimizer
+    steps them. In TensorFlow, and in torch before another op without `defer`, each takes its step
+    immediately, before the next one computes its gradients, and steps shared parameters with its
+    own gradient. See `TensorOp` for `mode` and `ds_id`.
 
     Args:
         model: A model from `fastnet.build`.
