@@ -191,10 +191,10 @@ def _load(
     with open_archive(name, f"The checkpoint '{name}'") as archive:
         content = _read(run, rank, size, archive)
     try:
-        saved_by, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
-        if saved_by != own:
+        kind, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
+        if kind != own:
             raise ValueError(
-                f"it was saved by a {saved_by} network and cannot be loaded into a {own} network"
+                f"a {kind} network saved it, so it cannot be loaded into a {own} network"
             )
         if content["version"] != _VERSION:
             raise ValueError(f"its format is version {content['version']}, not {_VERSION}")

@@ -210,7 +210,7 @@ UNFIT = {
         lambda part: part["ops/0"]["state"].update(factor=np.ones(3, "float32")),
         "does not fit the network",
     ),
-    "a framework": ("framework", lambda part: None, "saved by a PyTorch network and cannot be"),
+    "a framework": ("framework", lambda part: None, "a PyTorch network saved it, so it cannot be"),
 }
 
 
