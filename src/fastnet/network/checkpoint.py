@@ -193,9 +193,7 @@ def _load(
     try:
         kind, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
         if kind != own:
-            raise ValueError(
-                f"a {kind} network saved it, so it cannot be loaded into a {own} network"
-            )
+            raise ValueError(f"a {kind} network saved it, and a {own} network cannot load it")
         if content["version"] != _VERSION:
             raise ValueError(f"its format is version {content['version']}, not {_VERSION}")
         saved = content["models"]

@@ -210,7 +210,11 @@ UNFIT = {
         lambda part: part["ops/0"]["state"].update(factor=np.ones(3, "float32")),
         "does not fit the network",
     ),
-    "a framework": ("framework", lambda part: None, "a PyTorch network saved it, so it cannot be"),
+    "a framework": (
+        "framework",
+        lambda part: None,
+        "a PyTorch network saved it, and a TensorFlow network cannot load it",
+    ),
 }
 
 
