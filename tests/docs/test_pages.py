@@ -198,7 +198,7 @@ def test_tensorflow_program_of_the_page_about_processes(capsys: pytest.CaptureFi
     pytest.importorskip("tensorflow")
     _, program = programs("distributed")
     exec(program, {})
-    assert re.fullmatch(r"error \d.\d{4}\n", capsys.readouterr().out)
+    assert re.fullmatch(r"error \d+\.\d{4}\n", capsys.readouterr().out)
 
 
 def test_programs_of_the_migration_page() -> None:
