@@ -144,7 +144,7 @@ class TestTorchrun:
             ("raises", "ValueError: the data is spoilt"),
             ("ends", "Another rank has failed, has ended, or is elsewhere in the program."),
             ("sleeps", "Another rank has failed, has ended, or is elsewhere in the program."),
-            ("other", "The ranks would train by different ops: rank 0 has ModelOp"),
+            ("other", "The ranks would train with different ops or settings: rank 0 has ModelOp"),
         ],
     )
     def test_a_failure_ends_the_job(self, tmp_path: Path, case: str, reason: str) -> None:

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastnet",
-        description="Graphs of ops over dict batches, at the speed of a hand-written loop.",
+        description="Explain and profile networks of ops over dict batches.",
         epilog="fastnet COMMAND --help describes a command, with examples.",
         allow_abbrev=False,
     )

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.errors import describe_op, shorten
+from fastnet.errors import describe_op
 from fastnet.op.op import models_of, with_inner_ops
 
 
@@ -29,9 +29,9 @@ def require_same_plans(
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
                 raise ValueError(
-                    f"The ranks would train by different ops: rank 0 has {mine}, but rank {other} "
-                    f"has {its}. Make the network by the same code on each rank, and enter it "
-                    "alike."
+                    f"The ranks would train with different ops or settings: rank 0 has {mine}, but "
+                    f"rank {other} has {its}. Make the network with the same code on each rank, "
+                    "and enter it with the same arguments."
                 )
 
 
@@ -55,5 +55,9 @@ def _describe(
             yield f"trained weight {name} of model '{name_of(model)}', {kind}"
         optimizer = get_metadata(model, "current_optimizer")
         for group in getattr(optimizer, "param_groups", [{}]):
-            rate = shorten(float(group["lr"])) if "lr" in group else None
-            yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
+            settings = {
+                key: float(value) if key == "lr" else value
+                for key, value in group.items()
+                if key == "lr" or isinstance(value, (bool, int, float, str, tuple))
+            }
+            yield f"{type(optimizer).__name__} of model '{name_of(model)}', settings {settings}"

@@ -329,8 +329,11 @@ def test_parallel_models_are_used_like_others(engine: str) -> None:
     assert ranks(2)(use, engine) == [expected] * 2
 
 
-def network_of(*more: Any, merge: int = 1, rate: float = 0.1, model: Any = None) -> Any:
-    model = model or fastnet.build(seeded(mlp), sgd(rate), model_name="net", parallel="ddp")
+def network_of(
+    *more: Any, merge: int = 1, rate: float = 0.1, momentum: float = 0.0, model: Any = None
+) -> Any:
+    optimizer = sgd(rate, momentum=momentum)
+    model = model or fastnet.build(seeded(mlp), optimizer, model_name="net", parallel="ddp")
     return fastnet.Network([*more, *supervised(model, merge_grad=merge)])
 
 
@@ -352,7 +355,8 @@ DIFFERENT: dict[str, tuple[Callable[[int], Any], str]] = {
         "outputs ['z']",
     ),
     "merged steps": (lambda rank: network_of(merge=2 + rank), "'merge_grad': 3"),
-    "a rate": (lambda rank: network_of(rate=0.1 + rank), "SGD of model 'net' with the rate 1.1"),
+    "a rate": (lambda rank: network_of(rate=0.1 + rank), "SGD of model 'net', settings {'lr': 1.1"),
+    "momentum": (lambda rank: network_of(momentum=rank / 2), "'momentum': 0.5"),
     "frozen weights": (
         lambda rank: network_of(model=partly_frozen(rank)),
         "trained weight 2.weight",
@@ -376,7 +380,7 @@ def open_different() -> dict[str, str]:
 def test_different_ops_raise_on_every_rank() -> None:
     for errors in ranks(2)(open_different):
         for what, text in errors.items():
-            assert text.startswith("The ranks would train by different ops: rank 0 has "), what
+            assert text.startswith("The ranks would train with different ops"), what
             assert DIFFERENT[what][1] in text.partition("but rank 1 has ")[2], what
 
 
