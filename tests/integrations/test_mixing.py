@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastnet.backend import clip_by_value, reduce_mean
-from tests.integrations.sides import Sides, assert_same, start_over, steps, trainer
+from tests.integrations.sides import LOSS, Sides, assert_same, start_over, steps, trainer
 from tests.integrations.tf_sides import tf
 
 
@@ -134,6 +134,42 @@ def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
         return told, front, back, memories, network.get_loss_keys()
 
     agrees(sides, choice, program)
+
+
+@cases(torch=CHOICES, tf_eager=["all", "in turn", "slicers", "schedulers"])
+def test_slicers(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(4, 5, 6)).astype("float32")
+    truth = generator.normal(size=(4, 3)).astype("float32")
+
+    def program(lib: Any) -> Any:
+        model = lib.build(fw.mlp, "sgd", model_name="mlp")
+        ops = lib.op.tensorop
+        network = lib.Network(
+            [
+                ops.model.ModelOp(model, "x", "y"),
+                ops.loss.MeanSquaredError(("y", "truth"), "loss"),
+                ops.model.UpdateOp(model, "loss"),
+            ],
+            slicers=[
+                lib.schedule.EpochScheduler(
+                    {
+                        1: lib.slicer.AxisSlicer(1, slice=["x"], unslice=["x", "y"]),
+                        2: lib.slicer.SlidingSlicer(
+                            [-1, 1, -1], slice="x", unslice="x", squeeze_window=True
+                        ),
+                    }
+                ),
+                lib.slicer.MeanUnslicer("loss"),
+            ],
+        )
+        batch = {"x": fw.tensor(x), "truth": fw.tensor(truth)}
+        return [
+            steps(network, [batch] * 2, epoch=epoch, wanted={"x", "loss"}, eager=eager)
+            for epoch in (1, 2)
+        ], model
+
+    agrees(sides, choice, program, rtol=LOSS)
 
 
 def test_models_go_back_and_forth(sides: Sides, fw: Any) -> None:
