@@ -168,11 +168,10 @@ CASES: dict[str, Case] = {
 
 # Results that are not bitwise equal, and by how many float32 roundings of their largest value.
 ROUNDINGS: dict[tuple[str, str], int] = {
-    # Sums are taken in another order: FastEstimator calls TensorFlow's area resizing once per axis,
-    # which has no gradient, while fastnet's implementation has one.
+    # The order of summation differs: FastEstimator calls TensorFlow's area resizing once per axis.
     **{("resize-area", framework): 2 for framework in ("tf", "graph")},
-    # A graph divides by what is constant in it by multiplying with the inverse; which is constant
-    # in fastnet's, and worked out in each of FastEstimator's steps.
+    # A graph multiplies by the inverse of a constant divisor. The divisor is constant in fastnet's
+    # graph, but FastEstimator computes it in each step.
     ("normalize", "graph"): 1,
     # Outside of a graph FastEstimator's Keras makes probabilities of logits, then logits of these.
     ("focal-logits", "tf"): 5,

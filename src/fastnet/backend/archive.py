@@ -106,7 +106,7 @@ class Archive:
 def open_archive(path: str, source: str) -> Iterator[Archive]:
     """Open a file in this context; raise a ValueError if the file is damaged."""
     problem = "is damaged, or was not written by fastnet"
-    with reading(source, problem, "Load another one, or save it again."):
+    with reading(source, problem, "Load another file, or save it again."):
         require_content(path, "checkpoint")
         with open(path, "rb") as file:
             yield Archive(file)
