@@ -62,7 +62,7 @@ def open_context(
     plans, started = network._plans, perf_counter()
     built = plans.built
     plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
-    if desired and plans.built > built:
+    if plans.built > built and not desired <= plan.kernel.resolution.outputs.names():
         warn_of_misspelled(desired, network.ops + network.postprocessing)
     if network._meter is not None:
         name = "resolve (computed)" if plans.built > built else "resolve (cached)"

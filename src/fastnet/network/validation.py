@@ -164,8 +164,6 @@ def check_names(models: list[Model]) -> None:
 
 def warn_of_misspelled(desired: Iterable[str], items: Sequence[Any]) -> None:
     """Warn of desired keys that no item has, but that are close to a key that one writes."""
-    if not set(desired).difference(*[getattr(one, "outputs", ()) for one in items]):
-        return  # The usual case, without a look into schedulers.
     ops = get_current_items(items)
     written = {key for op in ops for key in to_list(op.outputs)}
     known = written.union(*[to_list(op.inputs) for op in ops])
