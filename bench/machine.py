@@ -13,8 +13,9 @@ from bench import peers
 if TYPE_CHECKING:
     from bench.workloads.workload import Framework
 
-# The libraries below torch read these when they are loaded.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# The libraries below torch, and JAX, read these when they are loaded.
+_THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PJRT_NPROC"
+ONE_THREAD = dict.fromkeys(_THREADS, "1")
 # TensorFlow and Keras read these.
 TF_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
