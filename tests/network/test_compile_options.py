@@ -19,6 +19,9 @@ from fastnet.network.compile_options import read_compile
         (TypeError, "fallback_random", "no"),
         (TypeError, "dynamic", "auto"),
         (ValueError, "most_kinds", 0),
+        (ValueError, "verify", 0),
+        (ValueError, "verify", "last"),
+        (TypeError, "verify", 1.5),
     ],
 )
 def test_bad_options(kind: type[Exception], name: str, value: Any) -> None:

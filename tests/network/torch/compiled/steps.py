@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -99,13 +100,84 @@ def assert_same_weights(
     assert left.keys() == right.keys()
     for name, tensor in left.items():
         atol = max(least, of_largest * float(tensor.abs().max()))
-        torch.testing.assert_close(tensor, right[name], rtol=rtol, atol=atol, msg=name)
+        torch.testing.assert_close(
+            tensor, right[name], rtol=rtol, atol=atol, equal_nan=True, msg=name
+        )
+
+
+class Pair:
+    """A compiled network of a classifier, and the same training as a hand-written loop."""
+
+    def __init__(
+        self,
+        make: Callable[[], nn.Module] = mlp,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = OPTIMIZERS["sgd"],
+        compile: Any = QUICK,
+    ) -> None:
+        self.model = built(make, optimizer)
+        self.other = copy.deepcopy(self.model)
+        self.optimizer = optimizer(self.other.parameters())
+        self.network = network_of(self.model, compile)
+
+    def sides(self) -> list[tuple[Any, torch.optim.Optimizer]]:
+        """Return both models with their optimizers."""
+        return [(self.model, self.model.current_optimizer), (self.other, self.optimizer)]
+
+    def step(self, batch: dict[str, torch.Tensor]) -> None:
+        """Take a step in the open network and in the loop, and compare the losses."""
+        loss = self.network.run_step(batch)["loss"]
+        expected = by_hand(self.other, self.optimizer, batch)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+
+    def assert_same_weights(self) -> None:
+        assert_same_weights(self.model, self.other)
+
+
+def run_both(
+    make: Callable[[Any], TorchNetwork],
+    data: Iterable[dict[str, Any]],
+    before: Callable[[int, TorchNetwork], None] | None = None,
+    compile: Any = QUICK,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> TorchNetwork:
+    """Train a network compiled and eagerly, and compare all results and weights.
+
+    Args:
+        make: Makes the network, with a value of `compile`.
+        data: The batches.
+        before: Called on each side before each step, with its number.
+        compile: How the first network is compiled.
+        rtol: The tolerance of results.
+        atol: The absolute tolerance of results.
+
+    Returns:
+        The compiled network.
+    """
+    network, eager = make(compile), make(False)
+    with network("train", 1), eager("train", 1):
+        for place, batch in enumerate(data):
+            results = []
+            for each in (network, eager):
+                if before is not None:
+                    before(place, each)
+                results.append(each.run_step(dict(batch)))
+            found, expected = results
+            torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, equal_nan=True)
+    for model, other in zip(network.models, eager.models, strict=True):
+        assert_same_weights(model, other, rtol=max(rtol, 1e-4))
+    return network
 
 
 def captured(network: TorchNetwork) -> int:
     """Count the programs that were made, of a network that never fell back."""
-    assert [one.fallback for one in network.traces if one.fallback] == []
+    assert fallbacks(network) == []
     return len(network.traces)
+
+
+def fallbacks(network: TorchNetwork) -> list[str]:
+    """Return the reasons why steps run eagerly."""
+    return [one.fallback for one in network.traces if one.fallback is not None]
 
 
 @contextmanager
@@ -115,7 +187,7 @@ def falls_back(network: TorchNetwork, reason: str, mode: str = "train") -> Itera
         warnings.simplefilter("always")
         with network(mode, 1):
             yield
-    (found,) = {one.fallback for one in network.traces if one.fallback}
+    (found,) = set(fallbacks(network))
     assert reason in found, found
     (told,) = [str(one.message) for one in caught if "run eagerly" in str(one.message)]
     assert found in told

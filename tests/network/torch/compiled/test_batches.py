@@ -1,4 +1,4 @@
-"""Batches whose tensors are one another, or a model's own, in some steps and not in others."""
+"""What compiled steps read of batches: shared tensors, nests, deleted keys, other devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.model import ModelOp
-from tests.network.torch.compiled.steps import QUICK, built, captured
+from tests.network.torch.compiled.steps import QUICK, built, captured, falls_back
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,37 @@ def test_a_buffer_in_a_batch_is_another_tensor_in_the_next_step(mode: str) -> No
                 for one, model in zip(networks, models, strict=True)
             )
             torch.testing.assert_close(found, wanted)
+
+
+def test_nests_and_keys_that_ops_write_anew_or_delete() -> None:
+    def double(nest: Any, x: torch.Tensor) -> Any:
+        return {"deep": [nest["deep"][0] * 2]}, x + 1, x, x
+
+    ops = [LambdaOp(double, ["nest", "x"], ["nest", "x", "same", "gone"]), Delete("gone")]
+    network = TorchNetwork(ops, compile=QUICK)
+    with network("infer", 1):
+        for place in range(3):
+            x = torch.full((2,), float(place))
+            found = network.run_step({"x": x, "nest": {"deep": [x + 1]}, "name": "a"})
+            assert found.keys() == {"x", "nest", "same", "name"}
+            assert torch.equal(found["x"], x + 1)
+            assert found["same"] is x
+            assert torch.equal(found["nest"]["deep"][0], (x + 1) * 2)
+    assert captured(network) == 1
+
+
+def test_a_batch_on_another_device_runs_eagerly() -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], compile=QUICK)
+    with falls_back(
+        network, "the batch's 'x' is a tensor of torch.float32, torch.strided", "infer"
+    ):
+        for _ in range(3):
+            network.run_step({"x": torch.ones(2, device="meta")})
+
+
+def test_a_network_on_another_device_runs_eagerly() -> None:
+    op = LambdaOp(lambda x: x + 1, "x", "y")
+    network = TorchNetwork([op], compile=QUICK, device="meta", returns="device")
+    reason = "the ops run on meta; steps are captured on the CPU and on CUDA only"
+    with falls_back(network, reason, "infer"):
+        network.run_step({"x": torch.ones(2)})

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fastnet import CompileOptions
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop.model import ModelOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
-    assert_same_weights,
+    Pair,
     batches,
     built,
-    by_hand,
     captured,
     mlp,
     network_of,
@@ -48,10 +50,6 @@ def test_random_numbers_with_and_without_those_of_torch() -> None:
     torch.testing.assert_close(runs["eager"], runs["same"], rtol=1e-5, atol=1e-6)
     assert runs["own"] == runs["again"]
     assert runs["own"] != runs["eager"]
-
-
-@by_inductor
-def test_another_draw_in_each_step() -> None:
     network = network_of(built(lambda: mlp(0.5), lambda ps: torch.optim.SGD(ps, lr=0.0)), True)
     (batch,) = batches(1)
     with network("train", 1):
@@ -89,16 +87,23 @@ def test_a_second_process_finds_programs_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_backend_of_torch_by_its_name() -> None:
-    model = built(optimizer=OPTIMIZERS["adam"])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model, CompileOptions(backend="aot_eager"))
-    with network("train", 1):
+    pair = Pair(optimizer=OPTIMIZERS["adam"], compile=CompileOptions(backend="aot_eager"))
+    with pair.network("train", 1):
         for batch in batches(10):
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+            pair.step(batch)
+    assert captured(pair.network) == 1
+    pair.assert_same_weights()
+
+
+@by_inductor
+def test_products_above_and_below_the_size_of_loops() -> None:
+    model = built(lambda: nn.Sequential(nn.Linear(16, 128), nn.Linear(128, 64, bias=False)))
+    network = TorchNetwork(ModelOp(model, "x", "y"), compile=True)
+    x = torch.randn(8, 16)
+    with network("infer", 1), torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(network.run_step({"x": x})["y"], model(x))
     assert captured(network) == 1
-    assert_same_weights(model, other)
 
 
 @by_inductor

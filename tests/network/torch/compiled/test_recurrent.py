@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
-import fastnet
 from fastnet import CompileOptions
-from fastnet.network import TorchNetwork
-from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.torch.compiled.steps import OPTIMIZERS, QUICK, assert_same_weights, captured
+from tests.network.torch.compiled.steps import OPTIMIZERS, Pair, built, captured, network_of
 
 
 class Classifier(nn.Module):
@@ -42,29 +37,14 @@ def data(count: int, length: int = 5) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("kind", "layers"), [(nn.LSTM, 1), (nn.LSTM, 2), (nn.GRU, 2), (nn.RNN, 1)])
 def test_training(kind: type[nn.RNNBase], layers: int) -> None:
-    torch.manual_seed(0)
-    model = fastnet.build(lambda: Classifier(kind, layers), OPTIMIZERS["adam"])
-    torch.manual_seed(0)
-    other = Classifier(kind, layers)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    ops = [
-        ModelOp(model, "x", "pred"),
-        CrossEntropy(["pred", "y"], "loss", from_logits=True),
-        UpdateOp(model, "loss"),
-    ]
-    network = TorchNetwork(ops, compile=QUICK)
-    with network("train", 1):
-        for batch in data(6):
-            optimizer.zero_grad()
-            loss = functional.cross_entropy(other(batch["x"]), batch["y"])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            torch.testing.assert_close(network.run_step(batch)["loss"], loss.detach())
-    assert captured(network) == 1
-    assert_same_weights(model, other)
+    pair = Pair(lambda: Classifier(kind, layers), OPTIMIZERS["adam"])
+    with pair.network("train", 1):
+        for batch in data(5):
+            pair.step(batch)
+    assert captured(pair.network) == 1
+    pair.assert_same_weights()
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
@@ -76,23 +56,16 @@ def test_a_layer_of_an_lstm_is_one_operation() -> None:
         return graph
 
     for length in (5, 20):
-        model = fastnet.build(lambda: Classifier(nn.LSTM, 1), OPTIMIZERS["sgd"])
-        ops = [
-            ModelOp(model, "x", "pred"),
-            CrossEntropy(["pred", "y"], "loss", from_logits=True),
-            UpdateOp(model, "loss"),
-        ]
-        network = TorchNetwork(ops, compile=CompileOptions(count))
+        network = network_of(built(lambda: Classifier(nn.LSTM, 1)), CompileOptions(count))
         with network("train", 1):
             network.run_step(data(1, length)[0])
         assert captured(network) == 1
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_inference(kind: type[nn.RNNBase]) -> None:
-    model = fastnet.build(lambda: Classifier(kind, 2), None)
-    network = TorchNetwork([ModelOp(model, "x", "pred")], compile=QUICK)
+def test_inference() -> None:
+    model = built(lambda: Classifier(nn.LSTM, 2))
+    network = network_of(model)
     with network("infer", 1), torch.no_grad():
         for batch in data(4):
             torch.testing.assert_close(network.run_step(batch)["pred"], model(batch["x"]))

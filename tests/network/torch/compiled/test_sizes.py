@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,13 @@ from fastnet.op.tensorop.model import UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     QUICK,
-    assert_same_weights,
+    Pair,
     batches,
     built,
-    by_hand,
     captured,
+    mlp,
     network_of,
+    run_both,
 )
 from tests.network.torch.compiled.test_inductor import by_inductor
 
@@ -33,22 +33,16 @@ SIZE, KIND = "a batch has another size", "a batch has another input signature"
 
 
 def _train(
-    sizes: list[list[int]], compile: Any = QUICK, make: Callable[[], nn.Module] | None = None
+    sizes: list[list[int]], compile: Any = QUICK, make: Callable[[], nn.Module] = mlp
 ) -> TorchNetwork:
-    """Train beside the loop by hand with batches of some sizes in each epoch."""
-    model = built(*([make] if make else []), optimizer=OPTIMIZERS["adam"])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model, compile)
+    """Train beside a hand-written loop with batches of some sizes in each epoch."""
+    pair = Pair(make, OPTIMIZERS["adam"], compile)
     for epoch, own in enumerate(sizes, 1):
-        with network("train", epoch):
+        with pair.network("train", epoch):
             for place, size in enumerate(own):
-                (batch,) = batches(1, size, seed=31 * epoch + place)
-                loss = network.run_step(batch)["loss"]
-                expected = by_hand(other, optimizer, batch)
-                torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-    assert_same_weights(model, other)
-    return network
+                pair.step(batches(1, size, seed=31 * epoch + place)[0])
+    pair.assert_same_weights()
+    return pair.network
 
 
 def _reasons(network: TorchNetwork) -> list[str]:
@@ -57,14 +51,14 @@ def _reasons(network: TorchNetwork) -> list[str]:
 
 
 def test_a_last_batch_that_is_smaller_compiles_once_more() -> None:
-    assert _reasons(_train([[8, 8, 8, 8, 5]] * 6)) == ["first step", SIZE]
+    assert _reasons(_train([[8, 8, 8, 5]] * 3)) == ["first step", SIZE]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_batches_of_any_size(dynamic: bool | None) -> None:
     draw = random.Random(0)
     network = _train(
-        [[draw.randint(2, 70) for _ in range(30)] for _ in range(4)],
+        [[draw.randint(2, 70) for _ in range(12)] for _ in range(2)],
         CompileOptions("eager", dynamic=dynamic),
     )
     assert _reasons(network) == (["first step"] if dynamic else ["first step", SIZE])
@@ -90,23 +84,15 @@ def test_a_batch_of_one_row() -> None:
 
 
 def test_merged_gradients_of_batches_of_any_size() -> None:
-    sides = []
-    for compile in (QUICK, False):
+    def make(compile: Any) -> TorchNetwork:
         model = built(optimizer=OPTIMIZERS["momentum"])
-        *ops, _ = network_of(model, False).ops
-        network = TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=2)], compile=compile)
-        losses = []
-        for epoch in range(1, 5):
-            with network("train", epoch):
-                for place, size in enumerate((8, 8, 8, 5, 3, 6)):
-                    (batch,) = batches(1, size, seed=31 * epoch + place)
-                    losses.append(network.run_step(batch)["loss"])
-        sides.append((network, model, losses))
-    (network, model, losses), (_, other, expected) = sides
-    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
-    assert_same_weights(model, other)
+        *ops, _ = network_of(model).ops
+        return TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=2)], compile=compile)
+
+    sizes = (8, 8, 8, 5, 3, 6) * 2
+    data = [batches(1, size, seed=place)[0] for place, size in enumerate(sizes)]
     # of each phase one program for a size, and one for any
-    assert captured(network) <= 4
+    assert captured(run_both(make, data)) <= 4
 
 
 def test_rows_as_many_as_something_else_that_stays() -> None:
@@ -132,18 +118,17 @@ def _rows(*sizes: int) -> list[dict[str, Any]]:
     return [{"x": torch.randn(size, 3)} for size in sizes]
 
 
-MANY = (9, 9, 4, 4, 7, 9, 2, 5, 11, 3)
+MANY = (9, 9, 4, 2, 5, 11, 3)
 
 
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: x / x.shape[0],
         lambda x: x.sum() / x.shape[0] ** 0.5,
-        lambda x: x.mean() + x.var(0).sum(),
         lambda x: x * torch.arange(x.shape[0]).unsqueeze(1),
-        lambda x: x.reshape(-1),
         lambda x: x.reshape(x.shape[0] * 3),
+        lambda x: x[:, [1, 0]] + x[:, 1:3],
+        lambda x: x[-1:],
         lambda x: x.flip(0)[: x.shape[0] * 2],
         lambda x: torch.cat([x, x * 2]),
         lambda x: x @ x.T,
@@ -189,19 +174,11 @@ def test_what_treats_an_open_size_otherwise_is_found_by_the_verification(fn: Any
         (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on the size of the batch"),
         (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on the size of the batch"),
         (lambda x: x * int(x.shape[0]), "depends on the size of the batch"),
-        (lambda x: [*x], "depends on the size of the batch"),
         (lambda x: x.shape[0], "which is, or holds, a value of type SymInt"),
     ],
 )
 def test_what_has_each_size_compiled_by_itself(fn: Callable[..., Any], why: str) -> None:
-    if fn(torch.ones(2, 3)).__class__ is list:
-        network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
-        with network("infer", 1):
-            for batch in _rows(*MANY):
-                result = network.run_step(batch)["y"]
-                assert all(map(torch.equal, result, batch["x"]))
-    else:
-        network = _run(fn, _rows(*MANY))
+    network = _run(fn, _rows(*MANY))
     first, second, *others = _reasons(network)
     assert first == "first step"
     assert second.startswith(f"{KIND}; each size is compiled by itself, because ")
@@ -254,7 +231,7 @@ def test_threads_with_batches_of_their_own_sizes() -> None:
     def run(size: int) -> bool:
         batch = {"x": torch.randn(size, 3), "y": torch.randn(size)}
         expected = fn(batch["x"], batch["y"])
-        return all(torch.equal(network.run_step(batch)["z"], expected) for _ in range(300))
+        return all(torch.equal(network.run_step(batch)["z"], expected) for _ in range(100))
 
     with network("infer", 1), ThreadPoolExecutor(4) as pool:
         assert all(map(run, (9, 5)))
@@ -277,11 +254,10 @@ def test_a_constant_beside_another_size_is_another_kind() -> None:
 
 @by_inductor
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [None, _without_norm])
-def test_inductor_for_batches_of_any_size(make: Callable[[], nn.Module] | None) -> None:
+def test_inductor_for_batches_of_any_size() -> None:
     draw = random.Random(1)
     sizes = [[8, 8, 5], *[[draw.randint(2, 70) for _ in range(40)] for _ in range(3)]]
-    assert _reasons(_train(sizes, True, make)) == ["first step", SIZE]
+    assert _reasons(_train(sizes, True)) == ["first step", SIZE]
 
 
 @by_inductor
@@ -309,22 +285,3 @@ def test_inductor_for_images_of_any_number() -> None:
 def test_conditions_that_inductor_finds_on_disk_are_compared() -> None:
     for sizes in ((9, 9, 8, 8, 6), (3, 3, 2, 2, 6, 9), (9, 9, 8, 8, 3, 2)):
         _run(lambda x: x.sum(0) * 2 if x.shape[0] > 4 else x - 1, _rows(*sizes), True)
-
-
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x: x[:, None] * 2,
-        lambda x: x[:, 1:3] + 1,
-        lambda x: x[:, [1, 0]],
-        lambda x: x[: x.shape[0] * 2, 1:] - x[:, :-1],
-        lambda x: x[-1:],
-    ],
-)
-def test_slices_of_rows_are_of_any_size(fn: Any) -> None:
-    data = [{"x": torch.randn(size, 4)} for size in (4, 4, 5, 6, 9, 2)]
-    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
-    with network("infer", 1):
-        for batch in data:
-            assert torch.equal(network.run_step(batch)["y"], fn(batch["x"]))
-    assert _reasons(network) == ["first step", SIZE]

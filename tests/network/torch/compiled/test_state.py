@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -33,10 +32,8 @@ def _doubled(x: torch.Tensor, state: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Fuse([Own(_doubled), LambdaOp(lambda x: x + 1, "x", "x")]),
-        lambda: Repeat(Own(_doubled), repeat=3),
-        lambda: Fuse([Repeat(Fuse([Own(_doubled)]), repeat=2)]),
-        lambda: Repeat(LambdaOp(lambda x: x * 3, "x", "x"), repeat=2),
+        lambda: Own(_doubled),
+        lambda: Fuse([Repeat(Fuse([Own(_doubled)]), repeat=2), LambdaOp(abs, "x", "x")]),
     ],
 )
 def test_ops_inside_of_others_are_captured(make: Callable[[], Any]) -> None:
@@ -57,22 +54,14 @@ def _of_epoch(x: torch.Tensor, state: Any) -> torch.Tensor:
     "work",
     [
         _of_epoch,
-        lambda x, state: x * state.get("epoch"),
-        lambda x, state: x * dict(state)["epoch"],
         lambda x, state: x * {**state}["epoch"],
         lambda x, state: x * (state | {})["epoch"],
-        lambda x, state: x * ({} | state)["epoch"],
-        lambda x, state: x * state.copy()["epoch"],
-        lambda x, state: x * dict(state.items())["epoch"],
-        lambda x, state: x * ChainMap(state)["epoch"],
         lambda x, state: x * state.setdefault("epoch", 1),
         lambda x, state: x * [*state.values()][[*state].index("epoch")],
     ],
 )
-@pytest.mark.parametrize("inside", [False, True])
-def test_ops_that_read_the_epoch_run_op_by_op(work: Callable[..., Any], inside: bool) -> None:
-    op = Own(work)
-    network = TorchNetwork([Fuse([op]) if inside else op], compile=QUICK)
+def test_ops_that_read_the_epoch_run_eagerly(work: Callable[..., Any]) -> None:
+    network = TorchNetwork([Fuse([Own(work)])], compile=QUICK)
     with falls_back(network, "reads the epoch, which a program would not do again", "infer"):
         network.run_step({"x": torch.ones(1)})
     for epoch in (2, 3):
@@ -86,18 +75,13 @@ def _counted(x: torch.Tensor, state: Any) -> torch.Tensor:
     return x * state["calls"]
 
 
-def _updated(x: torch.Tensor, state: Any) -> torch.Tensor:
-    state.update(calls=state.get("calls", 0) + 1)
-    return x * state["calls"]
-
-
 def _popped(x: torch.Tensor, state: Any) -> torch.Tensor:
     calls = state.pop("calls", 0) + 1
     state.setdefault("calls", calls)
     return x * calls
 
 
-@pytest.mark.parametrize("work", [_counted, _updated, _popped])
+@pytest.mark.parametrize("work", [_counted, _popped])
 def test_counts_in_the_state_of_the_step_go_on(work: Callable[..., Any]) -> None:
     network, eager = (TorchNetwork([Own(work)], compile=one) for one in (QUICK, False))
     with falls_back(network, "state of the step", "infer"), eager("infer", 1):
@@ -106,7 +90,7 @@ def test_counts_in_the_state_of_the_step_go_on(work: Callable[..., Any]) -> None
             assert network.run_step(batch)["x"].item() == eager.run_step(batch)["x"].item()
 
 
-def test_choices_that_are_drawn_run_op_by_op() -> None:
+def test_choices_that_are_drawn_run_eagerly() -> None:
     op = LambdaOp(lambda x: x + 1, "x", "x")
     network = TorchNetwork([Sometimes(op, 0.5)], compile=QUICK)
     with falls_back(network, "looks at the values of tensors", "infer"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     QUICK,
+    Pair,
     assert_same_weights,
     batches,
     built,
@@ -26,6 +28,7 @@ from tests.network.torch.compiled.steps import (
     captured,
     mlp,
     network_of,
+    run_both,
 )
 from tests.network.torch.compiled.test_inductor import by_inductor
 
@@ -40,41 +43,35 @@ from tests.network.torch.compiled.test_inductor import by_inductor
 def test_a_rate_that_is_set_counts_in_the_next_step_and_compiles_nothing(
     compile: CompileOptions,
 ) -> None:
-    model = built(
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 3)), OPTIMIZERS["adam"]
-    )
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model, compile)
-    with network("train", 1):
-        for place, batch in enumerate(batches(30)):
-            for each in (model.current_optimizer, optimizer):
-                each.param_groups[0]["lr"] = 0.01 / (1 + place)
-                each.param_groups[0]["betas"] = (0.8, 0.9) if place % 7 == 3 else (0.9, 0.999)
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 3))
+
+    pair = Pair(make, OPTIMIZERS["adam"], compile)
+    with pair.network("train", 1):
+        for place, batch in enumerate(batches(10)):
+            for _, optimizer in pair.sides():
+                optimizer.param_groups[0]["lr"] = 0.01 / (1 + place)
+                optimizer.param_groups[0]["betas"] = (0.8, 0.9) if place == 3 else (0.9, 0.999)
             torch.manual_seed(place)
-            loss = network.run_step(batch)["loss"]
+            loss = pair.network.run_step(batch)["loss"]
             torch.manual_seed(place)
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 1
-    assert_same_weights(model, other)
+            expected = by_hand(pair.other, pair.optimizer, batch)
+            torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    assert captured(pair.network) == 1
+    pair.assert_same_weights()
 
 
 def test_a_scheduler_of_torch_counts_and_does_not_complain(recwarn: Any) -> None:
-    model = built()
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["sgd"](other.parameters())
-    network = network_of(model)
+    pair = Pair()
     schedulers = [
-        torch.optim.lr_scheduler.ExponentialLR(one, 0.8)
-        for one in (model.current_optimizer, optimizer)
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8) for _, optimizer in pair.sides()
     ]
-    with network("train", 1):
-        for batch in batches(12):
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+    with pair.network("train", 1):
+        for batch in batches(6):
+            pair.step(batch)
             for scheduler in schedulers:
                 scheduler.step()
-    assert captured(network) == 1
+    assert captured(pair.network) == 1
     assert [str(one.message) for one in recwarn if "scheduler" in str(one.message)] == []
 
 
@@ -113,77 +110,45 @@ def _forget(place: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
     ],
 )
 def test_changes_between_steps_count(change: Any, reasons: list[str]) -> None:
-    model = built(optimizer=OPTIMIZERS["adam"])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["adam"](other.parameters())
-    network = network_of(model)
-    with network("train", 1):
-        for place, batch in enumerate(batches(14)):
-            change(place, model, model.current_optimizer)
-            change(place, other, optimizer)
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 1 + len(reasons)
-    for record, reason in zip(network.traces[1:], reasons, strict=True):
+    pair = Pair(optimizer=OPTIMIZERS["adam"])
+    with pair.network("train", 1):
+        for place, batch in enumerate(batches(12)):
+            for model, optimizer in pair.sides():
+                change(place, model, optimizer)
+            pair.step(batch)
+    assert captured(pair.network) == 1 + len(reasons)
+    for record, reason in zip(pair.network.traces[1:], reasons, strict=True):
         assert reason in record.reason
-    assert_same_weights(model, other)
+    pair.assert_same_weights()
 
 
-def test_an_optimizer_that_is_replaced_counts() -> None:
-    model = built()
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["sgd"](other.parameters())
-    network = network_of(model)
-    for epoch in (1, 2):
-        with network("train", epoch):
-            for batch in batches(6, seed=epoch):
-                loss = network.run_step(batch)["loss"]
-                torch.testing.assert_close(
-                    loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6
-                )
-        fresh = OPTIMIZERS["adam"](model.parameters())
-        fresh.scaler = None  # type: ignore[attr-defined]
-        model.optimizer = fresh
-        optimizer = OPTIMIZERS["adam"](other.parameters())
-    assert captured(network) == 2
-    assert_same_weights(model, other)
-
-
-def test_modes_in_turn_and_steps_op_by_op_between_them() -> None:
-    model = built(optimizer=OPTIMIZERS["momentum"])
-    other = copy.deepcopy(model)
-    optimizer = OPTIMIZERS["momentum"](other.parameters())
-    network = network_of(model)
+def test_modes_in_turn_and_eager_steps_between_them() -> None:
+    pair = Pair(optimizer=OPTIMIZERS["momentum"])
     for epoch in range(1, 5):
-        with network("train", epoch, eager=epoch == 3):
-            for batch in batches(4, seed=epoch):
-                loss = network.run_step(batch)["loss"]
-                torch.testing.assert_close(
-                    loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6
-                )
-        assert model.training
+        with pair.network("train", epoch, eager=epoch == 3):
+            for batch in batches(3, seed=epoch):
+                pair.step(batch)
+        assert pair.model.training
         for mode in ("eval", "infer"):
-            with network(mode, epoch):
-                for batch in batches(3, seed=epoch + 9):
-                    other.eval()
-                    with torch.no_grad():
-                        expected = other(batch["x"])
-                    pred = network.run_step(batch)["pred"]
-                    torch.testing.assert_close(pred, expected, rtol=1e-5, atol=1e-6)
+            with pair.network(mode, epoch), torch.no_grad():
+                pair.other.eval()
+                for batch in batches(2, seed=epoch + 9):
+                    pred = pair.network.run_step(batch)["pred"]
+                    torch.testing.assert_close(pred, pair.other(batch["x"]), rtol=1e-5, atol=1e-6)
                     assert not pred.requires_grad
-            assert not model.training
+            assert not pair.model.training
     # nothing is compiled anew from epoch to epoch
-    assert captured(network) == 3
-    assert_same_weights(model, other)
+    assert captured(pair.network) == 3
+    pair.assert_same_weights()
 
 
-def _gan(compile: Any) -> tuple[Any, Any, TorchNetwork]:
+def _gan(compile: Any) -> TorchNetwork:
     torch.manual_seed(3)
-    generator = build(lambda: nn.Linear(4, 6), optimizer_fn=OPTIMIZERS["adam"], model_name="g")
+    generator = build(lambda: nn.Linear(6, 6), optimizer_fn=OPTIMIZERS["adam"], model_name="g")
     critic = build(lambda: nn.Linear(6, 1), optimizer_fn=OPTIMIZERS["momentum"], model_name="d")
-    network = TorchNetwork(
+    return TorchNetwork(
         [
-            ModelOp(generator, "z", "fake"),
+            ModelOp(generator, "x", "fake"),
             ModelOp(critic, "fake", "of_fake"),
             ModelOp(critic, "x", "of_real"),
             LambdaOp(lambda f: functional.softplus(-f).mean(), "of_fake", "g_loss"),
@@ -197,130 +162,53 @@ def _gan(compile: Any) -> tuple[Any, Any, TorchNetwork]:
         ],
         compile=compile,
     )
-    return generator, critic, network
 
 
-def test_two_models_against_each_other() -> None:
-    generator, critic, network = _gan(QUICK)
-    hand_g, hand_d = copy.deepcopy(generator), copy.deepcopy(critic)
-    of_g = OPTIMIZERS["adam"](hand_g.parameters())
-    of_d = OPTIMIZERS["momentum"](hand_d.parameters())
-    with network("train", 1):
-        for batch in batches(25):
-            z = torch.randn(5, 4)
-            result = network.run_step({**batch, "z": z})
-            fake = hand_g(z)
-            of_fake, of_real = hand_d(fake), hand_d(batch["x"])
-            g_loss = functional.softplus(-of_fake).mean()
-            d_loss = (functional.softplus(of_fake) + functional.softplus(-of_real)).mean()
-            grads_g = torch.autograd.grad(g_loss, list(hand_g.parameters()), retain_graph=True)
-            grads_d = torch.autograd.grad(d_loss, list(hand_d.parameters()))
-            for model, grads, optimizer in ((hand_g, grads_g, of_g), (hand_d, grads_d, of_d)):
-                for parameter, grad in zip(model.parameters(), grads, strict=True):
-                    parameter.grad = grad
-                optimizer.step()
-            torch.testing.assert_close(result["g_loss"], g_loss.detach(), rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(result["d_loss"], d_loss.detach(), rtol=1e-5, atol=1e-6)
-    assert captured(network) == 1
-    assert_same_weights(generator, hand_g)
-    assert_same_weights(critic, hand_d)
+def _attacked(compile: Any) -> TorchNetwork:
+    model = built(optimizer=OPTIMIZERS["adamw"])
+    return TorchNetwork(
+        [
+            Watch("x"),
+            ModelOp(model, "x", "pred"),
+            CrossEntropy(["pred", "y"], "loss", from_logits=True),
+            GradientOp("loss", "slope", inputs="x"),
+            FGSM("x", "loss", "bad"),
+            ModelOp(model, "bad", "worse"),
+            CrossEntropy(["worse", "y"], "hard", from_logits=True),
+            L2Regularization("hard", "total", model),
+            UpdateOp(model, "total"),
+        ],
+        compile=compile,
+    )
 
 
-def test_gradients_within_a_step() -> None:
-    def make(compile: Any) -> tuple[Any, TorchNetwork]:
-        model = built(optimizer=OPTIMIZERS["adamw"])
-        network = TorchNetwork(
-            [
-                Watch("x"),
-                ModelOp(model, "x", "pred"),
-                CrossEntropy(["pred", "y"], "loss", from_logits=True),
-                GradientOp("loss", "slope", inputs="x"),
-                FGSM("x", "loss", "bad"),
-                ModelOp(model, "bad", "worse"),
-                CrossEntropy(["worse", "y"], "hard", from_logits=True),
-                L2Regularization("hard", "total", model),
-                UpdateOp(model, "total"),
-            ],
-            compile=compile,
-        )
-        return model, network
-
-    model, network = make(QUICK)
-    other, eager = make(False)
-    with network("train", 1), eager("train", 1):
-        for batch in batches(15):
-            result, expected = network.run_step(batch), eager.run_step(batch)
-            assert result.keys() == expected.keys()
-            for key, value in expected.items():
-                torch.testing.assert_close(result[key], value, rtol=1e-5, atol=1e-6, msg=key)
-    assert captured(network) == 1
-    assert_same_weights(model, other)
-
-
-def test_mixed_precision_on_the_cpu() -> None:
-    def make(compile: Any) -> tuple[Any, TorchNetwork]:
-        torch.manual_seed(0)
-        model = build(mlp, optimizer_fn=OPTIMIZERS["sgd"], mixed_precision=True)
-        return model, network_of(model, compile)
-
-    model, network = make(QUICK)
-    other, eager = make(False)
-    with network("train", 1), eager("train", 1):
-        for batch in batches(8):
-            result, expected = network.run_step(batch), eager.run_step(batch)
-            assert result["pred"].dtype == expected["pred"].dtype == torch.bfloat16
-            torch.testing.assert_close(result["loss"], expected["loss"], rtol=2e-2, atol=1e-2)
-    assert captured(network) == 1
-    assert_same_weights(model, other, rtol=3e-2)
+@pytest.mark.parametrize("make", [_gan, _attacked])
+def test_several_models_and_gradients_within_a_step(make: Callable[[Any], TorchNetwork]) -> None:
+    assert captured(run_both(make, batches(12))) == 1
 
 
 @pytest.mark.parametrize("caches", [True, False])
 def test_weights_are_cast_once_a_step_as_autocast_does_it(caches: bool) -> None:
-    """What runs after an update within the same step has the weights of before it."""
-    found = []
+    """Ops after an update within the same step use the weights from before it."""
+
+    def make(compile: Any) -> TorchNetwork:
+        torch.manual_seed(0)
+        model = build(mlp, optimizer_fn=OPTIMIZERS["sgd"], mixed_precision="bfloat16")
+        ops = [
+            ModelOp(model, "x", "pred"),
+            CrossEntropy(["pred", "y"], "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+            ModelOp(model, "x", "again"),
+            CrossEntropy(["again", "y"], "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+        ]
+        return TorchNetwork(ops, compile=compile)
+
     torch.set_autocast_cache_enabled(caches)
     try:
-        for compile in (QUICK, False):
-            torch.manual_seed(0)
-            model = build(mlp, optimizer_fn=OPTIMIZERS["sgd"], mixed_precision="bfloat16")
-            network = TorchNetwork(
-                [
-                    ModelOp(model, "x", "pred"),
-                    CrossEntropy(["pred", "y"], "loss", from_logits=True),
-                    UpdateOp(model, "loss"),
-                    ModelOp(model, "x", "again"),
-                    CrossEntropy(["again", "y"], "loss", from_logits=True),
-                    UpdateOp(model, "loss"),
-                ],
-                compile=compile,
-            )
-            with network("train", 1):
-                results = [network.run_step(batch) for batch in batches(20)]
-            if compile:
-                assert captured(network) == 1
-            found.append((model, results))
+        assert captured(run_both(make, batches(12), rtol=2e-2, atol=1e-2)) == 1
     finally:
         torch.set_autocast_cache_enabled(True)
-    (model, results), (other, expected) = found
-    for own, one in zip(results, expected, strict=True):
-        torch.testing.assert_close(own["again"], one["again"], rtol=1e-2, atol=1e-3)
-    assert_same_weights(model, other)
-
-
-def test_what_comes_back_of_the_batch_is_the_batchs_own() -> None:
-    network = TorchNetwork(
-        [LambdaOp(lambda x: x, "x", "same"), LambdaOp(lambda x: [x + 1, {"a": x}], "x", "nest")],
-        compile=QUICK,
-    )
-    with network("infer", 1):
-        for _ in range(3):
-            batch = {"x": torch.rand(3), "name": object()}
-            result = network.run_step(batch)
-            assert result["same"] is batch["x"]
-            assert result["name"] is batch["name"]
-            assert result["nest"][1]["a"] is batch["x"]
-            assert torch.equal(result["nest"][0], batch["x"] + 1)
-    assert captured(network) == 1
 
 
 def test_a_batch_in_the_memory_of_a_weight_is_run_op_by_op() -> None:
@@ -348,16 +236,12 @@ def test_a_key_that_is_missing_is_told_as_ever() -> None:
 
 
 def test_a_model_of_another_type() -> None:
-    model = built()
-    other = copy.deepcopy(model)
-    networks = [network_of(model), network_of(other, False)]
-    for network, own in zip(networks, (model, other), strict=True):
-        with network("train", 1):
-            for place, batch in enumerate(batches(9)):
-                if place == 4:
-                    own.double()
-                x = batch["x"].double() if place >= 4 else batch["x"]
-                network.run_step({**batch, "x": x})
-    assert captured(networks[0]) == 2
-    assert model[0].weight.dtype == torch.float64
-    assert_same_weights(model, other)
+    def before(place: int, network: TorchNetwork) -> None:
+        if place == 4:
+            network.models[0].double()
+
+    data = batches(8)
+    data[4:] = [{**batch, "x": batch["x"].double()} for batch in data[4:]]
+    network = run_both(lambda compile: network_of(built(), compile), data, before)
+    assert captured(network) == 2
+    assert network.models[0][0].weight.dtype == torch.float64
