@@ -47,10 +47,9 @@ demo-distributed: $(VENV)/.has-demo build  ## train in two processes, and in one
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
-# The checks and the doctests keep one core busy each, and the checks go on beside the first tests.
+# The checks keep one core busy beside the first tests.
 test: setup  ## set up, check style and types, run the tests and doctests
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
-	$(ONE_THREAD) $(BIN)/python -m pytest --doctest-modules src/fastnet && \
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/integrations; tests=$$?; \
 	wait $$lint && exit $$tests
 

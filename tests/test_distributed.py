@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ dist = pytest.importorskip("torch.distributed")
 
 from fastnet import distributed
 from tests.ranks import ranks
+from tests.subprocesses import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -224,10 +222,3 @@ def torchrun(folder: Path, program: str, count: int, *arguments: str) -> Any:
     path.write_text(program)
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
     return run_python(*launcher, str(path), *arguments)
-
-
-def run_python(*arguments: str) -> Any:
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)

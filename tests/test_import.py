@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
-import sys
 
 import pytest
+
+from tests.subprocesses import run_python
 
 HEAVY = "torch", "tensorflow", "keras", "tqdm", "matplotlib"
 
@@ -44,7 +44,8 @@ MODULES = (
 
 def run(code: str) -> None:
     """Run code in a fresh interpreter."""
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,29 +36,6 @@ class TestKeySet:
         assert len(last) == 1
         assert MANY[count - 1] in everything
         assert (MANY[0] in last) == (count == 1)
-
-
-class TestSpec:
-    @pytest.mark.parametrize(
-        ("mode", "ds_id", "modes", "ds_ids"),
-        [
-            (None, None, {"train", "eval"}, {None, "", "a", "b"}),
-            (set(), set(), {"train", "eval"}, {None, "", "a", "b"}),
-            ("train", "a", {"train"}, {None, "a"}),
-            ({"train", "eval"}, {"a", "b"}, {"train", "eval"}, {None, "a", "b"}),
-            (["eval"], {"!a"}, {"eval"}, {None, "", "b"}),
-            (None, {"!a", "!b"}, {"train", "eval"}, {None, ""}),
-        ],
-    )
-    def test_mode_and_ds_id(
-        self, kernel: Kernel, mode: Any, ds_id: Any, modes: set[str], ds_ids: set[str | None]
-    ) -> None:
-        spec = kernel.Spec(SimpleNamespace(mode=mode, ds_id=ds_id))
-        assert {one for one in ("train", "eval") if spec.runs_in(one, None)} == modes
-        names = [None, "", "a", "b"]
-        assert {name for name in names if spec.runs_in(min(modes), name)} == ds_ids
-        mode = "train" if "train" in modes else "eval"
-        assert kernel.select([spec], mode, "a") == ([spec] if "a" in ds_ids else [])
 
 
 class TestIsCurrent:

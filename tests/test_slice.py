@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
-from fastnet.errors import MissingKeyError
 from tests.kernel.ops import Nothing, Slicer, shown
-from tests.missing_keys import missing
 from tests.reference import Kernel
 
 pytestmark = pytest.mark.fast
-
-
-class Other(Slicer):
-    """A slicer with another name in errors."""
 
 
 class Broken(Slicer):
@@ -39,39 +33,7 @@ class Pieces(Slicer):
         return self.pieces
 
 
-class TestCheckSlicers:
-    def test_two_cut_the_same_keys(self, kernel: Kernel) -> None:
-        slicers = [Slicer(["z", "x", "y"]), Slicer(["v"]), Other(["w", "y", "x"])]
-        with pytest.raises(ValueError, match=r" slice the same keys: \['x', 'y'\], Other"):
-            kernel.check_slicers(slicers)
-
-    @pytest.mark.parametrize(
-        "slicers", [[Slicer([], ["b", "a"])], [Slicer([], ["b"]), Slicer([], ["a"])]]
-    )
-    def test_joining_without_cutting(self, kernel: Kernel, slicers: list[Slicer]) -> None:
-        with pytest.raises(ValueError, match=r"\['a', 'b'\].*no active slicer.*`slice`.*mode"):
-            kernel.check_slicers(slicers)
-
-
 class TestForwardSlicers:
-    def test_cuts_and_shares(self, kernel: Kernel) -> None:
-        shared = Nothing()
-        data = {"x": [1, 2, 3], "shared": shared, "y": [4, 5, 6]}
-        minibatches = kernel.forward_slicers([Slicer(["x", "y"])], data)
-        assert minibatches == [
-            {"x": [1], "shared": shared, "y": [4]},
-            {"x": [2], "shared": shared, "y": [5]},
-            {"x": [3], "shared": shared, "y": [6]},
-        ]
-        assert all(minibatch["shared"] is shared for minibatch in minibatches)
-
-    def test_a_missing_key(self, kernel: Kernel) -> None:
-        with pytest.raises(MissingKeyError) as caught:
-            kernel.forward_slicers([Slicer(["x", "label"])], {"x": [1], "labels": [2]})
-        assert shown(caught.value) == (
-            missing("Slicer", "label", ["labels", "x"], "labels", verb="slices")
-        )
-
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError, match="cannot be cut") as caught:
             kernel.forward_slicers([Slicer(["x"]), Broken(["y", "z"])], {"x": [], "y": 1, "z": 2})
@@ -84,17 +46,6 @@ class TestForwardSlicers:
 
 
 class TestReverseSlicers:
-    def test_joined_and_other_keys(self, kernel: Kernel) -> None:
-        original = {"x": [1, 2], "other": "original"}
-        data = [
-            {"x": [1], "other": "first", "y": [3], "loss": 0.5},
-            {"x": [2], "other": "second", "y": [4], "loss": 0.7},
-        ]
-        batch = kernel.reverse_slicers([Slicer(["x"], ["y"])], data, original)
-        # y is joined, x and other are those of the batch, loss is that of the first minibatch.
-        assert batch == {"y": [3, 4], "x": [1, 2], "other": "original", "loss": 0.5}
-        assert batch["x"] is original["x"]
-
     @pytest.mark.parametrize("data", [[], ()])
     def test_no_minibatches(self, kernel: Kernel, data: Any) -> None:
         batch = {"x": [], "w": 1}

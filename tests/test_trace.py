@@ -12,8 +12,8 @@ import pytest
 
 from fastnet._trace import Readings
 from tests.containers import CONTAINERS as ALL_CONTAINERS
-from tests.containers import Checked, Ice, Labels, Picky, Plain, Registry
-from tests.kernel.traces import Array, Framework, Pair, Store, Tensor, bare, shapes_of
+from tests.containers import Ice, Plain
+from tests.kernel.traces import Framework, Store, Tensor, shapes_of
 from tests.reference import Kernel
 
 CONTAINERS = [make for make in ALL_CONTAINERS if not isinstance(make(1), set | frozenset)]
@@ -42,17 +42,6 @@ class TestStep:
         assert again is not result
         assert framework.traced == [[x, y]]
         assert framework.called == [[epoch, x, y]] * 2
-
-    def test_values_of_several_tensors(self, framework: Framework) -> None:
-        step = framework.step(["x", "y"], outputs={"z": "x"})
-        tensors = [Tensor("float", 4), Tensor("int", 4), Tensor("int", 2)]
-        pair = Pair("pair", tensors[:2])
-        result = step.step({"x": pair, "y": tensors[2]}, {})
-        assert framework.called == [tensors]
-        assert type(result["z"]) is Pair
-        assert result["z"] is not pair
-        assert (result["z"].kind, result["z"].tensors) == ("pair", tensors[:2])
-        assert framework.step_count(step, {"x": Pair("pair", tensors[:2]), "y": tensors[2]}) == 1
 
 
 class TestSharedLengths:
@@ -115,21 +104,6 @@ class TestSharedLengths:
 
 class TestContainers:
     @pytest.mark.parametrize("make", CONTAINERS)
-    def test_types_survive_in_forms_and_in_outputs(
-        self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]
-    ) -> None:
-        tensor = Tensor("float", 4)
-        data = make(tensor)
-        form = bare(kernel, framework.kind.form_of(data))
-        assert type(form) is type(data)
-        assert form is not data
-        result = framework.step(["x"], outputs={"y": "x"}).step({"x": data}, {})["y"]
-        assert type(result) is type(data)
-        assert result == data
-        assert result is not data
-        assert data == make(tensor)
-
-    @pytest.mark.parametrize("make", CONTAINERS)
     def test_a_form_is_not_changed_with_the_batch(
         self, framework: Framework, make: Callable[[Any], Any]
     ) -> None:
@@ -161,18 +135,6 @@ class TestContainers:
             assert list(result["y"].items()) == [("b", b), ("a", a)]
         assert framework.called == [[a, b], [b, a]] * 2
         assert len(framework.traced) == 2
-
-    def test_attributes_survive(self, framework: Framework) -> None:
-        def through(data: Any) -> Any:
-            return framework.step(["x"], outputs={"y": "x"}).step({"x": data}, {})["y"]
-
-        tensor = Tensor()
-        assert through(Labels([tensor], "name")).name == "name"
-        assert through(Registry("name", x=tensor)).name == "name"
-        assert through(Picky(tensor, second=1)).note == "kept"
-        assert through(Checked(tensor, seed=7)).extra == "kept"
-        assert through(make_default({"x": tensor}))["new"] == 0
-        assert through(Store({"x": tensor}, "name")).name == "name"
 
 
 class Loud(str):
@@ -283,55 +245,7 @@ class TestConstants:
         assert step.step({"x": make()}, {})["y"] == make()
 
 
-class TestBatch:
-    @pytest.mark.parametrize(
-        "mapping",
-        [
-            dict,
-            Store,
-            lambda batch: collections.ChainMap(batch, {"x": 99}),
-            lambda batch: collections.defaultdict(lambda: 7, batch),
-        ],
-    )
-    def test_any_mapping(self, framework: Framework, mapping: Callable[[Any], Any]) -> None:
-        x = Tensor()
-        other = [2]
-        batch = mapping({"x": x, "other": other})
-        step = framework.step(["x"], outputs={"y": "x", "x": "first"})
-        for _ in range(2):
-            assert step.fits(batch) is bool(framework.traced)
-            result = step.step(batch, {})
-            assert type(result) is dict
-            assert result == {"x": x, "other": [2], "y": x}
-            assert result["other"] is other
-            result["x"] = result["new"] = 0
-            assert dict(batch) == {"x": x, "other": [2]}
-        assert len(framework.traced) == 1
-        absent = framework.step(["x", "absent"])
-        assert absent.fits(batch) is False
-        with pytest.raises(KeyError) as caught:
-            absent.step(batch, {})
-        assert caught.value.args == ("absent",)
-        assert dict(batch) == {"x": x, "other": [2]}
-        assert len(framework.traced) == 1
-
-
 class TestTraces:
-    def test_the_last_used_comes_first(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        batches = [{"x": Tensor(name)} for name in "abc"]
-        for batch in batches:
-            step.step(batch, {})
-        a, b, c = reversed(step.traces)
-        assert step.traces == [c, b, a]
-        step.step(batches[0], {})
-        assert step.traces == [a, c, b]
-        step.step(batches[2], {})
-        step.step(batches[2], {})
-        assert step.traces == [c, a, b]
-        step.step({"x": Tensor("d")}, {})
-        assert step.traces[1:] == [c, a, b]
-
     def test_the_least_used_of_many_is_dropped(self, framework: Framework) -> None:
         step = framework.step(["x"])
         for number in range(16):
@@ -378,51 +292,7 @@ class TestTraces:
         assert step.step({}, {}) == expected
 
 
-class TestFits:
-    def test_fits(self, framework: Framework) -> None:
-        step = framework.step(["x", "y"])
-        batch = {"x": Tensor("float", 4), "y": ["a"]}
-        assert step.fits(batch) is False
-        assert framework.traced == []
-        step.step(batch, {})
-        assert step.fits(batch) is True
-        assert step.fits({"x": Tensor("float", 9), "y": ["a"], "other": 1}) is True
-        assert step.fits({"x": Tensor("float", 4), "y": ["b"]}) is False
-        assert step.fits({"x": Tensor("int", 4), "y": ["a"]}) is False
-        assert step.fits({"x": Tensor("float", 4)}) is False
-        assert step.fits({}) is False
-        assert len(framework.called) == 1
-
-
 class TestErrors:
-    def test_a_callback_that_raises(self, kernel: Kernel, framework: Framework) -> None:
-        error = OSError("device lost")
-
-        def broken(value: Any) -> Any:
-            if failing:
-                raise error
-            return attribute(value)
-
-        for name in ("type_of", "shape_of", "convert", "split"):
-            failing = False
-            attribute: Any = getattr(framework.kind, name)
-            value = Array("float", 4) if name == "convert" else Tensor("float", 4)
-            value = Pair("kind", [Tensor()]) if name == "split" else value
-            kind = framework.new_kind(**{name: broken})
-            step = framework.step(["x"], kind=kind)
-            step.step({"x": [value]}, {})
-            failing = True
-            for call in (
-                lambda: step.step({"x": [value]}, {}),  # noqa: B023
-                lambda: step.fits({"x": [value]}),  # noqa: B023
-                lambda: kind.form_of([value]),  # noqa: B023
-            ):
-                with pytest.raises(OSError, match=r"^device lost$") as caught:
-                    call()
-                assert caught.value is error
-            failing = False
-            assert step.fits({"x": [value]})
-
     @pytest.mark.parametrize("make", CONTAINERS[::5])
     def test_a_container_that_contains_itself(
         self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]

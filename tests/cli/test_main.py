@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 import fastnet
 from fastnet.cli import main
+from tests.subprocesses import run_python
 
 COMMANDS = ("profile", "explain", "demo", "run-fastestimator")
 
@@ -89,25 +87,15 @@ def test_help_imports_nothing_that_takes_long() -> None:
     run = """
 import contextlib, io, sys
 from fastnet.cli import main
+from tests.subprocesses import run_python
 for words in (["--help"], *([name, "--help"] for name in sys.argv[1:])):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main(words)
 print(sorted({module.partition(".")[0] for module in sys.modules}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", run, *COMMANDS], capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", run, *COMMANDS)
     slow = {"torch", "tensorflow", "keras", "numpy", "sklearn", "tqdm", "rich", "matplotlib"}
     assert slow.isdisjoint(eval(done.stdout))
-
-
-def as_a_module(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fastnet", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
 
 
 @pytest.mark.parametrize(
@@ -118,5 +106,5 @@ def as_a_module(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_as_a_module(words: list[str], status: int, out: str, err: str) -> None:
-    done = as_a_module(*words)
+    done = run_python("-m", "fastnet", *words)
     assert (done.returncode, done.stdout, done.stderr) == (status, out, err)

@@ -5,6 +5,7 @@ With a GIL these hold by themselves. Without one they hold because the kernel ta
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fastnet._execute import Plan
+from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap, leaves_of, map_leaves
 from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_entries, same_items
 from fastnet._stamps import StampLog
@@ -190,3 +191,26 @@ def test_traces_are_found_while_others_take_their_places(kinds: int) -> None:
 
     # what changes between tracing and matching is refused
     at_once(run, run, run, tolerant(run_shared, RuntimeError), change, forget, turns=TURNS // 3)
+
+
+def test_one_plan_for_all() -> None:
+    table = KeyTable()
+    count = 100
+    ops = [Op(f"k{place}", f"k{place + 1}", lambda data, state: data + 1) for place in range(count)]
+    ops.append(Op(["k1", f"k{count}"], "sum", lambda data, state: sum(data)))
+    specs = [OpSpec(op, table) for op in ops]
+    forwards = [op.forward for op in ops]
+    plan = Plan(table, specs, forwards, resolve(table, specs, [], [], {"sum", "k5"}))
+    starts = itertools.count()
+
+    def work() -> None:
+        start = next(starts)
+        result = BoundPlan(plan, new_state()).step_timed({"k0": start}, StampLog())
+        assert result == {"k0": start, "k5": start + 5, "sum": 2 * start + 1 + count}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        at_once(*[work] * 8, turns=200)
+    finally:
+        sys.setswitchinterval(before)

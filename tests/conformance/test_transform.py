@@ -76,6 +76,7 @@ class TestForms:
         )
         batch = {"x": 1.5, "n": {"m": [2.0, "text", None], "k": 3}, "s": "text", "none": None}
         result = fw.arrays(network.transform(batch, "infer"))
+        assert type(batch["n"]["k"]) is int
         assert_same(
             result,
             {

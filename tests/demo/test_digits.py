@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 
 from fastnet.cli import main
 from fastnet.demo import digits
-from tests.terminal import run_on_terminal
+from tests.subprocesses import run_python
 
 FRAMEWORKS = ["torch", pytest.param("tf", marks=pytest.mark.tf)]
 PACKAGES = {"torch": "torch", "tf": "tensorflow"}
@@ -32,8 +32,7 @@ sys.exit(status)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_it_learns_to_read(framework: str) -> None:
     pytest.importorskip(PACKAGES[framework])
-    asked = ["-c", RUN, "--framework", framework]
-    finished = run_on_terminal(asked, results=False)
+    finished = run_python("-c", RUN, "--framework", framework)
     assert finished.returncode == 0, finished.stderr
     accuracy, held_out = re.search(r"([\d.]+)% of (\d+) held-out", finished.stdout).groups()  # type: ignore[union-attr]
     assert 97 <= float(accuracy) <= 100

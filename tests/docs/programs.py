@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.subprocesses import run_python
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,13 +34,6 @@ def run(program: str, folder: Path, *words: str, launcher: Sequence[str] = ()) -
         What it prints.
     """
     (folder / "train.py").write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, *launcher, "train.py", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python(*launcher, "train.py", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout

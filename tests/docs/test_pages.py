@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,8 @@ import pytest
 import fastnet
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.docs.programs import programs
+from tests.docs.programs import programs, run
+from tests.subprocesses import run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -60,14 +58,7 @@ def test_files_that_are_named_from_the_root(page: Path) -> None:
 
 @pytest.mark.parametrize("module", ["bench.report", "bench.instructions"])
 def test_commands_of_the_benchmarks(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", module, "--help", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     page = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
     for line in re.findall(rf"python -m {re.escape(module)}(.*)", page):
@@ -171,18 +162,9 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.distributed")
     program, _ = programs("distributed")
-    (tmp_path / "program.py").write_text(program, encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
-    done = subprocess.run(
-        [sys.executable, *torchrun, "program.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    errors = re.findall(r"^epoch \d: error (.*)$", done.stdout, re.MULTILINE)
+    told = run(program, tmp_path, launcher=torchrun)
+    errors = re.findall(r"^epoch \d: error (.*)$", told, re.MULTILINE)
     assert len(errors) == 3
     model = fastnet.build(lambda: torch.nn.Linear(4, 1), optimizer_fn="adam", model_name="line")
     ops = [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), UpdateOp(model, "loss")]

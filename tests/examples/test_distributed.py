@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch.distributed")
 pytest.importorskip("sklearn")
 
-from tests.test_distributed import run_python
+from tests.subprocesses import run_python
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +11,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn")
+
+from tests.subprocesses import run_python
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "common")
@@ -140,14 +139,7 @@ def test_a_seed_decides_everything(run: Run, framework: str) -> None:
 def test_as_a_user_runs_it(framework: str) -> None:
     pytest.importorskip(PACKAGES[framework])
     arguments = ["--framework", framework, "--epochs", "2", "--steps", "2", "--json"]
-    finished = subprocess.run(
-        [sys.executable, str(PROGRAMS / "gan.py"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    finished = run_python(PROGRAMS / "gan.py", *arguments)
     assert finished.returncode == 0, finished.stderr
     # ops that call fastnet.backend can be read by AutoGraph, which warns of what it cannot read
     assert "AutoGraph" not in finished.stderr

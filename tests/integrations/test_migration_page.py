@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from tests.docs.migration_page import PAGE, read_page
-from tests.integrations.sides import Sides
 from tests.integrations.tf_sides import MARKS
 
 pytestmark = MARKS
@@ -98,43 +95,3 @@ def test_signatures_are_the_same(fastestimator: ModuleType, path: str) -> None:
             added = [each for each, *_ in actual[len(expected) :]]
             key = name if name == covered else f".{name}"
             assert added == ADDED_PARAMETERS.get(key, []), where
-
-
-def test_a_network_without_models(sides: Sides) -> None:
-    expected, actual = (
-        lib.Network([lib.op.tensorop.TensorOp("x", "y")])
-        for lib in (sides.fastestimator, sides.fastnet)
-    )
-    assert type(expected).__name__ == "TFNetwork"
-    assert type(actual).__name__ == "TorchNetwork"
-
-
-def test_a_mode_that_there_is_not(sides: Sides) -> None:
-    batch = {"x": torch.ones(1)}
-    found = []
-    for lib in (sides.fastestimator, sides.fastnet):
-        ops = lib.op.tensorop
-        network = lib.network.TorchNetwork(
-            [ops.TensorOp("x", "y"), ops.TensorOp("x", "z", mode="eval")]
-        )
-        try:
-            with network("evil", 1, "") as opened:
-                found.append(set(opened.run_step(batch)))
-        except ValueError as error:
-            found.append(type(error))
-    assert found == [{"x", "y"}, ValueError]
-
-
-def test_values_that_postprocessing_does_not_read(sides: Sides) -> None:
-    kinds = []
-    for lib in (sides.fastestimator, sides.fastnet):
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.TensorOp("x", "y")], [lib.op.numpyop.NumpyOp("y", "z")]
-        )
-        with network("eval", 1, "") as opened:
-            result = opened.run_step({"x": torch.ones(1), "n": 3, "a": np.ones(2)})
-        kinds.append({key: type(result[key]).__name__ for key in ("n", "a", "z")})
-    assert kinds == [
-        {"n": "Tensor", "a": "Tensor", "z": "Tensor"},
-        {"n": "int", "a": "ndarray", "z": "Tensor"},
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,24 +17,24 @@ from tests.integrations.tf_sides import tf
 class Mixture:
     """A package made of two: each thing of it comes from the one that is asked for then."""
 
-    def __init__(self, sides: Sides, choose: Callable[[str], bool]) -> None:
+    def __init__(self, sides: Sides, turns: Iterator[bool]) -> None:
         self._sides = sides
-        self._choose = choose
+        self._turns = turns
 
     def __getattr__(self, name: str) -> Any:
-        return _Part(self._sides, self._choose, name)
+        return _Part(self._sides, self._turns, name)
 
 
 class _Part:
-    def __init__(self, sides: Sides, choose: Callable[[str], bool], path: str) -> None:
-        self._sides, self._choose, self._path = sides, choose, path
+    def __init__(self, sides: Sides, turns: Iterator[bool], path: str) -> None:
+        self._sides, self._turns, self._path = sides, turns, path
 
     def __getattr__(self, name: str) -> _Part:
-        return _Part(self._sides, self._choose, f"{self._path}.{name}")
+        return _Part(self._sides, self._turns, f"{self._path}.{name}")
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         # networks are always fastnet's: they are what is tested
-        of_fastnet = "etwork" in self._path or self._choose(self._path)
+        of_fastnet = "etwork" in self._path or next(self._turns)
         # FastEstimator's build knows its own schedulers only
         if self._path == "build" and isinstance(args[1], self._sides.fastnet.schedule.Scheduler):
             of_fastnet = True
@@ -44,40 +44,13 @@ class _Part:
         return found(*args, **settings)
 
 
-def all_of_fastestimator(path: str) -> bool:
-    return False
-
-
-def in_turn() -> Callable[[str], bool]:
-    turns = itertools.cycle([True, False])
-    return lambda path: next(turns)
-
-
-def in_other_turn() -> Callable[[str], bool]:
-    turns = itertools.cycle([False, True, True])
-    return lambda path: next(turns)
-
-
-def only(part: str) -> Callable[[str], bool]:
-    return lambda path: part not in path
-
-
-CHOICES = {
-    "all": lambda: all_of_fastestimator,
-    "in turn": in_turn,
-    "in other turn": in_other_turn,
-    "models": lambda: only("build"),
-    "ops": lambda: only("op."),
-    "losses": lambda: only("loss"),
-    "updates": lambda: only("UpdateOp"),
-    "schedulers": lambda: only("schedule"),
-    "slicers": lambda: only("slicer"),
-}
+# Who supplies each thing that a program makes, in turn: fastnet where it is true.
+CHOICES = {"all": [False], "in turn": [True, False], "in other turn": [False, True, True]}
 
 
 def agrees(sides: Sides, choice: str, program: Any, rtol: float = 0.0) -> None:
     """Check that FastEstimator alone, and with fastnet beside what it supplies, do the same."""
-    mixture: Any = Mixture(sides, CHOICES[choice]())
+    mixture: Any = Mixture(sides, itertools.cycle(CHOICES[choice]))
     Sides(sides.fastestimator, mixture).agree(program, rtol)
 
 
@@ -113,7 +86,7 @@ def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
                 ),
                 ops.loss.CrossEntropy(("y", "onehot"), "loss", from_logits=True),
                 ops.Delete("inner"),
-                # in a graph FastEstimator cannot defer what it adds up: see test_mended.py
+                # in a graph FastEstimator cannot defer what it adds up
                 ops.model.UpdateOp(
                     back, "loss", merge_grad=2 if fw.NAME == "torch" else 1, defer=True
                 ),
@@ -136,7 +109,7 @@ def test_training(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
     agrees(sides, choice, program)
 
 
-@cases(torch=CHOICES, tf_eager=["all", "in turn", "slicers", "schedulers"])
+@cases(torch=CHOICES, tf_eager=["all", "in turn"])
 def test_slicers(sides: Sides, fw: Any, eager: bool, choice: str) -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(4, 5, 6)).astype("float32")

@@ -5,9 +5,6 @@ Each package runs all of them in a process of its own, in which the other one is
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.integrations.sides import LOSS, WEIGHTS
+from tests.subprocesses import run_python
 
 pytest.importorskip("sklearn")
 
@@ -59,20 +57,9 @@ def run_all(library: str, other: str, folder: Path) -> None:
     for path in PROGRAMS.glob("*.py"):
         text = path.read_text(encoding="utf-8").replace("fastnet", library)
         (folder / path.name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, library, other, str(folder), *NAMES],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            # sums that do not depend on how work is shared out
-            "OMP_NUM_THREADS": "1",
-            "TF_NUM_INTRAOP_THREADS": "1",
-        },
-    )
+    # sums that do not depend on how work is shared out
+    command = ("-c", RUN, library, other, folder, *NAMES)
+    done = run_python(*command, TF_NUM_INTRAOP_THREADS="1")
     assert done.returncode == 0, f"{library}: {done.stderr}"
 
 

@@ -105,7 +105,7 @@ def compare(
 ) -> None:
     """Compare the steps of networks of drawn ops, postprocessing and slicers."""
     if fw.NAME == "tf":
-        # FastEstimator cannot delete a key of the batch eagerly: see test_mended.py
+        # FastEstimator cannot delete a key of the batch eagerly
         keys = keys - deletable(drawn[0])
     results = []
     for lib in (sides.fastestimator, sides.fastnet):
@@ -129,7 +129,7 @@ def test_ops(sides: Sides, fw: Any, ops: list[Any], opening: Opening, keys: set[
 def test_postprocessing(
     sides: Sides, fw: Any, ops: list[Any], pops: list[Any], opening: Opening, keys: set[str]
 ) -> None:
-    # see test_mended.py for what becomes of other keys that are deleted
+    # FastEstimator fails at, or keeps, other keys that are deleted
     deleted = deletable(pops)
     assume(opening.wanted or not deleted)
     compare(sides, fw, (ops, pops, []), opening, keys - deleted)

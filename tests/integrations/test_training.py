@@ -15,10 +15,7 @@ import torch
 
 from fastnet.backend import cast, reduce_sum
 from tests.integrations.sides import (
-    WEIGHTS,
     Sides,
-    batches,
-    mlp,
     one_hot_loss,
     steps,
     trainer,
@@ -45,28 +42,23 @@ in_every_way = ways("", torch=[()], tf_static=[()], tf_eager=[()])
 
 STEPS = 20
 OPTIMIZERS = {
-    **{name: name for name in ("adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd")},
-    "torch adamw": lambda params: torch.optim.AdamW(params, lr=0.01, amsgrad=True),
+    "adam": "adam",
+    "sgd": "sgd",
     "torch momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
     "legacy momentum": lambda: keras.optimizers.legacy.SGD(0.1, momentum=0.9, nesterov=True),
-    "legacy amsgrad": lambda: keras.optimizers.legacy.Adam(0.01, amsgrad=True, clipnorm=0.1),
-    "new momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "new adam": lambda: keras.optimizers.Adam(0.01),
     "new adamw with an average": lambda: keras.optimizers.AdamW(0.01, use_ema=True),
     "a schedule": lambda: keras.optimizers.Adam(
         keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     ),
 }
-OF_TORCH = ("adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "torch adamw")
-OF_KERAS = ("adam", "rmsprop", "sgd", *list(OPTIMIZERS)[8:])
-EAGERLY = ("sgd", "adam", "legacy momentum", "new adam")
 
 
 @ways(
     "optimizer",
-    torch=[(name,) for name in (*OF_TORCH, "torch momentum")],
-    tf_static=[(name,) for name in OF_KERAS],
-    tf_eager=[(name,) for name in EAGERLY],
+    torch=[(name,) for name in ("adam", "sgd", "torch momentum")],
+    tf_static=[(name,) for name in ("sgd", *list(OPTIMIZERS)[3:])],
+    tf_eager=[("adam",), ("new adam",)],
 )
 def test_one_model(sides: Sides, fw: Any, eager: bool, optimizer: str) -> None:
     def program(lib: Any) -> Any:
@@ -76,26 +68,6 @@ def test_one_model(sides: Sides, fw: Any, eager: bool, optimizer: str) -> None:
 
     results, _, _ = sides.agree(program)
     assert float(results[-1]["loss"]) != float(results[0]["loss"])
-
-
-@pytest.mark.parametrize("truth", ["label", "target"])
-def test_fused_losses_round_differently(sides: Sides, truth: str) -> None:
-    """Sparse cross entropy and squared error: one call in fastnet, several in FastEstimator."""
-
-    def program(lib: Any) -> Any:
-        model = lib.build(mlp, "adam", model_name="mlp")
-        losses, models = lib.op.tensorop.loss, lib.op.tensorop.model
-        loss = (
-            losses.CrossEntropy(("y", "label"), "loss", from_logits=True)
-            if truth == "label"
-            else losses.MeanSquaredError(("y", "target"), "loss")
-        )
-        network = lib.Network(
-            [models.ModelOp(model, "x", "y"), loss, models.UpdateOp(model, "loss")]
-        )
-        return [result["loss"] for result in steps(network, batches(30))], model
-
-    sides.agree(program, rtol=WEIGHTS)
 
 
 @ways(
@@ -130,8 +102,8 @@ def test_modes(sides: Sides, fw: Any, eager: bool, trainable: bool) -> None:
 @ways(
     "first second",
     torch=[(first, second) for first in (True, False) for second in (True, False)],
-    tf_static=[(True, True), (False, True)],
-    tf_eager=[(True, False), (False, False)],
+    tf_static=[(False, True)],
+    tf_eager=[(True, False)],
 )
 def test_updates_put_off(sides: Sides, fw: Any, eager: bool, first: bool, second: bool) -> None:
     """An update in the middle, and a later op that reads the model: deferred, it sees old weights.
@@ -163,10 +135,10 @@ def test_updates_put_off(sides: Sides, fw: Any, eager: bool, first: bool, second
 
 @ways(
     "merge defer",
-    torch=[(1, False), (2, False), (3, False)],
-    # in a graph FastEstimator cannot defer what it adds up: see test_mended.py
+    torch=[(2, False), (3, True)],
+    # in a graph FastEstimator cannot defer what it adds up
     tf_static=[(2, False)],
-    tf_eager=[(3, False), (3, True)],
+    tf_eager=[(3, True)],
 )
 def test_gradients_added_up(sides: Sides, fw: Any, eager: bool, merge: int, defer: bool) -> None:
     """The count of steps goes on from one epoch, and from one mode, to the next."""
@@ -236,3 +208,42 @@ def test_mixed_precision(sides: Sides, fw: Any, eager: bool, optimizer: str, mer
     told, _, _ = sides.agree(program)
     half = torch.bfloat16 if fw.NAME == "torch" else tf.float16
     assert told["results"][0][0]["y"].dtype == half
+
+
+def scheduled(lib: Any, kind: str, first: Any, second: Any) -> Any:
+    if kind == "epochs":
+        return lib.schedule.EpochScheduler({1: first, 2: None, 4: second})
+    return lib.schedule.RepeatScheduler([first, None, second])
+
+
+@ways(
+    "kind merge",
+    torch=[("epochs", 1), ("turns", 2)],
+    tf_static=[("turns", 1)],
+    tf_eager=[("epochs", 2)],
+)
+def test_scheduled_optimizers(sides: Sides, fw: Any, eager: bool, kind: str, merge: int) -> None:
+    """Where there is none for an epoch, the update is scheduled away too."""
+
+    def program(lib: Any) -> Any:
+        model = lib.build(fw.mlp, scheduled(lib, kind, "adam", fw.momentum()), model_name="mlp")
+        models = lib.op.tensorop.model
+        update = models.UpdateOp(model, "loss", merge_grad=merge)
+        network = lib.Network(
+            [
+                models.ModelOp(model, "x", "y"),
+                one_hot_loss(lib),
+                scheduled(lib, kind, update, update),
+            ]
+        )
+        told: list[Any] = [type(model.current_optimizer).__name__]
+        for epoch in range(1, 7):
+            told.append(steps(network, fw.batches(3, seed=epoch), epoch=epoch, eager=eager))
+            told.append(type(model.current_optimizer).__name__)
+            if model.current_optimizer is not None:
+                told.append(fw.momenta(model))
+            told.append(steps(network, fw.batches(1), "eval", epoch=epoch, eager=True))
+        items = network.get_scheduled_items("train")
+        return told, model, lib.schedule.get_signature_epochs(items, 8, "train")
+
+    sides.agree(program)

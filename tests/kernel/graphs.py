@@ -36,6 +36,51 @@ class Value:
         return self.name
 
 
+class Call:
+    """A function that a step defers, or that a plan calls after a failure; it may fail."""
+
+    def __init__(
+        self, log: list[Any], name: str, fails: bool = False, then: Callable[[], None] | None = None
+    ) -> None:
+        self.log, self.name, self.fails, self.then = log, name, fails, then
+        self.was_called = False
+
+    def __repr__(self) -> str:
+        return f"Call({self.name})"
+
+    def __call__(self) -> None:
+        self.was_called = True
+        self.log.append(f"{self.name} ran")
+        if self.then is not None:
+            self.then()
+        if self.fails:
+            raise OSError(f"{self.name} failed")
+
+    def discard(self) -> None:
+        # one that has failed may be discarded, but need not be
+        if not self.was_called:
+            self.log.append(f"{self.name} discarded")
+        if self.fails:
+            raise OSError(f"{self.name} cannot be discarded")
+
+
+class Tape:
+    """A context manager of steps."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def __repr__(self) -> str:
+        return "Tape()"
+
+    def __enter__(self) -> Tape:
+        self.log.append("on")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.log.append(("off", kind))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to make an op, once for each kernel: its log must not be shared between them."""
@@ -66,10 +111,17 @@ class Recipe:
         def forward(data: Any, state: State) -> Any:
             # not the data itself: nothing but the plan may keep it alive
             log.append((self.number, repr(data), sorted(map(repr, Value.alive))))
-            if self.behaviour == "defer":
-                state["deferred"].setdefault(f"list{self.number % 2}", []).append(
-                    lambda: log.append(("deferred", self.number))
-                )
+            log.append(repr(state.get("tape")))
+            if self.behaviour.startswith("defer"):
+
+                def then() -> None:
+                    if self.behaviour == "defer more":
+                        later = state["deferred"].setdefault("later", [])
+                        later.append(Call(log, f"later {self.number}"))
+
+                late = Call(log, f"late {self.number}", self.behaviour == "defer failing", then)
+                plain = [late, lambda: log.append(("plain", self.number))]  # has no discard
+                state["deferred"].setdefault(f"list{self.number % 2}", []).extend(plain)
             if self.behaviour == "raise":
                 raise ArithmeticError(f"op number {self.number}")
             values = [Value(f"{self.number}.{place}") for place in range(len(self.outputs))]
@@ -96,7 +148,8 @@ def recipes(draw: st.DrawFn) -> list[Recipe]:
         behaviour = draw(
             st.sampled_from(
                 ["well"] * 8
-                + ["delete", "delete", "defer", "too many", "generator", "raise", "too few", "bare"]
+                + ["delete", "delete", "too many", "generator", "raise", "too few", "bare"]
+                + ["defer", "defer more", "defer failing"]
             )
         )
         outputs = [] if behaviour == "delete" else draw(keys)
@@ -138,11 +191,11 @@ batches |= st.just({name: f"batch {name}" for name in [*KEYS, "other"]})
 
 
 def outcome(work: Callable[[], Any]) -> Any:
-    """What work returns, or else the error's type and everything that it says."""
+    """What work returns, or else the error's type and everything that it says, in any order."""
     try:
         return "returned", work()
     except Exception as error:
-        return "raised", type(error), shown(error)
+        return "raised", type(error), sorted(shown(error).split("\n"))
 
 
 def open_and_run(
@@ -155,8 +208,11 @@ def open_and_run(
     desired: set[str] | None,
     batch: dict[str, Any],
     measured: bool = False,
+    around: bool = False,
 ) -> tuple[str, list[Any]]:
     """Do what a network does to open and to run a step.
+
+    With `around` values are moved and released, and a setting and a context manager surround steps.
 
     Returns:
         What it came to, in a word, and all that could be seen on the way.
@@ -193,7 +249,17 @@ def open_and_run(
 
     def lay_out() -> Any:
         forwards = kernel.gather(in_force)[1]
-        return kernel.Plan(table, in_force, forwards, resolution)
+        surroundings = {
+            "move": kernel.NestMap(str, lambda value: [value, len(stamps)]),
+            "release": kernel.NestMap(Value, lambda value: (repr(value), len(stamps))),
+            "setting": (lambda: "before", lambda value: log.append(("set", value)), "needed"),
+            "on_failure": [Call(log, "first", fails=True), Call(log, "second")],
+        }
+        return kernel.Plan(
+            table, in_force, forwards, resolution, **(surroundings if around else {})
+        )
+
+    stamps = kernel.StampLog()
 
     laid_out = outcome(lay_out)
     if laid_out[0] == "raised":
@@ -203,19 +269,22 @@ def open_and_run(
     before = dict(batch)
     missing = plan.missing(batch)
     log.append(missing and (type(missing), shown(missing)))
-    stamps = kernel.StampLog()
+    tape = [lambda: Tape(log), "tape"][: 2 * around]
+    hooked: list[Any] = []
 
     def step_timed(batch: Any, state: State) -> Any:
-        around = [
-            lambda index, what=what: log.append((what, index)) for what in ("before", "after")
-        ]
-        return kernel.BoundPlan(plan, state).step_timed(batch, stamps, 0, *around[: 2 * measured])
+        hooks = [lambda index, w=which: hooked.append((w, index)) for which in ("before", "after")]
+        bound = kernel.BoundPlan(plan, state, *tape)
+        return bound.step_timed(batch, stamps, 1, *hooks[: 2 * measured])
 
-    for run in (plan.run, plan.step, step_timed):
-        state = new_state(mode=mode)
+    def run_bound(batch: Any, state: State) -> Any:
+        return kernel.BoundPlan(plan, state, *tape).run(batch)
+
+    for run in (plan.run, plan.step, run_bound, step_timed):
+        state = new_state(mode=mode, tape="none")
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))
         log += [result, state]
-    log.append([row for _, row, _ in struct.iter_unpack("=dii", stamps.take())])
+    log += [hooked, [row for _, row, _ in struct.iter_unpack("=dii", stamps.take())]]
     assert batch == before
     return result[1].__name__ if result[0] == "raised" else "ran", log

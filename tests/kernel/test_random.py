@@ -31,6 +31,7 @@ def same(kernels: Kernels, work: Any) -> Any:
     ds_id=st.none() | st.sampled_from(graphs.DS_IDS),
     desired=graphs.wanted,
     batch=graphs.batches,
+    around=st.booleans(),
 )
 def test_opening_and_running(
     kernels: Kernels,
@@ -41,10 +42,13 @@ def test_opening_and_running(
     ds_id: str | None,
     desired: set[str] | None,
     batch: dict[str, Any],
+    around: bool,
 ) -> None:
     came_to, _ = same(
         kernels,
-        lambda kernel: graphs.open_and_run(kernel, ops, pops, cutters, mode, ds_id, desired, batch),
+        lambda kernel: graphs.open_and_run(
+            kernel, ops, pops, cutters, mode, ds_id, desired, batch, around=around
+        ),
     )
     event(came_to)
 
@@ -54,6 +58,7 @@ def test_opening_and_running(
     desired=graphs.wanted,
     batch=st.just({name: f"batch {name}" for name in graphs.KEYS}),
     measured=st.booleans(),
+    around=st.booleans(),
 )
 def test_running_without_slicers(
     kernels: Kernels,
@@ -61,12 +66,13 @@ def test_running_without_slicers(
     desired: set[str] | None,
     batch: dict[str, Any],
     measured: bool,
+    around: bool,
 ) -> None:
     # with slicers most openings are refused; without, most of them run
     came_to, _ = same(
         kernels,
         lambda kernel: graphs.open_and_run(
-            kernel, ops, [], [], "train", "one", desired, batch, measured
+            kernel, ops, [], [], "train", "one", desired, batch, measured, around
         ),
     )
     event(came_to)
@@ -190,14 +196,15 @@ def test_traced_steps(kernels: Kernels, batches: list[dict[str, Any]], keys: lis
             result = graphs.outcome(
                 lambda batch=batch, number=number: step.step(batch, {"epoch": number})
             )
-            seen += [repr(result), len(framework.traced), spelled_out(step.traces[0].inputs)]
+            seen += [repr(result), traces.types_of(result), len(framework.traced)]
+            seen.append(spelled_out(step.traces[0].inputs))
         seen.append([[id(tensor) for tensor in tensors] for tensors in framework.called])
         return seen
 
     seen = same(kernels, work)
     assert [repr(batch) for batch in batches] == spelled
     # whatever was traced is known the second time, but for what many others drove out
-    assert all(seen[4 * place] for place in range(len(batches), 2 * len(batches)))
+    assert all(seen[5 * place] for place in range(len(batches), 2 * len(batches)))
     event(f"{seen[-3]} traces")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -22,6 +21,7 @@ pytestmark = pytest.mark.tf
 
 from fastnet.integrations.fastestimator import UnknownVersionError, install, uninstall
 from fastnet.integrations.fastestimator.table import NETWORK, OPS
+from tests.subprocesses import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ def test_an_unknown_version_is_refused(
 
 
 def in_a_fresh_process(code: str) -> None:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = run_python("-c", code)
     assert result.returncode == 0, result.stderr[-3000:]
 
 

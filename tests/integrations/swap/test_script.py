@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,8 @@ import pytest
 pytest.importorskip("fastestimator", reason="swaps into FastEstimator: `make test-fe`")
 
 pytestmark = pytest.mark.tf
+
+from tests.subprocesses import run_python
 
 # says who runs it, in which way, and fails when it is told to
 PROGRAM = """\
@@ -49,13 +49,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+run = partial(run_python, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 SWAP = ("-m", "fastnet.integrations.fastestimator")
