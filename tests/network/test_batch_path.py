@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import fastnet
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
@@ -77,6 +79,32 @@ def test_a_static_training_step_in_tensorflow(compile: bool) -> None:
             network.run_step(batch)
 
     check(network, use, {*KERNEL, "_trace"}, MOST_STATIC_FILES)
+
+
+def test_the_first_entry_calls_no_function_for_each_op() -> None:
+    """Python calls of an op each would make the first entry of 1,000 ops several times as slow."""
+
+    def count(length: int) -> int:
+        model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd")
+        between = [LambdaOp(abs, f"key{at}", f"key{at + 1}") for at in range(length)]
+        ops = [ModelOp(model, "x", "key0"), *between, UpdateOp(model, f"key{length}")]
+        network = fastnet.Network(ops)
+        calls: Counter[str] = Counter()
+
+        def trace(frame: FrameType, event: str, value: Any) -> None:
+            calls[event] += 1
+
+        before = sys.getprofile()
+        sys.setprofile(trace)
+        try:
+            with network("train", 1, desired_output_keys=["key1"]):
+                pass
+        finally:
+            sys.setprofile(before)
+        return calls["call"]
+
+    count(1)  # Fills caches.
+    assert abs(count(210) - count(10)) < 20
 
 
 def training_network(model: Any, compile: Any) -> Any:

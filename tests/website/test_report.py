@@ -28,6 +28,8 @@ def test_charts_are_where_the_page_names_them(page: report.Page) -> None:
     shown = report.charts_in(page.text, page.charts)
     assert shown.count('<div class="chart">') == len(named)
     assert "<!-- chart" not in shown
+    for chart in page.charts.values():
+        assert chart.count('"type":"log"') <= chart.count("(logarithmic axis)")
 
 
 def test_a_table_has_what_was_measured() -> None:
