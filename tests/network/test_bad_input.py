@@ -117,6 +117,15 @@ class TestEpoch:
         assert seen == [4]
         assert type(seen[0]) is int
 
+    def test_that_is_left_out_is_the_first(self) -> None:
+        ops = {epoch: LambdaOp(lambda x, epoch=epoch: epoch, "x", "y") for epoch in (1, 2)}
+        network = TorchNetwork([EpochScheduler(ops)])
+        with network("infer"):
+            assert network.run_step({"x": 0})["y"] == 1
+        assert network.transform({"x": 0}, "infer")["y"] == 1
+        ((_, result),) = fastnet.steps(network, [{"x": 0}], "infer")
+        assert result["y"] == 1
+
 
 def test_a_misspelled_desired_key() -> None:
     network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "view1")])
