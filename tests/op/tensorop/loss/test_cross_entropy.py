@@ -252,6 +252,12 @@ class TestLabels:
             ):
                 call(way, op, scores, np.array([0.9, 1.9], dtype))
 
+    @pytest.mark.tf
+    def test_fractions_in_a_graph(self) -> None:
+        error = pytest.importorskip("tensorflow").errors.InvalidArgumentError
+        with pytest.raises(error, match="label value"):
+            call("tf-static", op_of("tf"), tensor("tf", np.zeros((2, 3))), np.array([0.9, 1.9]))
+
     @pytest.mark.parametrize("way", ["torch", TF])
     @pytest.mark.parametrize("targets", [[0, 1], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
     def test_weights_of_no_class(self, way: str, targets: Any) -> None:
