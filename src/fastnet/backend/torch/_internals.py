@@ -215,26 +215,41 @@ def decompositions(fallback_random: bool) -> dict[Any, Any]:
         return dict(select_decomp_table())
 
 
-@contextmanager
-def whole_lstm_layers() -> Iterator[None]:
-    """Let a trace in this thread keep each LSTM layer as one operation, as eager torch runs it.
+class _LayerCount(int):
+    def __lt__(self, other: int) -> bool:
+        return True
 
-    Torch unrolls a layer over time if its input requires gradients, as behind an embedding.
+
+@contextmanager
+def eager_recurrent_layers() -> Iterator[None]:
+    """Let a trace in this thread keep recurrent layers as eager torch runs them.
+
+    Torch's decomposition unrolls an LSTM layer over time if its input requires gradients, as behind
+    an embedding. It leaves out the dropout between layers, by testing `num_layers < i - 1`.
     """
     from torch._decomp import decompositions
 
     patched: Any = decompositions
     thread, select = threading.get_ident(), patched.select_one_layer_lstm_function
+    run_layers = patched._rnn_helper
 
     def select_whole(data: torch.Tensor, hidden: Any, parameters: Any) -> Any:
         is_here = threading.get_ident() == thread
         return select(data.detach() if is_here else data, hidden, parameters)
 
+    def run_with_dropout(
+        data: Any, hidden: Any, parameters: Any, has_biases: bool, layers: int, *settings: Any
+    ) -> Any:
+        layers = _LayerCount(layers) if threading.get_ident() == thread else layers
+        return run_layers(data, hidden, parameters, has_biases, layers, *settings)
+
     patched.select_one_layer_lstm_function = select_whole
+    patched._rnn_helper = run_with_dropout
     try:
         yield
     finally:
         patched.select_one_layer_lstm_function = select
+        patched._rnn_helper = run_layers
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool) -> Any:

@@ -125,7 +125,9 @@ class Pair:
 
     def step(self, batch: dict[str, torch.Tensor]) -> None:
         """Take a step in the open network and in the loop, and compare the losses."""
+        random_state = torch.get_rng_state()
         loss = self.network.run_step(batch)["loss"]
+        torch.set_rng_state(random_state)
         expected = by_hand(self.other, self.optimizer, batch)
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
 

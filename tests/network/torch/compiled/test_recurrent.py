@@ -17,7 +17,8 @@ class Classifier(nn.Module):
         super().__init__()
         # The inputs of the first layer require gradients, or they do not.
         self.project = nn.Linear(6, 6) if layers == 1 else nn.Identity()
-        self.rnn = kind(6, 8, num_layers=layers, batch_first=True)
+        dropout = 0.4 if layers > 1 else 0.0
+        self.rnn = kind(6, 8, num_layers=layers, batch_first=True, dropout=dropout)
         self.out = nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from fastnet._nest import leaves_of
 from fastnet._trace import map_form
 from fastnet.backend.torch._internals import (
     TorchDispatchMode,
+    eager_recurrent_layers,
     enable_python_dispatcher,
     fake_mode,
     module_hook_tables,
@@ -27,7 +28,6 @@ from fastnet.backend.torch._internals import (
     number_like,
     open_like,
     storage_key,
-    whole_lstm_layers,
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
@@ -244,8 +244,8 @@ class _Tracer:
             try:
                 # Backward passes run in this thread, where the modes are active.
                 here = torch.autograd.set_multithreading_enabled(False)
-                dispatcher, lstm = enable_python_dispatcher(), whole_lstm_layers()
-                with watched_process() as random_state, mode, dispatcher, lstm, here:
+                dispatcher, recurrent = enable_python_dispatcher(), eager_recurrent_layers()
+                with watched_process() as random_state, mode, dispatcher, recurrent, here:
                     graph = make_fx(run, tracing_mode="real")(*taken, *symbols)
             except Uncapturable as error:
                 if error.index is None:
