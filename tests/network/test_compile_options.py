@@ -53,6 +53,13 @@ def test_what_version_of_torch_compiles(given: Any, monkeypatch: pytest.MonkeyPa
             network([], compile=given)
 
 
+def test_an_unknown_backend_of_torch() -> None:
+    network = pytest.importorskip("fastnet.network.torch").TorchNetwork
+    network([], compile=CompileOptions("aot_eager"))
+    with pytest.raises(ValueError, match=r"backend='foo'.*'eager'.*'inductor'.*function"):
+        network([], compile=CompileOptions("foo"))
+
+
 @pytest.mark.parametrize("options", [{"backend": "inductor"}, {"dynamic": True}])
 def test_what_xla_accepts(options: dict[str, Any]) -> None:
     tf_network = pytest.importorskip("fastnet.network.tf").TFNetwork

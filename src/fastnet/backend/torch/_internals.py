@@ -199,10 +199,15 @@ def is_decided(mode: Any, symbol: Any) -> bool:
 
 
 def find_backend(name: str) -> Callable[..., Any]:
-    """Return a backend of `torch.compile` by its name."""
-    from torch._dynamo import lookup_backend
+    """Return a backend of `torch.compile` by its name; raise a ValueError if there is none."""
+    from torch._dynamo import list_backends, lookup_backend
 
-    return lookup_backend(name)
+    try:
+        return lookup_backend(name)
+    except torch._dynamo.exc.InvalidBackend:
+        known = ", ".join(map(repr, ["eager", *list_backends()]))
+        text = f"CompileOptions has backend={name!r}. Pass one of {known}, or a function."
+        raise ValueError(text) from None
 
 
 def decompositions(fallback_random: bool) -> dict[Any, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.backend.torch._internals import set_grad_enabled
+from fastnet.backend.torch._internals import find_backend, set_grad_enabled
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.backend.torch.wrappers import parallel_type
@@ -57,7 +57,8 @@ class TorchNetwork(BaseNetwork):
     Raises:
         AssertionError: If an item is not an op, postprocessing op or slicer.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
-            batches, the device is not available, or models were built on different devices.
+            batches, the device is not available, models were built on different devices, or
+            `compile` names an unknown backend.
         TypeError: If `device` or `compile` has the wrong type.
         RuntimeError: If `compile` needs a later version of PyTorch.
 
@@ -87,7 +88,7 @@ class TorchNetwork(BaseNetwork):
     ) -> None:
         self._options = read_compile(compile)
         if self._options is not None:
-            _check_version()
+            _check_compile(self._options)
         if returns not in _RETURNS:
             raise ValueError(f"returns is 'cpu', 'device' or None, not {shorten(returns)}.")
         self._given_device = None if device is None else resolve_device(device)
@@ -223,10 +224,13 @@ def _no_gradients(gradients: bool) -> Setting | None:
     return torch.is_grad_enabled, set_grad_enabled, False
 
 
-def _check_version() -> None:
+def _check_compile(options: CompileOptions) -> None:
+    """Check the version of PyTorch and the name of the backend."""
     found = torch.__version__
     if found < _COMPILES_FROM:
         raise RuntimeError(
             f"compile needs PyTorch {_COMPILES_FROM} or later, but {found} is installed. Update it "
             "or leave out compile, which runs steps eagerly."
         )
+    if isinstance(options.backend, str) and options.backend not in ("eager", "inductor"):
+        find_backend(options.backend)
