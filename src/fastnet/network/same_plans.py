@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from itertools import zip_longest
+from numbers import Real
 from typing import Any
 
 from fastnet.backend.model_metadata import get_metadata, name_of
@@ -54,10 +55,13 @@ def _describe(
             kind = f"{tuple(one.shape)}, {one.dtype}"
             yield f"trained weight {name} of model '{name_of(model)}', {kind}"
         optimizer = get_metadata(model, "current_optimizer")
-        for group in getattr(optimizer, "param_groups", [{}]):
+        while hasattr(optimizer, "inner_optimizer"):  # Keras's, inside one that scales losses
+            optimizer = optimizer.inner_optimizer
+        config = optimizer.get_config() if hasattr(optimizer, "get_config") else {}
+        for group in getattr(optimizer, "param_groups", [config]):
             settings = {
                 key: float(value) if key == "lr" else value
                 for key, value in group.items()
-                if key == "lr" or isinstance(value, (bool, int, float, str, tuple))
+                if key == "lr" or isinstance(value, (Real, str, tuple))
             }
             yield f"{type(optimizer).__name__} of model '{name_of(model)}', settings {settings}"

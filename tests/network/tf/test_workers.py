@@ -6,7 +6,7 @@ The workers are processes of their own, which run the functions of this module.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -201,20 +201,26 @@ def test_a_checkpoint_between_merged_steps(tmp_path: Any) -> None:
         assert_close(resumed, without)
 
 
-def open_different_ops() -> Any:
-    model = fastnet.build(mlp, adam, model_name="m")
-    more = [LambdaOp(lambda x: x, "x", "x")] * distributed.rank()
-    network = fastnet.Network([*more, *regression(model)])
-    try:
-        with network("train", 1):
-            return ""
-    except ValueError as error:
-        return str(error)
+def open_different() -> list[str]:
+    rank = distributed.rank()
+    errors = []
+    for more, rate in (rank, 0.5), (0, 0.5 + rank):
+        optimizer = partial(keras.optimizers.SGD, rate, momentum=0.25)
+        model = fastnet.build(mlp, optimizer, model_name="m")
+        ops = [LambdaOp(lambda x: x, "x", "x")] * more
+        network = fastnet.Network([*ops, *regression(model)])
+        with pytest.raises(ValueError, match=r"^The ranks would train") as caught:
+            network("train", 1).__enter__()
+        errors.append(str(caught.value).partition("but rank 1 has ")[2])
+    return errors
 
 
-def test_different_ops_raise_on_every_worker() -> None:
-    for error in workers()(open_different_ops):
-        assert error.startswith("The ranks would train with different ops or settings: rank 0 has")
+def test_different_ops_and_optimizers_raise_on_every_worker() -> None:
+    for ops, optimizers in workers()(open_different):
+        assert ops.startswith("LambdaOp")
+        assert optimizers.startswith("SGD of model 'm', settings")
+        assert "'learning_rate': 1.5" in optimizers
+        assert "'momentum': 0.25" in optimizers
 
 
 def end_early() -> None:
