@@ -12,7 +12,7 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, describe_op, misspelled_name, note_failure
 from fastnet.op.checks import describe_wrong_item
-from fastnet.op.meta.meta_op import MetaOp
+from fastnet.op.meta_op import MetaOp
 from fastnet.op.numpyop.numpyop import NumpyOp
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.schedule import get_current_items

@@ -26,7 +26,7 @@ from fastnet.network.torch.compiled.program_cache import (
 )
 from fastnet.network.torch.compiled.verification import Verification
 from fastnet.network.trace_records import Records
-from fastnet.op.meta.one_of import OneOfOps
+from fastnet.op.meta_op import OneOfOps
 from fastnet.op.op import with_inner_ops
 from fastnet.types import RunStep
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastnet.op.meta.fuse import FuseOps
+from fastnet.op.meta_op import FuseOps
 from fastnet.op.numpyop.meta.meta_op import NumpyMetaOp
 
 __all__ = ["Fuse"]

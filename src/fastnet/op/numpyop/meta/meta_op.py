@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.op.meta.meta_op import MetaOp
+from fastnet.op.meta_op import MetaOp
 from fastnet.op.numpyop.numpyop import Batch, NumpyOp, forward_numpyop
 from fastnet.types import Forward, State, is_numpy_op
 

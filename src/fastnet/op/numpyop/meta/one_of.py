@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastnet.op.meta.one_of import OneOfOps
+from fastnet.op.meta_op import OneOfOps
 from fastnet.op.numpyop.meta.meta_op import NumpyMetaOp
 
 __all__ = ["OneOf"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastnet.op.meta.repeat import RepeatOp
+from fastnet.op.meta_op import RepeatOp
 from fastnet.op.numpyop.meta.meta_op import NumpyMetaOp
 
 __all__ = ["Repeat"]

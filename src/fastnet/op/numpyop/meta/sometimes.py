@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.op.meta.sometimes import SometimesOp
+from fastnet.op.meta_op import SometimesOp
 from fastnet.op.numpyop.meta.meta_op import NumpyMetaOp
 
 __all__ = ["Sometimes"]

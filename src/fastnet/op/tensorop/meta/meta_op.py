@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import add_note, describe_op
-from fastnet.op.meta.meta_op import MetaOp
+from fastnet.op.meta_op import MetaOp
 from fastnet.op.op import (
     bind_forward,
     get_inputs_by_op,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastnet.op.meta.repeat import RepeatOp
+from fastnet.op.meta_op import RepeatOp
 from fastnet.op.tensorop.meta.meta_op import TensorMetaOp
 
 __all__ = ["Repeat"]

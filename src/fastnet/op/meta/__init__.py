@@ -1,1 +1,0 @@
-"""Ops that run other ops: what those on tensors and those on arrays have in common."""
