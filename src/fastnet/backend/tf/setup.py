@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import foreign_optimizer, other_owner, reserve
+from fastnet.backend.optimizer_fn import call_optimizer_fn
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (
@@ -26,16 +28,12 @@ from fastnet.backend.tf._keras_internals import (
 )
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
-from fastnet.errors import (
-    UnknownNameError,
-    WrongOptimizerError,
-    add_note,
-    nearest_name,
-    shorten,
-)
+from fastnet.errors import add_note
 
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
 _SEED_STEP = 0x9E3779B1
+
+_EXAMPLE = "lambda: tf.keras.optimizers.AdamW(1e-3)"
 
 _NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 
@@ -157,35 +155,8 @@ def reserve_names(model: Any, source: Any) -> None:
 def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:
     """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
     keras = keras_of(model)
-    make = source
-    if isinstance(source, str):
-        names = _by_name(keras, is_keras3(model))
-        make = names.get(source.lower())
-        if make is None:
-            near = nearest_name(source.lower(), names)
-            raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {shorten(source)}, but the names are "
-                f"{sorted(names)}.{f' Did you mean {near!r}?' if near else ''} For any other pass "
-                "a function, such as `lambda: tf.keras.optimizers.AdamW(1e-3)`."
-            )
-    if not callable(make):
-        raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name; a "
-            "function without arguments, such as `lambda: keras.optimizers.Adam(1e-3)`; a "
-            "scheduler of these; or None."
-        )
-    try:
-        optimizer = make()
-    except Exception as error:
-        raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' failed: {error!r}. For a Keras model it takes no "
-            "argument, and returns a Keras optimizer."
-        ) from error
-    if not hasattr(optimizer, "apply_gradients"):
-        raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
-            "optimizer."
-        )
+    names = partial(_by_name, keras, is_keras3(model))
+    optimizer = call_optimizer_fn(source, name, names, (), "apply_gradients", _EXAMPLE)
     check_owner(optimizer, model, name)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = read_precision(mixed_precision) in (True, "float16")
@@ -210,7 +181,7 @@ def check_owner(optimizer: Any, model: Any, name: str) -> None:
     if own and not any(updates(inner, one) for one in own):
         owner = other_owner(model, is_owner)
         if owner is not None:
-            raise foreign_optimizer(optimizer, name, owner, "lambda: keras.optimizers.Adam(1e-3)")
+            raise foreign_optimizer(optimizer, name, owner, _EXAMPLE)
 
 
 def prepare_optimizer(optimizer: Any, model: Any) -> None:
