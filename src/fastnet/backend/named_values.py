@@ -1,4 +1,4 @@
-"""Calls of models with named arguments and results."""
+"""Calls of models with named arguments and results, and their layers by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.errors import MissingKeyError, nearest_name, shorten
 
 
 class ByName:
@@ -82,25 +82,37 @@ def check_arguments(
     title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Collection[str] = ()
 ) -> None:
     """Raise a ValueError unless a function takes these keyword arguments and `passed_over`."""
-    parameters = inspect.signature(called).parameters
-    where = getattr(called, "__qualname__", type(called).__name__)
-    kinds = inspect.Parameter
-    by_name = [
-        name
-        for name, one in parameters.items()
-        if one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    ]
-    takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters.values())
-    for name in names:
-        if name not in by_name and not takes_any:
-            near = nearest_name(name, by_name)
-            raise ValueError(
-                f"{title} gives the argument '{name}', which {where} does not take."
-                f"{f' Did you mean {near!r}?' if near else ''} It takes {by_name}."
-            )
-    for name in by_name:
-        needed = parameters[name].default is kinds.empty
-        if needed and name not in names and name not in passed_over:
-            raise ValueError(
-                f"{title} gives {list(names)}, but {where} needs '{name}', too. Add it to inputs."
-            )
+    signature = inspect.signature(called)
+    known = list(signature.parameters)
+    given = [*names, *(name for name in passed_over if name in known)]
+    try:
+        signature.bind(**dict.fromkeys(given))
+    except TypeError as error:
+        unknown = next((name for name in names if name not in known), "")
+        near = nearest_name(unknown, known) if unknown else None
+        raise ValueError(
+            f"{title} gives the arguments {list(names)}, but its model takes {signature}: {error}."
+            + (f" Did you mean {near!r}?" if near else "")
+        ) from None
+
+
+def find_layer(
+    layers: Sequence[tuple[str, Any]],
+    wanted: str | int,
+    model: Any,
+    setting: str = "intermediate_layers",
+) -> Any:
+    """Return a layer by its index, or the last one that has a name."""
+    names = [name for name, _ in layers]
+    title = f"{setting} asks for the layer {wanted!r} of {type(model).__name__}, which has"
+    if isinstance(wanted, int):
+        if not -len(layers) <= wanted < len(layers):
+            raise IndexError(f"{title} {len(layers)}, nested layers included: {shorten(names)}.")
+        return layers[wanted][1]
+    if wanted not in names:
+        near = nearest_name(wanted, names)
+        raise MissingKeyError(
+            f"{title} none of this name.{f' Did you mean {near!r}?' if near else ''} Its layers "
+            f"are {shorten(names)}."
+        )
+    return dict(layers)[wanted]

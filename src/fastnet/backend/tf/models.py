@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.named_values import ByName, check_arguments
+from fastnet.backend.named_values import ByName, check_arguments, find_layer
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
-from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.errors import shorten
 from fastnet.types import State
 
 CONTROLS = frozenset({"self", "training", "mask"})
@@ -131,7 +131,8 @@ class TFPass:
         self._trainable = trainable
         self._gradients = gradients
         self._spread = arguments is None and len(inputs) > 1 and takes_several_arguments(model)
-        self._layers = [(_find_layer(model, layer), layer) for layer in layers]
+        own = _layers_of(model)
+        self._layers = [(find_layer(own, layer, model), layer) for layer in layers]
         self._is_plain = gradients and not self._spread and not self._layers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,7 +141,8 @@ class TFPass:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._layers = [(_find_layer(self._model, name), name) for name in state["_layers"]]
+        own = _layers_of(self._model)
+        self._layers = [(find_layer(own, name, self._model), name) for name in state["_layers"]]
 
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model; with layers return a list of its own outputs and theirs."""
@@ -235,34 +237,12 @@ def _require_inputs(model: Any, keys: Sequence[str]) -> None:
     if inputs is None or takes_several_arguments(model):
         return
     if len(keys) > len(inputs):
-        names = _some([one.name for one in inputs])
+        names = shorten([one.name for one in inputs])
         raise ValueError(
             f"ModelOp of '{name_of(model)}' reads the keys {list(keys)}, one for each of the "
             f"model's inputs, but the model has {len(inputs)}: {names}."
         )
 
 
-def _find_layer(model: Any, layer: str | int) -> Any:
-    layers = sublayers(model)
-    names = [one.name for one in layers]
-    if isinstance(layer, int):
-        if not -len(layers) <= layer < len(layers):
-            raise IndexError(
-                f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "
-                f"{len(layers)}, nested layers included: {_some(names)}."
-            )
-        return layers[layer]
-    if layer not in names:
-        near = nearest_name(layer, names)
-        raise MissingKeyError(
-            f"intermediate_layers asks for the layer '{layer}' of {type(model).__name__}, which "
-            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} Its layers are "
-            f"{_some(names)}."
-        )
-    # Layers inside of different layers may share a name; the last one is found.
-    return dict(zip(names, layers, strict=True))[layer]
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:8]))
-    return f"[{shown}]" if len(names) <= 8 else f"[{shown}] and {len(names) - 8} more"
+def _layers_of(model: Any) -> list[tuple[str, Any]]:
+    return [(one.name, one) for one in sublayers(model)]

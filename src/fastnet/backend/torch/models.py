@@ -8,21 +8,21 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet._resolve import same_entries
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
-from fastnet.backend.named_values import ByName, check_arguments
+from fastnet.backend.named_values import ByName, check_arguments, find_layer
 from fastnet.backend.torch._internals import SUBMODULES
 from fastnet.backend.torch.names import unwrap
 from fastnet.backend.torch.wrappers import is_sharded
-from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
 
-def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
-    """Run a model in training or evaluation mode; numpy arrays are converted to tensors."""
+def feed_forward(model: Module, *x: Any, training: bool = True) -> Any:
     model.train(mode=training)
     return model(*[to_tensor(value, "torch") for value in x])
 
@@ -35,7 +35,7 @@ class TrainingSwitch:
     of layers that stay in evaluation mode.
     """
 
-    def __init__(self, model: torch.nn.Module, eval_layers: Sequence[str | type] = ()) -> None:
+    def __init__(self, model: Module, eval_layers: Sequence[str | type] = ()) -> None:
         self._model = model
         self._kept_names = {one for one in eval_layers if isinstance(one, str)}
         self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
@@ -58,7 +58,9 @@ class TrainingSwitch:
         self._mode = None
         self._model.train(training)
         if training and (self._kept_names or self._kept_classes):
-            self._keep()
+            for name, module in unwrap(self._model).named_modules():
+                if name in self._kept_names or isinstance(module, self._kept_classes):
+                    module.eval()
         modules = list(self._model.modules())
         attributes = ("training", SUBMODULES)
         if all(name in vars(module) for module in modules for name in attributes):
@@ -70,19 +72,12 @@ class TrainingSwitch:
             self._mode = training
         # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
-    def _keep(self) -> None:
-        """Put the layers that stay in evaluation mode into it."""
-        model = unwrap(self._model)
-        for name, module in model.named_modules():
-            if name in self._kept_names or isinstance(module, self._kept_classes):
-                module.eval()
-
 
 class InputSpec:
     """The shapes and dtypes of a model's last input, as nests, and its device."""
 
     def __init__(self, data: Any) -> None:
-        tensors = [one for one in leaves_of(data) if isinstance(one, torch.Tensor)]
+        tensors = [one for one in leaves_of(data) if isinstance(one, Tensor)]
         self.device = tensors[0].device if tensors else None
         # Tensors of the device "meta" have no values.
         self._inputs = map_leaves(data, lambda one: _only_tensor(one, torch.empty_like, "meta"))
@@ -94,12 +89,11 @@ class InputSpec:
         return map_leaves(self._inputs, lambda one: _only_tensor(one, torch.ones_like, self.device))
 
 
-def _only_tensor(value: Any, make: Callable[..., torch.Tensor], device: Any) -> Any:
-    return make(value, device=device) if isinstance(value, torch.Tensor) else None
+def _only_tensor(value: Any, make: Callable[..., Tensor], device: Any) -> Any:
+    return make(value, device=device) if isinstance(value, Tensor) else None
 
 
-def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
-    """Return half the sum of a model's squared trainable weights, times `beta`."""
+def l2_regularization(model: Module, beta: float) -> Tensor:
     squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
     if any(map(is_sharded, squares)):
         # All sharded sums are reduced in one collective.
@@ -108,33 +102,19 @@ def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
-def add_l2_regularization(loss: torch.Tensor, model: torch.nn.Module, beta: float) -> torch.Tensor:
+def add_l2_regularization(loss: Tensor, model: Module, beta: float) -> Tensor:
     return l2_regularization(model, beta) + loss
 
 
 class TorchPass:
-    """Runs a torch model for a ModelOp.
+    """Runs a torch model for a ModelOp, whose arguments these are, by position or by name.
 
-    Args:
-        model: The model.
-        inputs: The keys of the op's inputs.
-        trainable: Whether the model is in training mode while the step's mode is "train".
-        gradients: Whether gradients flow through it.
-        layers: The layers whose outputs are returned too, by name or index.
-        split: With layers: splits what the model returns into a value for each of its own outputs.
-        arguments: The names of the arguments that the inputs are; None to pass them by position.
-        results: The names of the values to return; None to return all.
-        eval_layers: Names and classes of layers that stay in evaluation mode.
-
-    Raises:
-        KeyError: If no layer has a name.
-        IndexError: If no layer has an index.
-        ValueError: If the model has no arguments of such names, or needs others.
+    `split` makes a value of each output of the model.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Module,
         inputs: Sequence[str],
         trainable: bool,
         gradients: bool,
@@ -157,20 +137,21 @@ class TorchPass:
             self._called = self._by_name = ByName(model, title, arguments, results)
         taken = inspect.signature(unwrap(model).forward).parameters
         self._spread = arguments is None and len(inputs) > 1 and len(taken) > 1
+        own = _layers_of(model)
         for layer in eval_layers:
             if isinstance(layer, str):
-                _find_layer(model, layer, "eval_layers")
+                find_layer(own, layer, model, "eval_layers")
         self._switch = TrainingSwitch(model, eval_layers)
         spread = isinstance(model, torch.nn.DataParallel)
         # All layers are found before any hook is registered: one of them may be missing.
-        found = [(_find_layer(model, layer), layer) for layer in layers]
+        found = [(find_layer(own, layer, model), layer) for layer in layers]
         self._captures = [_Capture(module, layer, spread) for module, layer in found]
         self._opened: State | None = None
         self._epoch: Any = None
 
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model; with layers return a list of its own outputs and theirs."""
-        if type(data) is not torch.Tensor:
+        if type(data) is not Tensor:
             data = to_tensor(data, "torch")
         if state is not self._opened:
             self._open(data, state)
@@ -219,7 +200,7 @@ class _Capture:
     With `spread`, the model runs its layers in other threads, as DataParallel does.
     """
 
-    def __init__(self, layer: torch.nn.Module, name: str | int, spread: bool) -> None:
+    def __init__(self, layer: Module, name: str | int, spread: bool) -> None:
         self._name = name
         self._spread = spread
         # By thread and device. A threading.local could not be copied with the model's hooks.
@@ -232,11 +213,11 @@ class _Capture:
     def _listener(self) -> int:
         return 0 if self._spread else get_ident()
 
-    def _take(self, layer: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def _take(self, layer: Module, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = self._outputs.get(self._listener())
         if outputs is not None:
             # DataParallel runs the layer once on each device.
-            device = output.device if isinstance(output, torch.Tensor) else None
+            device = output.device if isinstance(output, Tensor) else None
             outputs[device] = output
 
     def start(self) -> None:
@@ -255,13 +236,9 @@ class _Capture:
                 f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
                 "so it has no output. Name a layer that runs on every pass."
             )
-        outputs = [
-            output
-            for _, output in sorted(
-                found.items(), key=lambda item: (item[0].index or 0) if item[0] else 0
-            )
-        ]
-        if not all(isinstance(output, torch.Tensor) for output in outputs):
+        devices = sorted(found, key=lambda device: getattr(device, "index", None) or 0)
+        outputs = [found[device] for device in devices]
+        if not all(isinstance(output, Tensor) for output in outputs):
             return outputs[0]
         if len(outputs) == 1:
             # As by stacking, an output without a batch axis gets one.
@@ -269,26 +246,9 @@ class _Capture:
         return torch.vstack([output.to(outputs[0].device) for output in outputs])
 
 
-def _find_layer(
-    model: torch.nn.Module, layer: str | int, setting: str = "intermediate_layers"
-) -> torch.nn.Module:
-    modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())
+def _layers_of(model: Module) -> list[tuple[str, Module]]:
+    layers = list(model.named_modules())
     if unwrap(model) is not model:
         # A wrapper is no layer, so that names and indices do not depend on the machine.
-        modules = [(name.removeprefix("module."), module) for name, module in modules[1:]]
-    if isinstance(layer, int):
-        if not -len(modules) <= layer < len(modules):
-            raise IndexError(
-                f"{setting} asks for layer {layer} of {type(model).__name__}, which has "
-                f"{len(modules)}. list(model.named_modules()) shows them."
-            )
-        return modules[layer][1]
-    by_name = dict(modules)
-    if layer not in by_name:
-        near = nearest_name(layer, by_name)
-        raise MissingKeyError(
-            f"{setting} asks for the layer '{layer}' of {type(model).__name__}, which "
-            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} "
-            "list(model.named_modules()) shows them."
-        )
-    return by_name[layer]
+        layers = [(name.removeprefix("module."), layer) for name, layer in layers[1:]]
+    return layers

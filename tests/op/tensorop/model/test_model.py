@@ -207,7 +207,7 @@ class TestIntermediateLayers:
         ("layers", "kind", "text"),
         [
             ("bdy", MissingKeyError, "'bdy' of Layers.*Did you mean 'body'"),
-            (["nothing like it"], MissingKeyError, "'nothing like it' of Layers.*named_modules"),
+            (["nothing like it"], MissingKeyError, "'nothing like it' of Layers.*'body.0'"),
             (8, IndexError, "layer 8 of Layers, which has 8"),
             (-9, IndexError, "layer -9 of Layers, which has 8"),
             ([1.5], ValueError, "'m'.*1.5 of type float"),

@@ -13,17 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 
-def require_framework(op: str, model: Model, framework: str) -> None:
-    """Raise a ValueError for a model of another framework than the network's."""
-    own = framework_of(model)
-    if own != framework:
-        name = name_of(model)
-        raise ValueError(
-            f"{op} of '{name}' holds a model of framework {own!r}, but its network runs on "
-            f"{framework!r}. Use models of one framework in a network."
-        )
-
-
 class HoldsModel(TensorOp):
     """An op that holds a model, or None, in its attribute `model`."""
 
@@ -39,6 +28,11 @@ class HoldsModel(TensorOp):
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Check the framework of the model, and prepare the op; see `TensorOp.build`."""
-        if self.model is not None:
-            require_framework(self.library_class().__name__, self.model, framework)
+        own = None if self.model is None else framework_of(self.model)
+        if own not in (None, framework):
+            raise ValueError(
+                f"{self.library_class().__name__} of '{name_of(self.model)}' holds a model of "
+                f"framework {own!r}, but its network runs on {framework!r}. Use models of one "
+                "framework in a network."
+            )
         super().build(framework, device)

@@ -77,13 +77,7 @@ class ModelOp(HoldsModel):
                 f"ModelOp of '{name_of(model)}' is trainable, so gradients must be True. Pass "
                 "trainable=False to run the model without them."
             )
-        layers: list[str | int] = to_list(intermediate_layers)
-        for layer in layers:
-            if not isinstance(layer, (str, int)):
-                raise ValueError(
-                    f"ModelOp of '{name_of(model)}' asks for the intermediate layer {layer!r} of "
-                    f"type {type(layer).__name__}. Pass names or indices."
-                )
+        layers = _read_layers(model, "intermediate_layers", intermediate_layers, "indices", int)
         if layers and self.result_names is not None:
             raise ValueError(
                 f"ModelOp of '{name_of(model)}' selects outputs by name and asks for the "
@@ -93,8 +87,8 @@ class ModelOp(HoldsModel):
         self.model = model
         self.trainable = trainable
         self.gradients = gradients
-        self.intermediate_layers = list(layers)
-        self.eval_layers = _check_layers(model, eval_layers)
+        self.intermediate_layers = layers
+        self.eval_layers = _read_layers(model, "eval_layers", eval_layers, "classes", type)
         self._pass = _make_pass(self)
         self._resolved = self._settings()
 
@@ -189,13 +183,13 @@ def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:
     return tuple(given), list(given.values())
 
 
-def _check_layers(model: Model, given: Any) -> list[str | type]:
-    layers: list[str | type] = to_list(given)
+def _read_layers(model: Model, setting: str, given: Any, others: str, kind: type) -> list[Any]:
+    layers = list(to_list(given))
     for layer in layers:
-        if not isinstance(layer, (str, type)):
+        if not isinstance(layer, (str, kind)):
             raise ValueError(
-                f"ModelOp of '{name_of(model)}' has {shorten(layer)} in its eval_layers, which "
-                "must be names and classes of layers."
+                f"ModelOp of '{name_of(model)}' has {shorten(layer)} of type "
+                f"{type(layer).__name__} in its {setting}, which must be names or {others}."
             )
     return layers
 
