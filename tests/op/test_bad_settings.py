@@ -371,7 +371,8 @@ def test_rua() -> None:
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
-        *[({"merge_grad": value}, [f"merge_grad={value!r}"]) for value in (0, 1.5, "2")],
+        *[({"merge_grad": value}, [f"merge_grad={value!r}"]) for value in (0, 1.5, "2", True)],
+        *[({"defer": value}, [f"defer={value!r}", "True or False"]) for value in ("yes", None)],
         *[({"clip_norm": value}, [f"clip_norm={value}"]) for value in (-1, 0, float("nan"))],
         *[({"clip_value": value}, [f"clip_value={value!r}"]) for value in ("a", True)],
         ({"clip_norm": 1.0, "clip_value": 2}, ["clip_norm=1.0", "clip_value=2", "Leave one"]),

@@ -15,6 +15,9 @@ CLIP_SETTINGS = ("clip_norm", "clip_value")
 REPORTS = ("grad_norm", "stepped")
 """The names of the values that an update can write."""
 
+Clipping = tuple[float | None, float | None, bool]
+"""The maximum norm, the maximum value, and whether the norm is reported."""
+
 Followers = Sequence[Callable[..., None]]
 """Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 
@@ -48,7 +51,7 @@ class ModelUpdate(ABC):
         self._holder = holder_of(op.model, "current_optimizer")
         self._given = op.gradients is not None
         self._reports = tuple(reports)
-        self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
+        self._clipping: Clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
         self.merges: int = op.merge_grad
         # Whether gradients are added to the sums of earlier steps.
         self.is_merging = op.merge_grad > 1

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.model_update import Followers, ModelUpdate
+from fastnet.backend.model_update import Clipping, Followers, ModelUpdate
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -195,7 +195,7 @@ class TFUpdate(ModelUpdate):
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
         """Return clipped gradients, with what is reported or followed."""
         if any(self._clipping) or self._reports or followers:
-            return _clip_gradients(self.optimizer(), gradients, *self._clipping)
+            return _clip_gradients(self.optimizer(), gradients, self._clipping)
         return _Clipped(gradients, None, True)
 
     def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
@@ -320,17 +320,12 @@ class _Clipped(NamedTuple):
 _NO_UPDATE = _Clipped((), None, False)
 
 
-def _clip_gradients(
-    optimizer: Any,
-    gradients: Sequence[Any],
-    max_norm: float | None,
-    max_value: float | None,
-    measure: bool,
-) -> _Clipped:
+def _clip_gradients(optimizer: Any, gradients: Sequence[Any], clipping: Clipping) -> _Clipped:
     """Clip as `tf.clip_by_global_norm`; on several devices clip the sums of their gradients.
 
     The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
     """
+    max_norm, max_value, measure = clipping
     plain = list(gradients)
     held = [one for one in plain if one is not None]
     replicas = replica_count()

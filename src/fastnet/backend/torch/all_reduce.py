@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.torch.full_tensors import shard_like
@@ -16,10 +17,8 @@ from fastnet.backend.torch.wrappers import is_sharded
 
 
 def average(
-    gradients: Sequence[torch.Tensor | None],
-    parameters: Sequence[torch.Tensor],
-    groups: Iterable[Any],
-) -> list[torch.Tensor | None]:
+    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor], groups: Iterable[Any]
+) -> list[Tensor | None]:
     """Average the gradients of parameters over process groups, with one all-reduce per dtype.
 
     A gradient that only some processes have counts as 0 in the others. Sharded gradients are
@@ -63,9 +62,7 @@ def broadcast_buffers(model: DistributedDataParallel) -> None:
     model.require_forward_param_sync = False
 
 
-def _flatten(
-    gradients: Sequence[torch.Tensor | None], parameters: Sequence[torch.Tensor]
-) -> torch.Tensor:
+def _flatten(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
     """Concatenate gradients, followed by a 1 for each that exists and a 0 for each other."""
     first = torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)
     pieces = []

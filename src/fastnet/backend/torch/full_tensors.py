@@ -6,6 +6,8 @@ from collections import OrderedDict
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.torch._internals import put_versions, versions_in
@@ -20,7 +22,7 @@ def has_shards(data: Any) -> bool:
     return any(map(is_sharded, leaves_of(data)))
 
 
-def full_weights(model: torch.nn.Module) -> dict[str, Any]:
+def full_weights(model: Module) -> dict[str, Any]:
     """Return the weights of a model, wrapped or not; collective, and for rank 0, if sharded."""
     inner = innermost(model)
     weights: dict[str, Any] = inner.state_dict()
@@ -46,7 +48,7 @@ def _full_tensor(value: Any) -> Any:
 
 def shard_like(value: Any, own: Any) -> Any:
     """Return this process's shard of a full tensor, if `own` is sharded, else the value itself."""
-    if not is_sharded(own) or is_sharded(value) or not isinstance(value, torch.Tensor):
+    if not is_sharded(own) or is_sharded(value) or not isinstance(value, Tensor):
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -56,11 +58,11 @@ def shard_like(value: Any, own: Any) -> Any:
     )
 
 
-def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def local_tensor(tensor: Tensor) -> Tensor:
     """Return this process's shard of a tensor, in the same memory."""
     if not is_sharded(tensor):
         return tensor
     sharded: Any = tensor
     with torch.no_grad():
-        local: torch.Tensor = sharded.to_local()
+        local: Tensor = sharded.to_local()
     return local

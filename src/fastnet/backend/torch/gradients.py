@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
@@ -18,25 +20,20 @@ _grad = own(torch.autograd.grad)
 
 
 def get_gradient(
-    target: torch.Tensor,
-    sources: Iterable[torch.Tensor] | torch.Tensor,
+    target: Tensor,
+    sources: Iterable[Tensor] | Tensor,
     higher_order: bool = False,
     tape: Any = None,
     retain_graph: bool = True,
 ) -> Any:
-    single = isinstance(sources, torch.Tensor)
-    by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
+    single = isinstance(sources, Tensor)
+    by = (sources,) if isinstance(sources, Tensor) else tuple(sources)
     try:
         if by and engine_suffices(target, *by) and torch.autograd.grad is _grad:
             gradients = call_engine(target, by, retain_graph, higher_order, accumulate=False)
         else:
             gradients = torch.autograd.grad(
-                target,
-                by,
-                grad_outputs=torch.ones_like(target),
-                retain_graph=retain_graph,
-                create_graph=higher_order,
-                allow_unused=True,
+                target, by, torch.ones_like(target), retain_graph, higher_order, allow_unused=True
             )
     except RuntimeError as error:
         if not all(one.requires_grad for one in (target, *by)):
@@ -48,13 +45,13 @@ def get_gradient(
 compute_gradients = get_gradient
 
 
-def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
+def watch(tensor: Tensor, tape: Any = None) -> Tensor:
     return tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
 
 
 def update_model(
-    model: torch.nn.Module,
-    gradients: Sequence[torch.Tensor | None],
+    model: Module,
+    gradients: Sequence[Tensor | None],
     defer: bool,
     deferred: dict[str, list[Callable[[], None]]],
 ) -> None:

@@ -13,6 +13,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import get_metadata
@@ -47,12 +49,10 @@ REDUCED_BY_DDP = "reduced_by_ddp"
 """The key of the step's context that has the model whose gradients its wrapper averages, if any."""
 
 # The parameters whose gradients each wrapper averages.
-_reduced: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.nn.Parameter]] = (
-    weakref.WeakKeyDictionary()
-)
+_reduced: weakref.WeakKeyDictionary[Module, list[Parameter]] = weakref.WeakKeyDictionary()
 
 
-def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
+def make_pass(model: Module, **settings: Any) -> TorchPass:
     """Return the pass of a ModelOp."""
     cls = DDPPass if parallel_type(model) == "ddp" else TorchPass
     return cls(model, **settings)
@@ -64,7 +64,7 @@ def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
     return cls(op, reports)
 
 
-def note_parameters(model: torch.nn.Module) -> None:
+def note_parameters(model: Module) -> None:
     """Note the parameters whose gradients a DistributedDataParallel averages, when it is built."""
     wrapper = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel) and wrapper not in _reduced:
@@ -74,7 +74,7 @@ def note_parameters(model: torch.nn.Module) -> None:
         _reduced[wrapper] = parameters if is_known else []
 
 
-def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: State) -> bool:
+def _is_reduced_by_ddp(model: Module, wrapper: Module, state: State) -> bool:
     """Return whether the wrapper averages the gradients of the running step."""
     reduced = _reduced.get(wrapper)
     return (
@@ -90,7 +90,7 @@ def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: 
 class DDPPass(TorchPass):
     """Runs a model in DistributedDataParallel, which communicates in training only."""
 
-    def __init__(self, model: torch.nn.Module, **settings: Any) -> None:
+    def __init__(self, model: Module, **settings: Any) -> None:
         super().__init__(model, **settings)
         self._wrapper: Any = wrapper_of(model)
 
@@ -197,12 +197,8 @@ class ParallelUpdate(TorchUpdate):
         return average(checked, trained, self._groups)
 
     def separate_gradients(
-        self,
-        data: Any,
-        optimizer: Any,
-        parameters: Sequence[torch.nn.Parameter],
-        retain_graph: bool,
-    ) -> list[torch.Tensor | None]:
+        self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
+    ) -> list[Tensor | None]:
         """Compute full gradients of this process apart from those in `.grad`."""
         # FSDP2 keeps what it has not communicated, in a dtype of its own, in a private place.
         communicates = self._is_sharded and reduces_in_own_dtype(self._model)
@@ -214,10 +210,7 @@ class ParallelUpdate(TorchUpdate):
             return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
 
     def apply_averages(
-        self,
-        counted: Sequence[torch.nn.Parameter],
-        sums: Mapping[torch.nn.Parameter, torch.Tensor],
-        times: int,
+        self, counted: Sequence[Parameter], sums: Mapping[Parameter, Tensor], times: int
     ) -> None:
         """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         # Another process may have merged gradients of other parameters.
@@ -226,7 +219,7 @@ class ParallelUpdate(TorchUpdate):
         accumulate_gradients(trained, average(means, trained, self._groups))
         self._expect_buffers()
 
-    def trained_now(self) -> list[torch.nn.Parameter]:
+    def trained_now(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
         if not self._is_sharded:
             return super().trained_now()
@@ -235,21 +228,17 @@ class ParallelUpdate(TorchUpdate):
         return [one for one in parameters.values() if one.requires_grad]
 
 
-def _full_gradient(
-    parameter: torch.nn.Parameter, gathered: torch.nn.Parameter
-) -> torch.Tensor | None:
+def _full_gradient(parameter: Parameter, gathered: Parameter) -> Tensor | None:
     """Return the full gradient of a parameter, which ops may have used sharded and gathered."""
-    gradient: torch.Tensor | None = None if gathered is parameter else gathered.grad
+    gradient: Tensor | None = None if gathered is parameter else gathered.grad
     if parameter.grad is None:
         return gradient
     sharded: Any = parameter.grad
-    own: torch.Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
+    own: Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
     return own if gradient is None else gradient + own
 
 
-def gradient_function(
-    model: torch.nn.Module,
-) -> Callable[[torch.Tensor, State, bool], list[Any]] | None:
+def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any]] | None:
     """Return what computes the gradients of a tensor for a GradientOp; None for a plain model.
 
     In training they are averages over the processes, sharded as the parameters are.
@@ -260,7 +249,7 @@ def gradient_function(
     groups = groups_of(model)
     own = list(model.parameters())
 
-    def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
+    def differentiate(final: Tensor, state: State, retain_graph: bool) -> list[Any]:
         parameters = [one for one in own if one.requires_grad]
         if engine == "ddp":
             gradients = list(compute_gradients(final, parameters, False, None, retain_graph))

@@ -6,28 +6,29 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.nn import Module, Parameter
 
 from fastnet.backend.model_metadata import get_metadata
 
 
-def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+def trainable(model: Module) -> list[Parameter]:
     """List the trainable parameters of a model, in order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def parameters_in(optimizer: Any) -> list[torch.nn.Parameter]:
+def parameters_in(optimizer: Any) -> list[Parameter]:
     """List the parameters that an optimizer updates; None has none."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def trainable_in(value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def trainable_in(value: Any) -> Iterator[tuple[str, Parameter]]:
     """Yield the trainable parameters of a module or an optimizer, or a parameter, with names."""
-    if isinstance(value, torch.nn.Parameter):
-        found: Iterable[tuple[str, torch.nn.Parameter]] = [("", value)]
-    elif isinstance(value, torch.nn.Module):
+    if isinstance(value, Parameter):
+        found: Iterable[tuple[str, Parameter]] = [("", value)]
+    elif isinstance(value, Module):
         found = value.named_parameters()
     elif "param_groups" in getattr(value, "__dict__", {}):
         found = [("", one) for one in parameters_in(value)]
@@ -36,16 +37,14 @@ def trainable_in(value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     yield from ((name, one) for name, one in found if one.requires_grad)
 
 
-def parameters_of(model: torch.nn.Module, optimizer: Any) -> list[torch.nn.Parameter]:
+def parameters_of(model: Module, optimizer: Any) -> list[Parameter]:
     """List the parameters of a model, then others that its optimizer updates, each once."""
     parameters = {id(parameter): parameter for parameter in model.parameters()}
     parameters.update((id(parameter), parameter) for parameter in parameters_in(optimizer))
     return list(parameters.values())
 
 
-def parameters_of_others(
-    others: Iterable[torch.nn.Module], own: Collection[int]
-) -> list[torch.nn.Parameter]:
+def parameters_of_others(others: Iterable[Module], own: Collection[int]) -> list[Parameter]:
     """List the parameters of other models and their optimizers, except those whose id is own."""
     return [
         parameter
@@ -56,7 +55,7 @@ def parameters_of_others(
 
 
 @contextmanager
-def cleared_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+def cleared_gradients(parameters: Iterable[Tensor]) -> Iterator[None]:
     """Clear the gradients of parameters, and restore them on exit."""
     # Models may share a parameter. Its gradient is saved once, before it is cleared.
     saved = {parameter: parameter.grad for parameter in parameters}
@@ -70,7 +69,7 @@ def cleared_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def accumulate_gradients(
-    parameters: Iterable[torch.nn.Parameter], gradients: Iterable[torch.Tensor | None]
+    parameters: Iterable[Parameter], gradients: Iterable[Tensor | None]
 ) -> None:
     """Add gradients to those in `.grad`; they are neither changed nor kept."""
     for parameter, gradient in zip(parameters, gradients, strict=False):
@@ -82,7 +81,7 @@ def accumulate_gradients(
             parameter.grad += gradient
 
 
-def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
+def reached(loss: Tensor) -> tuple[list[Tensor], bool]:
     """Return the leaves that a loss depends on, and whether there may be others.
 
     A function written in Python may differentiate graphs of its own, as a checkpoint does.
@@ -90,7 +89,7 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
     start: Any = loss.grad_fn
     if start is None:
         return ([loss] if loss.requires_grad else []), False
-    leaves: list[torch.Tensor] = []
+    leaves: list[Tensor] = []
     seen, waiting, kinds = {start}, [start], set[type]()
     while waiting:
         node = waiting.pop()

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.overrides import has_torch_function
 
 from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
-from fastnet.backend.model_update import Followers, ModelUpdate, Restore
+from fastnet.backend.model_update import Clipping, Followers, ModelUpdate, Restore
 from fastnet.backend.torch._internals import (
     OVERWRITTEN,
     is_torchs,
     run_backward,
     transforms_are_active,
-    version_of,
 )
-from fastnet.backend.torch.clipping import clip_gradients
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -31,7 +29,7 @@ from fastnet.backend.torch.parameters import (
     reached,
     trainable,
 )
-from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.torch.wrappers import is_sharded, parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -45,7 +43,7 @@ class Merged(NamedTuple):
     """The number of merged steps, and the sums of their gradients. It is replaced, not changed."""
 
     times: int
-    sums: Mapping[torch.nn.Parameter, torch.Tensor]
+    sums: Mapping[Parameter, Tensor]
 
 
 class TorchUpdate(ModelUpdate):
@@ -59,11 +57,11 @@ class TorchUpdate(ModelUpdate):
                 "supported on several devices. Use merge_grad=1."
             )
         self._named = holder_of(op.model, "model_name")
-        self._clip = partial(clip_gradients, *self._clipping) if any(self._clipping) else None
+        self._clip = partial(_clip_gradients, self._clipping) if any(self._clipping) else None
         self.merged_gradients = Merged(0, {})
         self._checked_context: State | None = None
         self._checked_optimizer: Any = None
-        self._others: list[torch.nn.Module] = []
+        self._others: list[Module] = []
 
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
@@ -133,14 +131,14 @@ class TorchUpdate(ModelUpdate):
         else:
             backward(loss, None, retain_graph)
 
-    def scaled_loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
+    def scaled_loss(self, loss: Any, optimizer: Any) -> Tensor:
         """Return the mean of the loss, scaled in mixed precision."""
-        if not isinstance(loss, torch.Tensor):
+        if not isinstance(loss, Tensor):
             raise self.not_a_loss(loss)
         if loss.dim():
             loss = loss.mean()
         scaler = getattr(optimizer, "scaler", None)
-        scaled: torch.Tensor = loss if scaler is None else scaler.scale(loss)
+        scaled: Tensor = loss if scaler is None else scaler.scale(loss)
         return scaled
 
     def _merge_gradients(self, data: Any, optimizer: Any, retain_graph: bool, state: State) -> bool:
@@ -170,12 +168,8 @@ class TorchUpdate(ModelUpdate):
         return True
 
     def separate_gradients(
-        self,
-        data: Any,
-        optimizer: Any,
-        parameters: Sequence[torch.nn.Parameter],
-        retain_graph: bool,
-    ) -> list[torch.Tensor | None]:
+        self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
+    ) -> list[Tensor | None]:
         """Compute gradients apart from those in `.grad`, which a deferred step may need."""
         with cleared_gradients(parameters):
             self.add_gradients(data, optimizer, retain_graph)
@@ -196,16 +190,13 @@ class TorchUpdate(ModelUpdate):
         self.apply_averages(counted, sums, times)
 
     def apply_averages(
-        self,
-        counted: Sequence[torch.nn.Parameter],
-        sums: Mapping[torch.nn.Parameter, torch.Tensor],
-        times: int,
+        self, counted: Sequence[Parameter], sums: Mapping[Parameter, Tensor], times: int
     ) -> None:
         """Accumulate the averages of merged gradients in `.grad`."""
         # A parameter may have changed its dtype since its gradients were merged.
         accumulate_gradients(counted, [(sums[one] / times).to(one) for one in counted])
 
-    def _new_reports(self) -> dict[str, torch.Tensor]:
+    def _new_reports(self) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
         device = next((one.device for one in self._model.parameters()), None)
         made = {
@@ -238,7 +229,7 @@ class TorchUpdate(ModelUpdate):
         }
         self.merged_gradients = Merged(times, sums)
 
-    def trained_now(self) -> list[torch.nn.Parameter]:
+    def trained_now(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
         optimizer = getattr(self._holder, "current_optimizer", None)
         return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
@@ -258,14 +249,17 @@ class TorchUpdate(ModelUpdate):
         if optimizer is not self._checked_optimizer:
             check_optimizer(self._model, optimizer)
             self._checked_optimizer = optimizer
-        updated = (one for group in optimizer.param_groups for one in group["params"])
-        if not any(one.requires_grad for one in updated) and not trainable(self._model):
+        for group in optimizer.param_groups:
+            for one in group["params"]:
+                if one.requires_grad:
+                    return
+        if not trainable(self._model):
             raise ValueError(
                 f"Model '{name_of(self._model)}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
 
-    def _check_reached(self, loss: torch.Tensor, state: State, gradients: Iterable[Any]) -> None:
+    def _check_reached(self, loss: Tensor, state: State, gradients: Iterable[Any]) -> None:
         """Warn in the first step of a context if the loss does not depend on the model."""
         self._checked_context = state
         if any(gradient is not None for gradient in gradients):
@@ -286,31 +280,19 @@ class TorchUpdate(ModelUpdate):
     def _explain(self, error: BaseException, data: Any) -> None:
         if not isinstance(error, RuntimeError):
             return
-        if isinstance(data, torch.Tensor) and not data.requires_grad:
+        if isinstance(data, Tensor) and not data.requires_grad:
             raise RuntimeError(
                 f"The loss '{self._op.loss_name}' has no graph to take the gradients of "
                 f"'{name_of(self._model)}' from: nothing that it was made of needs gradients. "
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
         if str(error).startswith(OVERWRITTEN):
-            note = f"Raised by the gradients of '{name_of(self._model)}'."
-            models = [self._model, *self._others]
-            if _is_overwritten(str(error), [one for model in models for one in model.parameters()]):
-                note += (
-                    " If an earlier update in this step has overwritten the variables, pass "
-                    "defer=True to the UpdateOps of models that work together with this one."
-                )
-            add_note(error, note)
-
-
-def _is_overwritten(error: str, parameters: Iterable[torch.Tensor]) -> bool:
-    """Return whether autograd's error is about one of the parameters, not about another tensor."""
-    found = re.search(r"\[\S+ \[([\d, ]*)\]\].* is at version (\d+)", error)
-    if found is None:
-        return False
-    # A layer may save a view of its weight, which has the same version.
-    size, version = math.prod(map(int, re.findall(r"\d+", found[1]))), int(found[2])
-    return any(one.numel() == size and version_of(one) == version for one in parameters)
+            add_note(
+                error,
+                f"Raised by the gradients of '{name_of(self._model)}'. If an earlier update in "
+                "this step has overwritten the variables, pass defer=True to the UpdateOps of "
+                "models that work together with this one.",
+            )
 
 
 @dataclass(eq=False)
@@ -319,15 +301,15 @@ class OptimizerStep:
 
     optimizer: Any
     model_name: str
-    clip: Callable[[list[torch.nn.Parameter]], torch.Tensor | None] | None = None
-    reports: Mapping[str, torch.Tensor] | None = None
+    clip: Callable[[list[Parameter]], Tensor | None] | None = None
+    reports: Mapping[str, Tensor] | None = None
     followers: Followers = ()
 
     def __call__(self) -> None:
         """Take the step; an error names the model."""
         optimizer, reports = self.optimizer, self.reports or {}
         scaler = getattr(optimizer, "scaler", None)
-        norm: torch.Tensor | None = None
+        norm: Tensor | None = None
         stepped: Any = True
         try:
             if self.clip is not None:
@@ -363,17 +345,67 @@ class OptimizerStep:
         clear_gradients(self.optimizer)
 
 
+def _clip_gradients(clipping: Clipping, parameters: list[Parameter]) -> Tensor | None:
+    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
+
+    Sparse and sharded gradients are clipped, too, which these functions do not support.
+    """
+    max_norm, max_value, measure = clipping
+    for one in parameters:
+        if one.grad is not None and one.grad.layout is torch.sparse_coo:
+            # An index may occur twice; its values are added.
+            one.grad = one.grad.coalesce()
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
+    norm: Tensor | None = None
+    with torch.no_grad():
+        if max_norm is not None and gradients and is_plain:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        elif max_norm is not None or measure:
+            norm = _total_norm(gradients)
+            if max_norm is not None:
+                share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+                for gradient in gradients:
+                    _values(gradient).mul_(share.to(gradient.device))
+        if max_value is not None and is_plain:
+            torch.nn.utils.clip_grad_value_(parameters, max_value)
+        elif max_value is not None:
+            for gradient in gradients:
+                _values(gradient).clamp_(-max_value, max_value)
+    return norm
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients as one vector; 0 if there are none."""
+    norms = []
+    for gradient in gradients:
+        sharded = is_sharded(gradient)
+        norm: Any = torch.linalg.vector_norm(gradient if sharded else _values(gradient))
+        norms.append((norm.full_tensor() if sharded else norm).to(gradients[0].device))
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+def _values(gradient: Any) -> Tensor:
+    """Return a dense tensor that shares the memory of a gradient's values on this process."""
+    values: Tensor = gradient
+    if gradient.layout is torch.sparse_coo:
+        values = gradient.values()
+    elif is_sharded(gradient):
+        values = gradient.to_local()
+    return values
+
+
 def own(function: Any) -> Any:
     """Return a function of torch; if it was replaced, an object that nothing else is."""
     return function if is_torchs(function) else object()
 
 
-_tensor_backward = own(torch.Tensor.backward)
+_tensor_backward = own(Tensor.backward)
 _backward = own(torch.autograd.backward)
 _zero_grad = own(torch.optim.Optimizer.zero_grad)
 
 
-def engine_suffices(target: torch.Tensor, *sources: torch.Tensor) -> bool:
+def engine_suffices(target: Tensor, *sources: Tensor) -> bool:
     """Return whether a call of autograd's engine equals torch's own functions around it.
 
     It does not under a mode of torch functions or a transform of `torch.func`, nor for complex
@@ -388,8 +420,8 @@ def engine_suffices(target: torch.Tensor, *sources: torch.Tensor) -> bool:
 
 
 def call_engine(
-    target: torch.Tensor,
-    inputs: tuple[torch.Tensor, ...],
+    target: Tensor,
+    inputs: tuple[Tensor, ...],
     retain_graph: bool,
     create_graph: bool,
     accumulate: bool,
@@ -406,7 +438,7 @@ def call_engine(
     )
 
 
-def _is_direct(loss: torch.Tensor) -> bool:
+def _is_direct(loss: Tensor) -> bool:
     """Return whether autograd's engine alone does what the loss's own `backward` does."""
     return (
         engine_suffices(loss)
@@ -415,9 +447,7 @@ def _is_direct(loss: torch.Tensor) -> bool:
     )
 
 
-def backward(
-    loss: torch.Tensor, parameters: Sequence[torch.Tensor] | None, retain_graph: bool
-) -> None:
+def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bool) -> None:
     """Accumulate the gradients of a scalar loss in the given leaves; None for all leaves."""
     if parameters is not None and not parameters:
         return  # An empty list would mean all of them.
@@ -428,11 +458,7 @@ def backward(
 
 
 def _isolated_backward(
-    loss: torch.Tensor,
-    retain_graph: bool,
-    model: torch.nn.Module,
-    optimizer: Any,
-    others: Iterable[torch.nn.Module],
+    loss: Tensor, retain_graph: bool, model: Module, optimizer: Any, others: Iterable[Module]
 ) -> None:
     """Accumulate a loss's gradients in all leaves except the parameters of other models.
 

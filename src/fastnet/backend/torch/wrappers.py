@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.torch._internals import has_reduce_dtype
 from fastnet.backend.torch.names import compiled_in
 
 
-def parallel_type(model: torch.nn.Module) -> str | None:
+def parallel_type(model: Module) -> str | None:
     """Return "ddp", "fsdp" or "dp" for a model that is wrapped or sharded, else None."""
     wrapper = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel):
@@ -25,7 +26,7 @@ def parallel_type(model: torch.nn.Module) -> str | None:
     return "fsdp" if any(True for _ in _sharded_modules(model)) else None
 
 
-def wrapper_of(model: torch.nn.Module) -> torch.nn.Module:
+def wrapper_of(model: Module) -> Module:
     """Return the wrapper inside a compiled model, or the model itself."""
     inner = compiled_in(model)
     while inner is not None:
@@ -33,7 +34,7 @@ def wrapper_of(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def groups_of(model: torch.nn.Module) -> list[Any]:
+def groups_of(model: Module) -> list[Any]:
     """Return the process groups of a model, one per dimension of its mesh; without one none."""
     wrapper: Any = wrapper_of(model)
     if isinstance(wrapper, DistributedDataParallel):
@@ -46,7 +47,7 @@ def groups_of(model: torch.nn.Module) -> list[Any]:
     return [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
 
 
-def reshard(model: torch.nn.Module) -> None:
+def reshard(model: Module) -> None:
     """Put the sharded parameters of FSDP2 back into a model.
 
     After a forward pass the outermost module keeps the gathered parameters, which are not those
@@ -56,7 +57,7 @@ def reshard(model: torch.nn.Module) -> None:
         module.reshard()
 
 
-def reset_fsdp(model: torch.nn.Module) -> None:
+def reset_fsdp(model: Module) -> None:
     """Let FSDP2 recover from a pass that raised."""
     root: Any = wrapper_of(model)
     if hasattr(root, "reset_iter_state"):
@@ -65,7 +66,7 @@ def reset_fsdp(model: torch.nn.Module) -> None:
 
 
 @contextmanager
-def fsdp_no_sync(models: Iterable[torch.nn.Module]) -> Iterator[None]:
+def fsdp_no_sync(models: Iterable[Module]) -> Iterator[None]:
     """Let a backward pass leave this process's full gradients on `model.parameters()`.
 
     They are there until the context is left.
@@ -87,7 +88,7 @@ def fsdp_no_sync(models: Iterable[torch.nn.Module]) -> Iterator[None]:
             module.set_reshard_after_backward(True, recurse=False)
 
 
-def reduces_in_own_dtype(model: torch.nn.Module) -> bool:
+def reduces_in_own_dtype(model: Module) -> bool:
     """Return whether FSDP2 communicates gradients in a dtype of their own."""
     return any(map(has_reduce_dtype, _sharded_modules(model)))
 
@@ -108,7 +109,7 @@ def world_size() -> int:
     return dist.get_world_size() if has_group() else 1
 
 
-def _sharded_modules(model: torch.nn.Module) -> Iterator[Any]:
+def _sharded_modules(model: Module) -> Iterator[Any]:
     """Yield the modules that `fully_shard` was called with, outer ones first."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None:  # Otherwise nothing was sharded.

@@ -15,7 +15,7 @@ from fastnet.backend.model_metadata import (
     require_built,
     set_metadata,
 )
-from fastnet.backend.model_update import CLIP_SETTINGS, REPORTS, Followers, ModelUpdate
+from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -123,10 +123,21 @@ class UpdateOp(HoldsModel):
         """Raise an error for invalid settings; record the loss name on the model."""
         model, name = self.model, name_of(self.model)
         require_built("UpdateOp", model)
-        for setting, key in (("loss_name", self.loss_name), ("gradients", self.gradients or "")):
-            if not isinstance(key, str):
+        limit = "a number above 0, or None"
+        checks = {
+            "loss_name": (isinstance(self.loss_name, str), "one key"),
+            "gradients": (isinstance(self.gradients, (str, type(None))), "one key, or None"),
+            "merge_grad": (_is_count(self.merge_grad), "an int of at least 1"),
+            "defer": (isinstance(self.defer, bool), "True or False"),
+            "clip_norm": (_is_limit(self.clip_norm), limit),
+            "clip_value": (_is_limit(self.clip_value), limit),
+            "rest": (self.rest in _RESTS, f"one of {list(_RESTS)}"),
+        }
+        for setting, (is_valid, needed) in checks.items():
+            if not is_valid:
                 raise ValueError(
-                    f"UpdateOp of '{name}' expects one key as {setting}, but got {shorten(key)}."
+                    f"UpdateOp of '{name}' has {setting}={shorten(getattr(self, setting))}, but it "
+                    f"must be {needed}."
                 )
         if self.gradients is not None and get_metadata(model, "mixed_precision"):
             raise ValueError(
@@ -134,34 +145,16 @@ class UpdateOp(HoldsModel):
                 "has mixed precision, which needs the gradients of a scaled loss. "
                 "Leave `gradients` out, or build the model with mixed_precision=False."
             )
-        if not is_int(self.merge_grad) or self.merge_grad < 1:
-            raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={shorten(self.merge_grad)}, but it must be "
-                "an int of at least 1."
-            )
-        for setting in CLIP_SETTINGS:
-            limit = getattr(self, setting)
-            invalid = isinstance(limit, bool) or not is_number(limit) or not limit > 0
-            if limit is not None and invalid:
-                raise ValueError(
-                    f"UpdateOp of '{name}' has {setting}={shorten(limit)}, but it must be a number "
-                    "above 0, or None."
-                )
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(
                 f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
                 f"clip_value={shorten(self.clip_value)}. Leave one of them out."
             )
-        if self.rest not in _RESTS:
-            raise ValueError(
-                f"UpdateOp of '{name}' has rest={shorten(self.rest)}, but it must be one of "
-                f"{list(_RESTS)}."
-            )
         names = get_metadata(model, "loss_name")
         if isinstance(names, set):
-            names.update(to_set(self.loss_name))
+            names.add(self.loss_name)
         elif names is None:
-            set_metadata(model, "loss_name", to_set(self.loss_name))
+            set_metadata(model, "loss_name", {self.loss_name})
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; merged gradients are kept with the same model. See `Op`."""
@@ -229,9 +222,12 @@ class UpdateOp(HoldsModel):
         """
         if is_overridden(self, _FORWARD):
             return None
-        settings: dict[str, Any] = {"followers": tuple(followers)} if followers else {}
-        defer = defer or self.defer
-        return partial(self._update, defer=defer, retain_graph=retain_graph, **settings)
+        return partial(
+            self._update,
+            defer=defer or self.defer,
+            retain_graph=retain_graph,
+            followers=tuple(followers),
+        )
 
     def ending(self, followers: Followers = ()) -> Any:
         """Return the function to call at the end of a training context, or None."""
@@ -261,10 +257,9 @@ class UpdateOp(HoldsModel):
         Returns:
             Under "merged" the number of steps that were accumulated since the last update; under
             "gradients" their sums, in the order of the model's trainable parameters (in torch
-            followed by others that its optimizer updates), with None for those that have none. In
-            torch these are tensors of the parameters' shapes, dtypes and devices, which
-            ``torch.load`` reads with its defaults; in TensorFlow arrays, of float32 for bfloat16.
-            Under "model_name" the name of the model.
+            followed by others that its optimizer updates), with None for those that have none: in
+            torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow arrays, of
+            float32 for bfloat16. Under "model_name" the name of the model.
         """
         merged, gradients = self._update.merged()
         return {"merged": merged, "gradients": gradients, "model_name": name_of(self.model)}
@@ -295,6 +290,14 @@ class UpdateOp(HoldsModel):
 
 # Keep the original function: a program may assign another one to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
+
+
+def _is_count(value: object) -> bool:
+    return is_int(value) and value is not True and value >= 1
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or (is_number(value) and value is not True and value > 0)
 
 
 def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
