@@ -42,6 +42,14 @@ def check_class_weights(class_weights: Mapping[int, float], count: int) -> None:
         )
 
 
+def fractional_label(dtype: Any, label: float) -> ValueError:
+    """Return the error for a class label that is not a whole number."""
+    return ValueError(
+        f"Class labels must be whole numbers, but one of dtype {dtype} is {label:g}. Cast them to "
+        "an integer dtype if they are to be truncated."
+    )
+
+
 def binary_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -55,7 +63,7 @@ def binary_crossentropy(
         y_pred: Predictions, floating point, shape (batch, ...).
         y_true: Labels from 0 to 1, with as many elements.
         from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over the batch.
+        average_loss: Whether to return the mean of all losses.
         class_weights: The weights of classes by index, by default 1. In TensorFlow also a
             `tf.lookup.StaticHashTable`.
 
@@ -187,11 +195,7 @@ def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
 
 
 def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    """Compute the mean absolute error along the last axis.
-
-    Args:
-        y_true: Labels, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
+    """Compute the mean absolute error along the last axis; see `mean_squared_error`.
 
     Returns:
         The losses, of the shape without the last axis. In TensorFlow, losses with one axis are not
@@ -205,17 +209,9 @@ def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
 
 
 def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
-    """Return the smooth L1 loss, averaged along the last axis.
+    """Return the smooth L1 loss, averaged along the last axis; see `huber` for the arguments.
 
     An error ``e`` contributes ``0.5 * e**2 / beta`` below `beta`, ``|e| - 0.5 * beta`` above.
-
-    Args:
-        y_true: Labels, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: The error at which the loss becomes linear.
-
-    Raises:
-        ValueError: If `beta` is not positive.
 
     >>> import torch
     >>> smooth_l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 4.0]]), beta=2.0)
@@ -350,18 +346,8 @@ def focal_loss(
     check_focal_settings(
         "focal_loss", gamma, alpha, shape_reduction or "none", sample_reduction or "none"
     )
-    return compute_focal_loss(
-        backend_of(y_true),
-        y_true,
-        y_pred,
-        gamma,
-        alpha,
-        from_logits,
-        normalize,
-        shape_reduction,
-        sample_reduction,
-        label_smoothing,
-    )
+    options = gamma, alpha, from_logits, normalize, shape_reduction, sample_reduction
+    return compute_focal_loss(backend_of(y_true), y_true, y_pred, *options, label_smoothing)
 
 
 def check_focal_settings(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet.backend.lambert import Functions, solve
+from fastnet.backend.losses import fractional_label
 from fastnet.backend.precision import compute_precision
 from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
@@ -101,10 +102,6 @@ def _axes(axis: Axes) -> tuple[int, ...] | None:
 
 
 def constant(array: Array, like: Array) -> Array:
-    return array
-
-
-def from_numpy(array: Array, like: Array) -> Array:
     return array
 
 
@@ -256,11 +253,7 @@ def sparse_categorical_crossentropy(
     labels = y_true.reshape(y_pred.shape[:-1])
     classes = labels.astype("int64")
     if labels.dtype.kind == "f" and (classes != labels).any():
-        raise ValueError(
-            f"Class labels must be whole numbers, but one of dtype {labels.dtype} is "
-            f"{labels[classes != labels][0]}. Cast them to an integer dtype if they are to be "
-            "truncated."
-        )
+        raise fractional_label(labels.dtype, labels[classes != labels][0])
     if (classes < 0).any():
         raise IndexError(f"Class labels must be at least 0, but one is {classes.min()}.")
     chosen = np.take_along_axis(_log_probabilities(y_pred, from_logits), classes[..., None], -1)

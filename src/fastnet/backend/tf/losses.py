@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.losses import WeightOfEach, check_class_weights
+from fastnet.backend.losses import WeightOfEach, check_class_weights, fractional_label
 
 
 def binary_crossentropy(
@@ -121,11 +121,7 @@ def _class_indices(labels: tf.Tensor) -> tf.Tensor:
     if tf.executing_eagerly():
         is_fraction = tf.math.is_finite(labels) & tf.not_equal(tf.floor(labels), labels)
         if tf.reduce_any(is_fraction):
-            raise ValueError(
-                f"Class labels must be whole numbers, but one of dtype {dtype.name} is "
-                f"{labels[is_fraction][0].numpy():g}. Cast them to an integer dtype if they are to "
-                "be truncated."
-            )
+            raise fractional_label(dtype.name, labels[is_fraction][0].numpy())
     return tf.where(is_whole, indices, tf.int64.min)
 
 

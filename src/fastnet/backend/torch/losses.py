@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from fastnet.backend.losses import check_class_weights
+from fastnet.backend.losses import check_class_weights, fractional_label
 
 # An index that no label has, so that no label is ignored in silence. NaN, infinite and too large
 # labels are converted to the least index, so it is not that.
@@ -21,25 +23,20 @@ _EXACT_MEANS = (torch.float32, torch.float64)
 
 
 def binary_crossentropy(
-    y_pred: torch.Tensor,
-    y_true: torch.Tensor,
+    y_pred: Tensor,
+    y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
     label_smoothing: float = 0.0,
-) -> torch.Tensor:
+) -> Tensor:
     if y_true.dtype is not y_pred.dtype:
         y_true = y_true.to(y_pred.dtype)
-    compare: Callable[..., torch.Tensor] = (
-        functional.binary_cross_entropy_with_logits
-        if from_logits
-        else functional.binary_cross_entropy
-    )
     shape = y_pred.shape
     if y_true.shape != shape:
         y_true = y_true.view(shape)
     labels = y_true * (1 - label_smoothing) + label_smoothing / 2 if label_smoothing else y_true
-    loss = compare(y_pred, labels, reduction="none")
+    loss = _binary_entropy(y_pred, labels, from_logits)
     if class_weights:
         weights = torch.ones_like(y_true)
         for index, weight in class_weights.items():
@@ -53,14 +50,14 @@ def binary_crossentropy(
 
 
 def categorical_crossentropy(
-    y_pred: torch.Tensor,
-    y_true: torch.Tensor,
+    y_pred: Tensor,
+    y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
     axis: int | None = None,
     label_smoothing: float = 0.0,
-) -> torch.Tensor:
+) -> Tensor:
     if axis is not None:
         y_pred, y_true = y_pred.movedim(axis, 1), y_true.movedim(axis, 1).to(y_pred.dtype)
     elif y_true.dtype is not torch.float:
@@ -81,15 +78,15 @@ def categorical_crossentropy(
 
 
 def sparse_categorical_crossentropy(
-    y_pred: torch.Tensor,
-    y_true: torch.Tensor,
+    y_pred: Tensor,
+    y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
     axis: int | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
-) -> torch.Tensor:
+) -> Tensor:
     labels = y_true
     is_plain = average_loss and not class_weights
     if y_true.dtype is not torch.int64:
@@ -102,7 +99,7 @@ def sparse_categorical_crossentropy(
         y_pred = y_pred.movedim(axis, 1).contiguous()
     elif y_true.ndim == 2 == y_pred.ndim and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
-    compare: Callable[..., torch.Tensor]
+    compare: Callable[..., Tensor]
     if from_logits:
         compare = functional.cross_entropy
     else:
@@ -115,25 +112,19 @@ def sparse_categorical_crossentropy(
         except IndexError:
             pass
     ignored = _IGNORED if ignore_index is None else ignore_index
+    options: dict[str, Any] = {"label_smoothing": label_smoothing} if from_logits else {}
     try:
-        if from_logits:
-            loss = functional.cross_entropy(
-                y_pred,
-                y_true,
-                ignore_index=ignored,
-                reduction="none",
-                label_smoothing=label_smoothing,
-            )
-        else:
-            loss = functional.nll_loss(y_pred, y_true, ignore_index=ignored, reduction="none")
-            if label_smoothing:
-                uniform = -y_pred.mean(1).masked_fill(y_true == ignored, 0)
-                loss = (1 - label_smoothing) * loss + label_smoothing * uniform
+        loss = compare(y_pred, y_true, ignore_index=ignored, reduction="none", **options)
     except IndexError as error:
         _reject_fractions(labels, error)
         raise
+    if label_smoothing and not from_logits:
+        uniform = -y_pred.mean(1).masked_fill(y_true == ignored, 0)
+        loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     if class_weights:
-        loss = loss * _weights_of_indices(y_true, class_weights, y_pred)
+        # An ignored index may be that of no class. Its loss is 0.
+        classes = y_true.clamp(0, y_pred.shape[1] - 1)
+        loss = loss * _row_of(class_weights, y_pred)[classes]
     if not average_loss:
         return loss
     if ignore_index is None:
@@ -143,7 +134,7 @@ def sparse_categorical_crossentropy(
     return (total / (y_true != ignored).sum()).to(loss.dtype)
 
 
-def _class_indices(labels: torch.Tensor) -> torch.Tensor:
+def _class_indices(labels: Tensor) -> Tensor:
     """Convert labels to int64; one that is no whole number becomes an index that no class has."""
     indices = labels.long()
     if labels.is_floating_point():
@@ -152,57 +143,46 @@ def _class_indices(labels: torch.Tensor) -> torch.Tensor:
     return indices
 
 
-def _reject_fractions(labels: torch.Tensor, cause: Exception) -> None:
+def _reject_fractions(labels: Tensor, cause: Exception) -> None:
     """Raise an error if a loss failed because class labels are fractional."""
     if not labels.is_floating_point():
         return
     fractions = labels[labels.isfinite() & (labels != labels.trunc())]
     if len(fractions):
-        raise ValueError(
-            f"Class labels must be whole numbers, but one of dtype {labels.dtype} is "
-            f"{fractions[0].item():g}. Cast them to an integer dtype if they are to be truncated."
-        ) from cause
+        raise fractional_label(labels.dtype, fractions[0].item()) from cause
 
 
-def mean_squared_error(
-    y_true: torch.Tensor, y_pred: torch.Tensor, average_loss: bool = False
-) -> torch.Tensor:
+def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = False) -> Tensor:
     if average_loss:
         return functional.mse_loss(y_pred, y_true)
     return functional.mse_loss(y_pred, y_true, reduction="none").mean(-1)
 
 
-def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
+def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
     if y_true.dtype is not y_pred.dtype:
         y_true = y_true.to(y_pred.dtype)
     return torch.rsub(y_true * y_pred, 1.0).clamp(0).mean(-1)
 
 
-def l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
+def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
     return functional.l1_loss(y_pred, y_true, reduction="none").mean(-1)
 
 
-def smooth_l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
     return functional.smooth_l1_loss(y_pred, y_true, reduction="none", beta=beta).mean(-1)
 
 
-def huber(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
     # torch accepts another dtype of labels, but fails in the backward pass.
     if y_true.dtype is not y_pred.dtype:
         y_true = y_true.to(y_pred.dtype)
     return functional.huber_loss(y_pred, y_true, reduction="none", delta=beta).mean(-1)
 
 
-def focal(
-    y_true: torch.Tensor, y_pred: torch.Tensor, gamma: float, alpha: float, from_logits: bool
-) -> torch.Tensor:
+def focal(y_true: Tensor, y_pred: Tensor, gamma: float, alpha: float, from_logits: bool) -> Tensor:
     """Return the focal loss of each element."""
-    if from_logits:
-        probability = y_pred.sigmoid()
-        entropy = functional.binary_cross_entropy_with_logits(y_pred, y_true, reduction="none")
-    else:
-        probability = y_pred
-        entropy = functional.binary_cross_entropy(y_pred, y_true, reduction="none")
+    probability = y_pred.sigmoid() if from_logits else y_pred
+    entropy = _binary_entropy(y_pred, y_true, from_logits)
     # torch's operators for `rsub` and `pow` go through Python.
     negative = torch.rsub(y_true, 1)
     right = probability * y_true + torch.rsub(probability, 1) * negative
@@ -213,24 +193,13 @@ def focal(
     return weight * (entropy * torch.rsub(right, 1).pow(gamma))
 
 
-def _weights_of_indices(
-    indices: torch.Tensor, class_weights: Mapping[int, float], y_pred: torch.Tensor
-) -> torch.Tensor:
-    """Return the weights of indices, which the loss has validated."""
-    if indices.is_cpu:
-        # On a CPU an index that no class has, such as -100, raises an error at once.
-        try:
-            return _row_of(class_weights, y_pred)[indices]
-        except IndexError:
-            pass
-    check_class_weights(class_weights, y_pred.shape[1])
-    weights = torch.ones_like(indices, dtype=torch.float)
-    for index, weight in class_weights.items():
-        weights.masked_fill_(indices == index, weight)
-    return weights
+def _binary_entropy(y_pred: Tensor, y_true: Tensor, from_logits: bool) -> Tensor:
+    if from_logits:
+        return functional.binary_cross_entropy_with_logits(y_pred, y_true, reduction="none")
+    return functional.binary_cross_entropy(y_pred, y_true, reduction="none")
 
 
-def _row_of(class_weights: Mapping[int, float], like: torch.Tensor) -> torch.Tensor:
+def _row_of(class_weights: Mapping[int, float], like: Tensor) -> Tensor:
     """Return the weights of all classes, of which `like` has an entry on axis 1 each."""
     if not isinstance(class_weights, ClassWeights):
         class_weights = ClassWeights(class_weights)
@@ -242,9 +211,9 @@ class ClassWeights(dict[int, float]):
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         super().__init__(weights)
-        self._rows: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
-    def row(self, count: int, device: torch.device) -> torch.Tensor:
+    def row(self, count: int, device: torch.device) -> Tensor:
         """Return the weights of `count` classes."""
         row = self._rows.get((count, device))
         if row is None:

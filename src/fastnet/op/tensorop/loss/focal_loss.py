@@ -68,14 +68,6 @@ class FocalLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        return compute_focal_loss(
-            self.backend,
-            y_true,
-            y_pred,
-            self.gamma,
-            self.alpha,
-            self.from_logits,
-            self.normalize,
-            self.shape_reduction,
-            self.sample_reduction,
-        )
+        options = self.gamma, self.alpha, self.from_logits, self.normalize
+        reductions = self.shape_reduction, self.sample_reduction
+        return compute_focal_loss(self.backend, y_true, y_pred, *options, *reductions)
