@@ -26,6 +26,17 @@ def backend_of(value: object) -> Any:
         return package
 
 
+def backend_with(function: str, value: object, title: str) -> Any:
+    """Return the package for a tensor's framework, which must have a function, as numpy may not."""
+    package = backend_of(value)
+    if not hasattr(package, function):
+        raise TypeError(
+            f"{title} runs on tensors of torch or TensorFlow, but got an array of type "
+            f"{type(value).__name__}. Convert it to a tensor first."
+        )
+    return package
+
+
 def get_backend(framework: str) -> Any:
     """Return the package for a framework: "torch", "tf" or "np"."""
     if framework not in _PACKAGES:
@@ -53,14 +64,7 @@ class _ByValue:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(value: Any, *rest: Any, **named: Any) -> Any:
-            package = backend_of(value)
-            function = getattr(package, name, None)
-            if function is None:
-                raise TypeError(
-                    f"{name} runs on tensors of torch or TensorFlow, but got an array of type "
-                    f"{type(value).__name__}. Convert it to a tensor first."
-                )
-            return function(value, *rest, **named)
+            return getattr(backend_with(name, value, name), name)(value, *rest, **named)
 
         return call
 

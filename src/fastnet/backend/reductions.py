@@ -39,12 +39,7 @@ def reduce_mean(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bo
 
 
 def reduce_sum(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Return the sum along axes.
-
-    Args:
-        tensor: A tensor of any shape.
-        axis: The axis or axes to reduce; negative values count from the end. None for all axes.
-        keepdims: Whether to keep the reduced axes with length 1.
+    """Return the sum along axes; see `reduce_mean` for the arguments.
 
     >>> import numpy as np
     >>> reduce_sum(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -54,12 +49,7 @@ def reduce_sum(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_std(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Return the population standard deviation along axes.
-
-    Args:
-        tensor: A tensor of any shape.
-        axis: The axis or axes to reduce; negative values count from the end. None for all axes.
-        keepdims: Whether to keep the reduced axes with length 1.
+    """Return the population standard deviation along axes; see `reduce_mean` for the arguments.
 
     >>> import numpy as np
     >>> reduce_std(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -69,12 +59,7 @@ def reduce_std(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_max(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Return the maximum along axes.
-
-    Args:
-        tensor: A tensor of any shape.
-        axis: The axis or axes to reduce; negative values count from the end. None for all axes.
-        keepdims: Whether to keep the reduced axes with length 1.
+    """Return the maximum along axes; see `reduce_mean` for the arguments.
 
     >>> import numpy as np
     >>> reduce_max(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -84,12 +69,7 @@ def reduce_max(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_min(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Return the minimum along axes.
-
-    Args:
-        tensor: A tensor of any shape.
-        axis: The axis or axes to reduce; negative values count from the end. None for all axes.
-        keepdims: Whether to keep the reduced axes with length 1.
+    """Return the minimum along axes; see `reduce_mean` for the arguments.
 
     >>> import numpy as np
     >>> reduce_min(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)

@@ -102,11 +102,7 @@ def zeros_like(tensor: T, dtype: Any = None) -> T:
 
 
 def ones_like(tensor: T, dtype: Any = None) -> T:
-    """Return ones of the shape, and on the device, of a tensor.
-
-    Args:
-        tensor: A tensor of any shape.
-        dtype: The dtype, by name or of the framework. None for that of `tensor`.
+    """Return ones of the shape, and on the device, of a tensor; see `zeros_like`.
 
     >>> import numpy as np
     >>> ones_like(np.zeros(2, dtype="int64"), dtype="float32")
@@ -145,10 +141,7 @@ def random_uniform_like(
         tensor: A tensor of any shape. The framework's global generator is used.
         minval: The lower bound, inclusive.
         maxval: The upper bound, exclusive.
-        dtype: The dtype, by name. None for that of `tensor`.
-
-    Raises:
-        ValueError: If there is no such dtype.
+        dtype: The dtype; see `random_normal_like`.
 
     >>> import numpy as np
     >>> random_uniform_like(np.zeros((2, 3)), minval=2.0, maxval=3.0).shape

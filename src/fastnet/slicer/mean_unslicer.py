@@ -40,7 +40,7 @@ class MeanUnslicer(Slicer):
         if is_integral and hasattr(tensors, "to_numpy"):
             # TensorFlow does not add tensors of different types, so numpy averages them.
             arrays = tuple(tensors.to_numpy(piece) for piece in slices)
-            return tensors.from_numpy(self._unslice_batch(arrays, key), slices[0])
+            return tensors.constant(self._unslice_batch(arrays, key), slices[0])
         total = tensors.zeros_like(slices[0], "int64" if is_integral else None)
         for piece in slices:
             total = total + piece

@@ -199,7 +199,7 @@ class SlidingSlicer(Slicer):
             return self._join(slices, key, shape, tiling)
         # TensorFlow's tensors cannot be written to, so they are joined as arrays.
         arrays = tuple(tensors.to_numpy(piece) for piece in slices)
-        return tensors.from_numpy(self._join(arrays, key, shape, tiling), slices[0])
+        return tensors.constant(self._join(arrays, key, shape, tiling), slices[0])
 
     def _fill_shape(self, shape: Shape, piece: Shape) -> Shape:
         """Replace each -1 of a shape by the length of that axis in a piece."""
@@ -237,7 +237,7 @@ class SlidingSlicer(Slicer):
         if average and any(counts is not None for counts in tiling.coverage):
             one = np.ones(1, "float32")
             counts = [one if each is None else np.maximum(each, one) for each in tiling.coverage]
-            merged /= tensors.from_numpy(functools.reduce(np.multiply.outer, counts), merged)
+            merged /= tensors.constant(functools.reduce(np.multiply.outer, counts), merged)
         if self.pad_val != 0:
             for axis, covered in enumerate(tiling.coverage):
                 if covered is not None and 0 in covered:

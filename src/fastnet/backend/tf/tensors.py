@@ -26,20 +26,12 @@ def constant(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
         return tf.constant(array)
 
 
-def from_numpy(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
-    return tf.convert_to_tensor(array)
-
-
 def get_shape(tensor: tf.Tensor) -> tuple[Any, ...]:
     shape = tuple(tensor.shape)
     if None not in shape:
         return shape
     lengths = tf.shape(tensor)
     return tuple(lengths[axis] if size is None else size for axis, size in enumerate(shape))
-
-
-def zeros(shape: Sequence[int], like: tf.Tensor, dtype: str | None) -> tf.Tensor:
-    return tf.zeros(tuple(shape), dtype=dtype or like.dtype)
 
 
 def zeros_like(tensor: tf.Tensor, dtype: str | tf.DType | None) -> tf.Tensor:
@@ -166,16 +158,12 @@ def _indices(indices: Any) -> tf.Tensor:
     return tf.cast(indices if is_tensor(indices) else to_number(indices), tf.int64)
 
 
-def random_normal_like(
-    tensor: tf.Tensor, mean: float = 0.0, std: float = 1.0, dtype: Any = "float32"
-) -> tf.Tensor:
+def random_normal_like(tensor: tf.Tensor, mean: float, std: float, dtype: Any) -> tf.Tensor:
     drawn = dtype_of(dtype) or tensor.dtype
     return tf.random.normal(_shape_to_draw(tensor), mean=mean, stddev=std, dtype=drawn)
 
 
-def random_uniform_like(
-    tensor: tf.Tensor, minval: float = 0.0, maxval: float = 1.0, dtype: Any = "float32"
-) -> tf.Tensor:
+def random_uniform_like(tensor: tf.Tensor, minval: float, maxval: float, dtype: Any) -> tf.Tensor:
     drawn = dtype_of(dtype) or tensor.dtype
     return tf.random.uniform(_shape_to_draw(tensor), minval=minval, maxval=maxval, dtype=drawn)
 

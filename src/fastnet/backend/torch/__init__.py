@@ -3,7 +3,6 @@
 from fastnet.backend.torch.control import *
 from fastnet.backend.torch.gradients import *
 from fastnet.backend.torch.images import *
-from fastnet.backend.torch.lambertw import *
 from fastnet.backend.torch.losses import *
 from fastnet.backend.torch.math import *
 from fastnet.backend.torch.mixing import *

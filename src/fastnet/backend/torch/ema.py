@@ -6,6 +6,8 @@ import copy
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fastnet.backend.model_metadata import (
@@ -19,7 +21,7 @@ from fastnet.backend.torch.names import unwrap
 from fastnet.backend.torch.wrappers import parallel_type
 
 
-def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
+def copy_for_average(model: Module, name: str) -> Module:
     """Copy a model, unwrapped and without its optimizer, to hold an average of its weights."""
     if parallel_type(model) == "fsdp":
         raise ValueError(
@@ -50,9 +52,7 @@ class WeightAverager:
     Buffers are averaged if `use_buffers`, else copied.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, averaged: torch.nn.Module, decay: float, use_buffers: bool
-    ) -> None:
+    def __init__(self, model: Module, averaged: Module, decay: float, use_buffers: bool) -> None:
         self._model = model
         self._averaged = averaged
         self._decay = decay
@@ -64,26 +64,20 @@ class WeightAverager:
     def move(self, stepped: bool = True) -> None:
         """Update the averages; the first time, copy the weights. `stepped` is for TensorFlow."""
         inner = unwrap(self._model)
-        means: list[torch.Tensor] = [*self._averaged.parameters()]
-        values: list[torch.Tensor] = [*inner.parameters()]
-        buffers = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
+        averaged: Any = list(zip(self._averaged.parameters(), inner.parameters(), strict=True))
+        copied: Any = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
         if self._use_buffers:
-            means += [mean for mean, _ in buffers]
-            values += [value for _, value in buffers]
-            buffers = []
-        if self.has_begun:
-            groups: dict[Any, tuple[list[Any], list[Any]]] = {}
-            for mean, value in zip(means, values, strict=True):
-                value = value.detach().to(mean.device)
-                own = groups.setdefault((mean.device, mean.dtype), ([], []))
-                own[0].append(mean)
-                own[1].append(value)
-            average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
-            for group in groups.values():
-                average(*group, None)
-        else:
-            for mean, value in zip(means, values, strict=True):
-                mean.copy_(value)
+            averaged, copied = averaged + copied, []
+        if not self.has_begun:
+            averaged, copied = [], averaged + copied
             self.has_begun = True
-        for mean, value in buffers:
+        groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+        for mean, value in averaged:
+            means, values = groups.setdefault((mean.device, mean.dtype), ([], []))
+            means.append(mean)
+            values.append(value.detach().to(mean.device))
+        average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
+        for group in groups.values():
+            average(*group, None)
+        for mean, value in copied:
             mean.copy_(value)

@@ -8,12 +8,10 @@ from fastnet.backend.model_metadata import name_of, optimizer_of
 
 
 def get_lr(model: torch.nn.Module) -> float:
-    """Read the learning rate of a model's current optimizer, of its first group of parameters."""
     return float(optimizer_of(model).param_groups[0]["lr"])
 
 
 def set_lr(model: torch.nn.Module, lr: float, weight_decay: float | None) -> None:
-    """Change the learning rate of a model's current optimizer, and its weight decay if given."""
     optimizer = optimizer_of(model)
     groups = optimizer.param_groups
     if weight_decay is not None and not all("weight_decay" in group for group in groups):

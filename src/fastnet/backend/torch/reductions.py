@@ -35,7 +35,7 @@ def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
     if axis is None:
         return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
     # torch treats an empty list of axes as all axes.
-    return tensor.sum(tuple(axis), keepdims) if len(axis) else _widened(tensor)
+    return tensor.sum(tuple(axis), keepdims) if len(axis) else tensor[None].sum(0)
 
 
 def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
@@ -70,7 +70,8 @@ def percentile(
     axes = list(range(count)) if axis is None else [each % count for each in axis]
     kept = [each for each in range(count) if each not in axes]
     rows = tensor.permute(*kept, *axes).reshape([tensor.shape[each] for each in kept] + [-1])
-    found = [_lower(rows, each) for each in percentiles]
+    indices = [floor(each / 100 * (rows.shape[-1] - 1)) for each in percentiles]
+    found = [rows.kthvalue(index + 1, dim=-1)[0] for index in indices]
     if tensor.is_floating_point():
         # NaN counts as the largest value in torch's order.
         is_nan = rows.isnan().any(-1)
@@ -79,12 +80,6 @@ def percentile(
         shape = [1 if each in axes else size for each, size in enumerate(tensor.shape)]
         found = [each.reshape(shape) for each in found]
     return torch.stack(found)
-
-
-def _lower(rows: Tensor, percent: float) -> Tensor:
-    """Return the element of each row at a percentile, rounded down."""
-    index = floor(percent / 100 * (rows.shape[-1] - 1))
-    return rows.kthvalue(index + 1, dim=-1)[0]
 
 
 def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
@@ -98,8 +93,3 @@ def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bo
     for each in sorted(axis, reverse=True):
         tensor = getattr(tensor, name)(dim=each, keepdim=True)[0]
     return tensor if keepdims or not len(axis) else tensor.squeeze(tuple(axis))
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    """Convert a tensor to the dtype of its sum."""
-    return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.long()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastnet.backend.lambert import LEAST, LEAST_LOG
-from fastnet.backend.torch.lambertw import lambertw
+from fastnet.backend.torch.math import lambertw
 
 
 class MovingAverage:

@@ -15,15 +15,11 @@ from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
 shape_of = get_shape = attrgetter("shape")
-concat, stack, expand_dims, roll = torch.cat, torch.stack, torch.unsqueeze, torch.roll
+concat, stack, expand_dims = torch.cat, torch.stack, torch.unsqueeze
+flip, permute, reshape, roll = torch.flip, torch.permute, torch.reshape, torch.roll
 
-
-def prepare_shape(shape: Sequence[int]) -> Sequence[int]:
-    """Convert a shape for `reshape`, or a permutation for `permute`, once for all steps."""
-    return shape
-
-
-prepare_permutation = prepare_shape
+prepare_shape = prepare_permutation = tuple
+"""Converts a shape for `reshape`, or a permutation for `permute`, once for all steps."""
 
 
 def squeeze(tensor: Tensor, axis: int | None) -> Tensor:
@@ -34,10 +30,6 @@ def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
     # Autograd cannot use tensors that were created in inference mode.
     with torch.inference_mode(False):
         return torch.from_numpy(array).to(like.device)
-
-
-def from_numpy(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    return torch.from_numpy(array).to(like.device)
 
 
 def zeros(shape: Sequence[int], like: Tensor, dtype: str | None) -> Tensor:
@@ -106,10 +98,6 @@ def cast_like(value: Any, like: Tensor) -> Tensor:
     return torch.as_tensor(to_number(value), dtype=like.dtype, device=like.device)
 
 
-def flip(tensor: Tensor, axis: Sequence[int]) -> Tensor:
-    return tensor.flip(tuple(axis))
-
-
 def gather(tensor: Tensor, indices: Any) -> Tensor:
     return tensor[_indices(indices, tensor)]
 
@@ -129,14 +117,6 @@ def ones_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
     return torch.ones_like(tensor, dtype=dtype_of(dtype))
 
 
-def permute(tensor: Tensor, permutation: Sequence[int]) -> Tensor:
-    return tensor.permute(tuple(permutation))
-
-
-def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    return tensor.reshape(tuple(shape))
-
-
 def transpose(tensor: Tensor) -> Tensor:
     # `tensor.T` is deprecated for other tensors than matrices.
     return tensor.permute(tuple(range(tensor.dim() - 1, -1, -1)))
@@ -151,21 +131,11 @@ def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
     return torch.where(condition, yes, no)
 
 
-def random_normal_like(
-    tensor: Tensor,
-    mean: float = 0.0,
-    std: float = 1.0,
-    dtype: str | torch.dtype | None = "float32",
-) -> Tensor:
+def random_normal_like(tensor: Tensor, mean: float, std: float, dtype: Any) -> Tensor:
     return torch.randn_like(tensor, dtype=dtype_of(dtype)) * std + mean
 
 
-def random_uniform_like(
-    tensor: Tensor,
-    minval: float = 0.0,
-    maxval: float = 1.0,
-    dtype: str | torch.dtype | None = "float32",
-) -> Tensor:
+def random_uniform_like(tensor: Tensor, minval: float, maxval: float, dtype: Any) -> Tensor:
     return torch.rand_like(tensor, dtype=dtype_of(dtype)) * (maxval - minval) + minval
 
 

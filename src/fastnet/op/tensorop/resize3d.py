@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastnet.backend.images import RESIZE_MODES
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, lengths_of
 from fastnet.op.tensorop.tensorop import PerTensor
 from fastnet.types import Keys, Names, Tensor
-
-RESIZE_MODES = ("nearest", "area")
 
 
 class Resize3D(PerTensor):

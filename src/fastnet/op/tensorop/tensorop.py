@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
+from fastnet.backend.dispatch import BY_VALUE, backend_with, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op, PerInput
@@ -96,13 +96,7 @@ class TensorOp(Op):
         """Return the backend, which a tensor decides if the op was not built."""
         if self._framework is not None:
             return self.backend
-        backend = backend_of(tensor)
-        if not hasattr(backend, function):
-            raise TypeError(
-                f"{type(self).__name__} runs on tensors of torch or TensorFlow, but got an array "
-                f"of type {type(tensor).__name__}. Convert it to a tensor first."
-            )
-        return backend
+        return backend_with(function, tensor, type(self).__name__)
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""

@@ -71,8 +71,8 @@ class UnHadamard(PerTensor):
     def apply(self, tensor: Tensor) -> Tensor:
         """Return the probabilities for one tensor of codes."""
         if self._tensors is None:
-            from_numpy = self._backend_of(tensor, "from_numpy").from_numpy
-            codes, eps = from_numpy(self._codes, tensor), from_numpy(self._eps, tensor)
+            constant = self._backend_of(tensor, "constant").constant
+            codes, eps = constant(self._codes, tensor), constant(self._eps, tensor)
         else:
             codes, eps = self._tensors
         if tensor.dtype is not self._dtype and _is_half(tensor.dtype):
