@@ -147,8 +147,9 @@ class TFPass:
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model; with layers return a list of its own outputs and theirs."""
         model = self._model
-        if not model.built:
-            self._may_make_variables()
+        if not model.built and replica_count() > 1 and is_keras3(model):
+            # Keras 3 would make variables of its own in each replica.
+            raise no_variables(model, "and cannot make them in a step on several devices")
         training = self._trainable and state["mode"] == "train"
         if self._is_plain and type(data) is EAGER:
             return self._called(data, training=training)
@@ -162,11 +163,6 @@ class TFPass:
 
     def close(self) -> None:
         """Do nothing: layers have hooks only while they run."""
-
-    def _may_make_variables(self) -> None:
-        """Raise an error where Keras 3 would make variables of its own in each replica."""
-        if replica_count() > 1 and is_keras3(self._model):
-            raise no_variables(self._model, "and cannot make them in a step on several devices")
 
     def _run(self, data: Any, training: bool) -> Any:
         if not self._layers:
