@@ -138,7 +138,7 @@ def test_names_that_there_are_not() -> None:
     with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'left'.*'rigth'.*'right'"):
         ModelOp(model, {"left": "a", "rigth": "b"}, "y")
     model = made(PairTraining(), model_name="m")
-    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'c'.*'a'.*'b'.*'training'"):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'c'.*takes \(a.*b.*training.*'b'"):
         ModelOp(model, {"a": "a", "c": "b"}, "y")
 
 
