@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -127,6 +129,7 @@ MANY = (9, 9, 4, 2, 5, 11, 3)
         lambda x: x.sum() / x.shape[0] ** 0.5,
         lambda x: x * torch.arange(x.shape[0]).unsqueeze(1),
         lambda x: x.reshape(x.shape[0] * 3),
+        lambda x: x.reshape(x.shape[0], int(np.prod(x.shape[1:]))) / math.sqrt(x.shape[1]),
         lambda x: x[:, [1, 0]] + x[:, 1:3],
         lambda x: x[-1:],
         lambda x: x.flip(0)[: x.shape[0] * 2],
