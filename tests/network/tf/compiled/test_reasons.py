@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -141,12 +142,19 @@ class Huge(TensorOp):
 
 
 class TestVerification:
-    def test_of_a_result(self) -> None:
-        network = of(lambda x: tf.cast(x, "int32"))
-        value = np.float32([1e20, 1.0])
+    @pytest.mark.parametrize(
+        ("fn", "number"),
+        [
+            (lambda x: tf.cast(x, "int32"), 1e20),
+            (lambda x: tf.reduce_max(x), math.nan),
+            (lambda x: tf.gradients(tf.sqrt(x) * 0.0, x)[0], 0.0),  # NaN in XLA only
+        ],
+    )
+    def test_of_a_result(self, fn: Callable[[Any], Any], number: float) -> None:
+        network, value = of(fn), np.float32([number, 1.0])
         with warned() as texts:
             found = [run(network, value) for _ in range(2)]
-        wanted = run(of(lambda x: tf.cast(x, "int32"), compile=False), value)
+        wanted = run(of(fn, compile=False), value)
         np.testing.assert_array_equal(found, [wanted, wanted])
         assert fallbacks(network) == [
             "the compiled step computes other values of 'y' than the graph"
