@@ -32,10 +32,6 @@ def test_a_model_of_no_known_framework() -> None:
 
 
 class TestOps:
-    def test_the_class_of_a_layer(self) -> None:
-        with pytest.raises(AssertionError, match=r"the class Linear, .*ModelOp\(fastnet\.build"):
-            TorchNetwork([torch.nn.Linear])
-
     @pytest.mark.parametrize("module", [torch.nn.MSELoss(), torch.nn.Flatten()])
     def test_a_module_without_parameters(self, module: torch.nn.Module) -> None:
         name = type(module).__name__
@@ -46,12 +42,6 @@ class TestOps:
     def test_a_container(self, ops: Any) -> None:
         with pytest.raises(AssertionError, match="in one flat list"):
             fastnet.Network(ops)
-
-    def test_an_object_that_lacks_an_attribute(self) -> None:
-        op = types.SimpleNamespace(inputs=["x"], outputs=["y"], mode=set(), ds_id=set())
-        op.in_list, op.forward = False, first
-        with pytest.raises(AssertionError, match=r"op 0 is SimpleNamespace.*\['out_list'\]"):
-            TorchNetwork([op])
 
     @pytest.mark.parametrize("name", ["foward", "call"])
     def test_a_forward_that_is_missing(self, name: str) -> None:

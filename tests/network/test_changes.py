@@ -126,27 +126,6 @@ class TestWhenItCounts:
             assert network.ctx_outputs == {"y"}
         assert run(network, {"x": 1}) == {"x": 1, "z": 0, "w": 2}
 
-    @pytest.mark.parametrize(
-        ("name", "value", "error"),
-        [
-            ("inputs", 3, "Normalize: An input or output key must be a string, but got 3"),
-            ("ds_id", 3, "Normalize: A dataset id must be a string, but got 3"),
-        ],
-    )
-    def test_an_invalid_value_is_an_error_until_it_is_corrected(
-        self, name: str, value: Any, error: str
-    ) -> None:
-        op = Normalize("x", "y", mean=0.0, std=1.0, max_pixel_value=2.0)
-        network = TorchNetwork([op])
-        valid = getattr(op, name)
-        setattr(op, name, value)
-        for _ in range(2):
-            with pytest.raises((TypeError, AssertionError), match=error):
-                run(network, {"x": torch.ones(1, 1, 2, 2)})
-        setattr(op, name, valid)
-        result = run(network, {"x": torch.ones(1, 1, 2, 2)})
-        assert torch.allclose(result["y"], torch.full((1, 1, 2, 2), 0.5))
-
 
 class Noting(TensorOp):
     built: tuple[Any, ...] = ()

@@ -20,7 +20,7 @@ from fastnet.network.compile_options import read_compile
         (TypeError, "dynamic", "auto"),
         (ValueError, "most_kinds", 0),
         (ValueError, "verify", 0),
-        (ValueError, "verify", "last"),
+        (TypeError, "verify", "last"),
         (TypeError, "verify", 1.5),
     ],
 )

@@ -55,18 +55,6 @@ class TestEntering:
 
 
 class TestNotOpen:
-    def test_the_last_configuration_counts_for_one_entry(self) -> None:
-        network = doubling()
-        with not_open(), network:
-            pass
-        network(mode="train", epoch=1)
-        network(mode="test", epoch=7)
-        assert network.ctx_state["epoch"] == 7
-        with network:
-            assert (network.ctx_state["mode"], network.ctx_state["epoch"]) == ("test", 7)
-        with not_open(), network:
-            pass
-
     def test_a_configuration_that_failed_takes_the_one_before_with_it(self) -> None:
         network = TorchNetwork(
             [LambdaOp(lambda x: x, "x", "y")],

@@ -31,3 +31,11 @@ def test_the_fourth_argument_is_the_axes(ops: list[Any]) -> None:
     assert type(made) is fastnet.network.TFNetwork
     with pytest.raises(TypeError, match="open_axes holds 'no axis'"):
         fastnet.Network(ops, None, None, "no axis")
+
+
+def test_axes_of_graphs_are_refused_in_torch() -> None:
+    from tests.network.programs import line
+
+    model = fastnet.build(line, None)
+    with pytest.raises(TypeError, match=r"TorchNetwork.* 'open_axes'"):
+        fastnet.Network([ModelOp(model, "x", "y")], open_axes=0)

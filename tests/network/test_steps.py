@@ -53,6 +53,26 @@ def test_results_are_detached_at_any_depth() -> None:
     assert type(found["record"]) is Record
 
 
+class Own(torch.Tensor):
+    """A subclass of tensors."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [torch.ones(2)]},
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, 2).to_sparse(),
+        torch.ones(2).as_subclass(Own),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_tensors_are_not_copied(value: Any) -> None:
+    seen: list[Any] = []
+    network = TorchNetwork([LambdaOp(seen.append, "x", "y")])
+    assert run(network, {"x": value})["x"] is seen[0] is value
+
+
 class TestDesiredKeys:
     def test_an_op_runs_though_nobody_wants_its_output(self) -> None:
         ran: list[int] = []

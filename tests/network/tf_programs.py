@@ -1,10 +1,8 @@
-"""What tests of `TFNetwork` share: ops that count, and expectations of errors and traces."""
+"""What tests of `TFNetwork` share: ops that count, and reasons of traces."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -70,29 +68,6 @@ def first(mode: str = "infer") -> str:
     return f"first step in mode '{mode}'"
 
 
-def kind_of(value: Any) -> str:
-    """Name the type of a value, for a test's name: the same in each process."""
-    return type(value).__name__
-
-
 def ones(*shape: int, dtype: str = "float32") -> Any:
     """Return a tensor of ones."""
     return tf.ones(shape, dtype)
-
-
-@contextmanager
-def failing(
-    kind: type[BaseException], text: str | None, notes: Sequence[str] = ()
-) -> Iterator[list[BaseException]]:
-    """Expect an error by its type, which no derived one stands in for, its text and its notes."""
-    caught: list[BaseException] = []
-    with pytest.raises(kind) as info:
-        yield caught
-    error = info.value
-    caught.append(error)
-    assert type(error) is kind
-    if sys.version_info >= (3, 11):
-        assert text is None or str(error) == text
-        assert list(getattr(error, "__notes__", [])) == list(notes)
-    else:
-        assert text is None or str(error).startswith(text)

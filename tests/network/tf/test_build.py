@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import subprocess
 import sys
@@ -100,26 +99,6 @@ class TestOptimizers:
             build(line, "adam", model_name="m", lr=1e-3)
 
 
-class TestScheduledOptimizers:
-    def test_each_is_made_once_and_the_first_is_current(self) -> None:
-        scheduler = RepeatScheduler(["adam", BY_NAME.SGD, None])
-        model = build(line, scheduler)
-        assert scheduler.get_all_values() == ["adam", BY_NAME.SGD, None]
-        current = [model.optimizer.get_current_value(epoch) for epoch in range(1, 7)]
-        assert [type(one) for one in current[:3]] == [BY_NAME.Adam, BY_NAME.SGD, type(None)]
-        assert all(map(operator.is_, current[:3], current[3:]))
-        assert model.current_optimizer is current[0]
-
-    def test_with_mixed_precision_each_scales(self) -> None:
-        model = build(line, RepeatScheduler(["adam", None, "sgd"]), mixed_precision=True)
-        kinds = [isinstance(one, wrapper().LossScaleOptimizer) for one in optimizers_of(model)]
-        assert kinds == [True, True]
-
-
-def optimizers_of(model: Any) -> list[Any]:
-    return [one for one in model.optimizer.get_all_values() if one is not None]
-
-
 class TestLossScaleOptimizers:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("mixed", [True, False])
@@ -136,6 +115,12 @@ class TestLossScaleOptimizers:
         assert isinstance(model.optimizer, wrapper().LossScaleOptimizer)
         assert model.optimizer.inner_optimizer is inner
         assert model.current_optimizer is model.optimizer
+
+    def test_mixed_precision_wraps_each_of_a_schedule(self) -> None:
+        model = build(line, RepeatScheduler(["adam", None, "sgd"]), mixed_precision=True)
+        first, none, last = model.optimizer.get_all_values()
+        assert none is None
+        assert all(isinstance(one, wrapper().LossScaleOptimizer) for one in (first, last))
 
 
 class TestSeveral:
@@ -192,44 +177,27 @@ def as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("as_before")
 class TestPrecision:
-    @pytest.mark.parametrize("own", ["float32", "mixed_float16", "mixed_bfloat16"])
-    @pytest.mark.parametrize("mixed", [True, False])
-    def test_only_while_the_model_is_made(self, own: str, mixed: bool) -> None:
-        set_policy(own)
-        seen: list[str] = []
-
-        def make() -> Any:
-            seen.append(policy())
-            return mlp()
-
-        model = build(make, "sgd", mixed_precision=mixed)
-        assert seen == ["mixed_float16" if mixed else "float32"]
-        assert policy() == own
-        assert model.mixed_precision is mixed
-        assert {layer.compute_dtype for layer in model.layers} == {
-            "float16" if mixed else "float32"
-        }
-        assert {weight.dtype for weight in map(tf.convert_to_tensor, model.weights)} == {tf.float32}
-        y = model(tf.ones((1, 6)))
-        assert y.dtype == (tf.float16 if mixed else tf.float32)
-
     @pytest.mark.parametrize(
         ("name", "dtype"),
         [
+            (True, "float16"),
+            (False, "float32"),
             ("fp16", "float16"),
             ("mixed_float16", "float16"),
             ("bf16-mixed", "bfloat16"),
-            ("mixed_bfloat16", "bfloat16"),
             ("fp32", "float32"),
         ],
     )
-    def test_by_name(self, name: str, dtype: str) -> None:
+    def test_only_while_the_model_is_made(self, name: Any, dtype: str) -> None:
+        set_policy("mixed_bfloat16")
         model = build(mlp, "sgd", mixed_precision=name)
+        assert policy() == "mixed_bfloat16"
+        assert bool(model.mixed_precision) == (dtype != "float32")
         assert {layer.compute_dtype for layer in model.layers} == {dtype}
         assert {weight.dtype for weight in map(tf.convert_to_tensor, model.weights)} == {tf.float32}
+        assert model(tf.ones((1, 6))).dtype == dtype
         scales = isinstance(model.optimizer, wrapper().LossScaleOptimizer)
         assert scales == (dtype == "float16")
-        assert policy() == "float32"
 
     def test_when_model_fn_raises(self) -> None:
         set_policy("mixed_bfloat16")
@@ -252,13 +220,6 @@ class TestPrecision:
         model = build(make, "sgd")
         assert model.layers[0].compute_dtype == "float16"
         assert policy() == "float32"
-
-    def test_not_on_macs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "platform", "darwin")
-        with pytest.warns(UserWarning, match="not supported on macOS"):
-            model = build(mlp, "adam", mixed_precision=True)
-        assert model.mixed_precision is False
-        assert type(model.optimizer) is CLASSES["adam"]
 
     @pytest.mark.slow
     def test_when_model_fn_is_what_imports_keras(self) -> None:
@@ -285,44 +246,6 @@ def run_alone(code: str, **environment: str) -> None:
     """Run code in a fresh interpreter."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **quiet})
-
-
-class TestSeveralGPUs:
-    """Pretended: the strategy itself is made of the CPU."""
-
-    @pytest.fixture(autouse=True)
-    def two(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        (cpu,) = tf.config.list_logical_devices("CPU")[:1]
-        monkeypatch.setattr(
-            tf.config, "list_logical_devices", lambda kind=None: [cpu] * (1 + (kind == "GPU"))
-        )
-        made = tf.distribute.MirroredStrategy
-        monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: made([cpu.name]))
-        set_policy("mixed_bfloat16")
-        yield
-        tf.distribute.experimental_set_strategy(None)
-        set_policy("float32")
-
-    @pytest.mark.parametrize("mixed", [True, False])
-    def test_models_are_made_under_a_strategy(self, mixed: bool) -> None:
-        made: list[Any] = []
-
-        def make() -> Any:
-            made.append(keras.Sequential([layers.Input((2,)), layers.Dense(1)]))
-            return made[-1]
-
-        model = build(make, "adam", mixed_precision=mixed)
-        assert len(made) == 2
-        assert model is made[1]
-        # as if they had been made once, and with the process's settings as they were
-        assert model.layers[-1].name == "dense"
-        assert model.layers[-1].compute_dtype == ("float16" if mixed else "float32")
-        assert isinstance(tf.distribute.get_strategy(), tf.distribute.Strategy)
-        assert tf.distribute.has_strategy()
-        assert policy() == "mixed_bfloat16"
-        # one that is there already is used, and nothing is made twice
-        build(make, "adam")
-        assert len(made) == 3
 
 
 def test_a_model_keeps_what_fastestimator_reads() -> None:
@@ -358,32 +281,26 @@ def learner() -> Any:
     return model
 
 
-class TestAModelThatUsesThem:
-    def test_keeps_them_and_is_trained_as_by_hand(self) -> None:
-        model, twin = twins(learner)
-        inner = model.optimizer, model.current_optimizer
-        fastnet.build(lambda: model, lambda: BY_NAME.SGD(0.1), model_name="m")
-        assert get_lr(model) == pytest.approx(0.1)
-        data = batches(3)
-        network = TFNetwork(supervised(model))
-        assert "model 'm' with SGD" in str(network.explain())
-        train(network, data)
-        loop(twin, BY_NAME.SGD(0.1), data, classify)
-        assert_close(model, twin)
-        assert (model.optimizer, model.current_optimizer) == inner
-        assert model.loss_name == "cross entropy"
-        assert model.mixed_precision == "never"
-        assert model.model_name == 1.0
-
-    def test_its_layers_are_saved(self, tmp_path: Path) -> None:
-        model = fastnet.build(learner, "adam", model_name="m")
-        before = weights(model)
-        path = save_model(model, str(tmp_path), save_optimizer=True)
-        for variable in model.weights:
-            variable.assign(tf.zeros_like(variable))
-        load_model(model, path, load_optimizer=True)
-        for one, other in zip(weights(model), before, strict=True):
-            np.testing.assert_array_equal(one, other)
+def test_a_model_that_uses_the_names_keeps_them_and_is_trained_and_saved(tmp_path: Path) -> None:
+    model, twin = twins(learner)
+    inner = model.optimizer, model.current_optimizer
+    fastnet.build(lambda: model, lambda: BY_NAME.SGD(0.1), model_name="m")
+    assert get_lr(model) == pytest.approx(0.1)
+    data = batches(3)
+    network = TFNetwork(supervised(model))
+    assert "model 'm' with SGD" in str(network.explain())
+    train(network, data)
+    loop(twin, BY_NAME.SGD(0.1), data, classify)
+    assert_close(model, twin)
+    path = save_model(model, str(tmp_path), save_optimizer=True)
+    for variable in model.weights:
+        variable.assign(tf.zeros_like(variable))
+    load_model(model, path, load_optimizer=True)
+    assert_close(model, twin)
+    assert (model.optimizer, model.current_optimizer) == inner
+    assert model.loss_name == "cross entropy"
+    assert model.mixed_precision == "never"
+    assert model.model_name == 1.0
 
 
 class TestCompiledByKeras:

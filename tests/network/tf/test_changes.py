@@ -27,7 +27,7 @@ from tests.network.keras_models import (
     train,
     twins,
 )
-from tests.network.tf_programs import Counting, first, ones, reasons
+from tests.network.tf_programs import first, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -40,15 +40,11 @@ class Scaled(layers.Layer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.scale = 1.0
         self.shifts = [0.0, 0.0]
-        self.named = {"power": 1.0}
-        self.table = np.ones(3, "float32")
         self.inner = layers.Dense(3, name="inner")
 
     def call(self, x: Any) -> Any:
-        y = self.inner(x) * self.scale + self.shifts[0]
-        return y ** self.named["power"] * self.table
+        return self.inner(x) + self.shifts[0]
 
 
 class Own(keras.Model):
@@ -147,10 +143,6 @@ def shift_in_place(model: Any, optimizer: Any) -> None:
     model.get_layer("scaled").shifts[0] = 1.5
 
 
-def power_in_place(model: Any, optimizer: Any) -> None:
-    model.get_layer("scaled").named["power"] = 2.0
-
-
 def other_regularizer(model: Any, optimizer: Any) -> None:
     layer = model.get_layer("dense")
     if KERAS_3:
@@ -173,26 +165,18 @@ def constrain(model: Any, optimizer: Any) -> None:
         kernel._constraint = constraint
 
 
-DENSE, SCALED, NORM = (f"layer '{name}' of model 'net'" for name in ("dense", "scaled", "norm"))
+DENSE, SCALED = (f"layer '{name}' of model 'net'" for name in ("dense", "scaled"))
 OPTIMIZER = "the optimizer of model 'net'"
 
-# the change, and what the reason says
+# The change, and what the reason says; random programs (tests/differential) draw further ones.
 CHANGES: dict[str, tuple[Change, str]] = {
-    "activation": (assigns("activation", keras.activations.relu), DENSE),
     "a frozen layer": (assigns("trainable", False), DENSE),
-    "own number": (assigns("scale", 2.0, "scaled"), SCALED),
     "own list": (shift_in_place, SCALED),
-    "own dict": (power_in_place, SCALED),
-    "momentum": (assigns("momentum", 0.1, "norm"), NORM),
-    "epsilon of a layer": (assigns("epsilon", 0.5, "norm"), NORM),
     "regularizer": (other_regularizer, "model 'net'"),
     "strength": (other_strength, "model 'net'"),
     "constraint": (constrain, "model 'net'"),
     "call": (patch_call, "layer 'last' of model 'net'"),
     "clipnorm": (optimizes(clipnorm=0.01), OPTIMIZER),
-    "clipvalue": (optimizes(clipvalue=0.001), OPTIMIZER),
-    "global_clipnorm": (optimizes(global_clipnorm=0.01), OPTIMIZER),
-    "momentum of SGD": (optimizes(momentum=0.9), OPTIMIZER),
     "nesterov": (optimizes(nesterov=True), OPTIMIZER),
 }
 if KERAS_3:
@@ -200,16 +184,8 @@ if KERAS_3:
 # A few changes of each kind show that compiled and eager steps see them, too.
 WAYS = {
     "static": tuple(CHANGES),
-    "eager": (
-        "a frozen layer",
-        "own list",
-        "strength",
-        "constraint",
-        "call",
-        "clipnorm",
-        "nesterov",
-    ),
-    "compiled": ("a frozen layer", "clipnorm"),
+    "eager": ("a frozen layer", "constraint", "call", "clipnorm"),
+    "compiled": ("a frozen layer",),
 }
 
 
@@ -263,15 +239,14 @@ def other_schedule(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "change"),
+    ("make", "change", "merge"),
     [
-        (scheduled, other_schedule),
-        (scheduled, lambda optimizer: setattr(optimizer._learning_rate, "decay_rate", 1.0)),
-        (sgd, other_schedule),
+        (scheduled, other_schedule, 1),
+        (scheduled, lambda optimizer: setattr(optimizer._learning_rate, "decay_rate", 1.0), 2),
+        (sgd, other_schedule, 2),
     ],
     ids=["another", "its own", "a first"],
 )
-@pytest.mark.parametrize("merge", [1, 2])
 def test_schedules_of_rates(make: Any, change: Any, merge: int) -> None:
     model, twin = twins(plain)
     fastnet.build(lambda: model, make, model_name="net")
@@ -298,7 +273,6 @@ def set_policy(model: Any) -> None:
 
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "a layer of a subclassed model": (own, replace_layer),
-    "popped": (plain, lambda model: model.pop()),
     "added": (plain, lambda model: model.add(layers.Dense(5, kernel_initializer="ones"))),
     "a weight": (deep, replace_weight),
 }
@@ -324,7 +298,7 @@ def test_changes_of_models(name: str) -> None:
     assert "model 'net'" in reasons(network)[1]
 
 
-@pytest.mark.parametrize("name", ["_seed", "_names", "loss", "history", "stop_training"])
+@pytest.mark.parametrize("name", ["_seed", "history"])
 def test_attributes_of_a_layer_whatever_they_are_called(name: str) -> None:
     class Own(layers.Layer):
         def call(self, x: Any) -> Any:
@@ -377,16 +351,10 @@ def test_steps_change_nothing_of_layers() -> None:
             [
                 layers.Input((3, 4)),
                 layers.LSTM(2, dropout=0.5, return_sequences=True),
-                layers.GRU(2, return_sequences=True),
-                layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True)),
-                layers.Conv1D(2, 1),
                 layers.GaussianNoise(0.5),
-                layers.SpatialDropout1D(0.5),
-                layers.LayerNormalization(),
                 layers.ActivityRegularization(0.1),
                 layers.TimeDistributed(layers.Dense(2)),
                 layers.Lambda(double),
-                layers.UnitNormalization(),
             ]
         )
 
@@ -402,10 +370,8 @@ def test_steps_change_nothing_of_layers() -> None:
     "make",
     [
         lambda: keras.optimizers.Adam(use_ema=True) if KERAS_3 else keras.optimizers.Adam(),
-        lambda: keras.optimizers.RMSprop(centered=True),
         lambda: keras.optimizers.Nadam(),
         scheduled,
-        "adam",
     ],
 )
 def test_steps_change_nothing_of_an_optimizer(make: Any) -> None:
@@ -434,35 +400,22 @@ class Scale(TensorOp):
 
 
 class TestOps:
-    @pytest.mark.parametrize(
-        ("change", "name", "wanted"),
-        [
-            (lambda op: setattr(op, "alpha", 3.0), "alpha", 3.0),
-            (lambda op: op.added.__setitem__(0, 3.0), "added[0]", 4.0),
-            (lambda op: op.named.update(beta=3.0), "named['beta']", 4.0),
-            (lambda op: setattr(op.settings, "gamma", 3.0), "settings.gamma", 4.0),
-        ],
-    )
-    def test_attributes(self, change: Any, name: str, wanted: float) -> None:
+    def test_attributes(self) -> None:
         op = Scale("x", "y")
         network = TFNetwork([LambdaOp(lambda x: x, "x", "x"), op])
-        assert infer(network, {"x": ones(1)})["y"].numpy() == 1.0
-        change(op)
-        for _ in range(2):
-            assert infer(network, {"x": ones(1)})["y"].numpy() == wanted
-        assert reasons(network) == [
-            first(),
-            f"op 1 (Scale).{name} has changed",
+        changes: list[tuple[Callable[[], Any], str, float]] = [
+            (lambda: None, "", 1.0),
+            (lambda: setattr(op, "alpha", 3.0), "alpha", 3.0),
+            (lambda: op.added.__setitem__(0, 3.0), "added[0]", 6.0),
+            (lambda: op.named.update(beta=3.0), "named['beta']", 9.0),
+            (lambda: setattr(op.settings, "gamma", 3.0), "settings.gamma", 12.0),
         ]
-
-    def test_counters_are_no_changes(self) -> None:
-        op = Counting("x", "y")
-        networks = [TFNetwork(op), TFNetwork([op])]
-        for _ in range(3):
-            for network in networks:
-                for mode in ("eval", "infer"):
-                    infer(network, {"x": ones(1)}, mode)
-        assert op.runs == 4
+        for change, _, wanted in changes:
+            change()
+            for _ in range(2):
+                assert infer(network, {"x": ones(1)})["y"].numpy() == wanted
+        paths = [f"op 1 (Scale).{name} has changed" for _, name, _ in changes[1:]]
+        assert reasons(network) == [first(), *paths]
 
     def test_in_the_middle_of_an_opening(self) -> None:
         op = Scale("x", "y")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -24,10 +23,8 @@ from tests.network.schedulers import Trouble
 from tests.network.tf.test_autograph import line_of
 from tests.network.tf_programs import (
     EITHER_WAY,
-    TRACING,
     Counting,
     Doing,
-    failing,
     first,
     ones,
     reasons,
@@ -107,28 +104,28 @@ def in_python(x: Any) -> Any:
 class TestRunningGraphs:
     """Errors that are raised when a graph runs, of which its ops' Python knows nothing any more."""
 
-    RUNNING = (
-        (positive, 1, -ones(2), "not positive"),
-        (branch, 1, -ones(2), "7 is not in [0, 2)"),
-        (loop_over, 2, ones(2, 5), "7 is not in [0, 5)"),
-        (in_python, 4, ones(2), "ValueError: as told"),
+    @pytest.mark.parametrize(
+        ("fn", "offset", "x", "text", "watched"),
+        [
+            (positive, 1, -ones(2), "not positive", False),
+            (positive, 1, -ones(2), "not positive", True),
+            (branch, 1, -ones(2), "7 is not in [0, 2)", False),
+            (loop_over, 2, ones(2, 5), "7 is not in [0, 5)", False),
+            (in_python, 4, ones(2), "ValueError: as told", False),
+        ],
     )
-
-    @pytest.mark.parametrize("watched", [False, True])
-    @pytest.mark.parametrize(("fn", "offset", "x", "text"), RUNNING)
     def test_name_the_op(
         self, fn: Callable[..., Any], offset: int, x: Any, text: str, watched: bool
     ) -> None:
-        network = TFNetwork(
-            [Counting("x", "x"), LambdaOp(fn, "x", "y"), LambdaOp(lambda y: y + 1, "y", "z")]
-        )
-        notes = ["Raised by LambdaOp (op 1, inputs ['x'], outputs ['y']).", line_of(fn, offset)]
-        around = tf.GradientTape() if watched else nullcontext()
-        with failing(InvalidArgument, None, notes) as caught, around:
+        network = TFNetwork([Counting("x", "x"), LambdaOp(fn, "x", "y")])
+        with tf.GradientTape() as tape:
             if watched:
-                around.watch(x)
-            infer(network, {"x": x})
-        assert text in str(caught[0])
+                tape.watch(x)
+            with pytest.raises(InvalidArgument) as caught:
+                infer(network, {"x": x})
+        raised_by = "Raised by LambdaOp (op 1, inputs ['x'], outputs ['y'])."
+        assert caught.value.__notes__ == [raised_by, line_of(fn, offset)]
+        assert text in str(caught.value)
         assert is_free(network)
         assert network.ops[0].runs == 1
         assert reasons(network) == [first()]
@@ -169,29 +166,12 @@ class TestRunningGraphs:
             LambdaOp(lambda z: tf.reduce_mean(tf.sqrt(z - z)), "z", "loss"),
             UpdateOp(model, "loss"),
         ]
-        with failing(
-            InvalidArgument,
-            None,
-            ["Raised by the gradient of LambdaOp (op 1, inputs ['y'], outputs ['z'])."],
-        ):
+        with pytest.raises(InvalidArgument) as caught:
             train(TFNetwork(ops), [{"x": ones(3, 2)}])
-
-
-def to_array(x: Any, state: Any) -> Any:
-    return x.numpy()
+        assert "Raised by the gradient of LambdaOp (op 1, " in caught.value.__notes__[0]
 
 
 class TestWhatNoGraphHolds:
-    def test_arrays_of_tensors(self) -> None:
-        network = TFNetwork(Doing(to_array, "x", "y"))
-        with failing(
-            AttributeError,
-            "'SymbolicTensor' object has no attribute 'numpy'",
-            [line_of(to_array, 1), "Raised by Doing (op 0, inputs ['x'], outputs ['y']).", TRACING],
-        ):
-            infer(network, {"x": ones(2)})
-        assert infer(network, {"x": ones(2)}, eager=True)["y"].tolist() == [1.0, 1.0]
-
     def test_tensors_of_an_earlier_trace(self) -> None:
         kept: list[Any] = []
 
@@ -202,14 +182,8 @@ class TestWhatNoGraphHolds:
         network = TFNetwork([Counting("x", "x"), Doing(keep, "x", "y")])
         with network(mode="infer", epoch=1):
             network.run_step({"x": ones(2)})
-            with failing(
-                TypeError,
-                "Doing (op 1, inputs ['x'], outputs ['y']) uses the tensor 'op1_Doing/add:0' of "
-                "another graph: an op has kept it from an earlier trace, or it is of a tf.function "
-                "around the step. Let the tensors of a step come from its batch, and keep what "
-                "outlives it in a tf.Variable.",
-                [TRACING],
-            ):
+            text = r"Doing \(op 1, .* uses the tensor 'op1_Doing/add:0' of another graph"
+            with pytest.raises(TypeError, match=text):
                 network.run_step({"x": ones(2, 2)})
             assert network.run_step({"x": ones(2)})["y"].shape == (2,)
 

@@ -307,8 +307,17 @@ class TestErrors:
 def test_models_are_mirrored_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tf.config.list_logical_devices("CPU")
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: list(found))
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(mlp())
+        return made[-1]
+
     try:
-        model = fastnet.build(mlp, momentum)
+        model = fastnet.build(make, momentum)
+        # It was made again under the strategy, as if for the first time.
+        assert model is made[1]
+        assert model.layers[0].name == "dense"
         network = fastnet.Network(regression(model))
         assert "MirroredStrategy over 2 devices" in str(network.explain("train"))
     finally:

@@ -22,7 +22,6 @@ from tests.network.keras_models import (
     loop,
     mlp,
     regression,
-    same_weights,
     supervised,
     tf,
     to_zero,
@@ -168,68 +167,51 @@ class TestUnderATape:
         assert_close(model, twin)
 
 
-class TestFunctionsRunEagerly:
-    def test_is_obeyed(self) -> None:
-        op = Counting("x", "y")
-        network = TFNetwork(op)
-        tf.config.run_functions_eagerly(True)
-        try:
-            for _ in range(3):
-                infer(network, {"x": ones(2)})
-            assert op.runs == 3
-            list(network.transform([{"x": ones(2)}], "infer"))
-            network.transform({"x": ones(2)}, "infer")
-            assert op.runs == 5
-        finally:
-            tf.config.run_functions_eagerly(False)
+def test_run_functions_eagerly_is_obeyed() -> None:
+    op = Counting("x", "y")
+    network = TFNetwork(op)
+    tf.config.run_functions_eagerly(True)
+    try:
         for _ in range(3):
             infer(network, {"x": ones(2)})
-        assert op.runs == 6
-        assert reasons(network) == [first()]
+        assert op.runs == 3
+        list(network.transform([{"x": ones(2)}], "infer"))
+        network.transform({"x": ones(2)}, "infer")
+        assert op.runs == 5
+    finally:
+        tf.config.run_functions_eagerly(False)
+    for _ in range(3):
+        infer(network, {"x": ones(2)})
+    assert op.runs == 6
+    assert reasons(network) == [first()]
 
 
-class TestThreads:
-    @pytest.mark.parametrize("compile", [False, True], ids=["static", "compiled"])
-    def test_two_networks_train_side_by_side(self, compile: bool) -> None:
-        makers = [twins(mlp, seed) for seed in (1, 2)]
-        networks = []
-        for number, (model, _) in enumerate(makers):
-            fastnet.build(lambda model=model: model, sgd, model_name=f"side{number}")
-            networks.append(TFNetwork(supervised(model), compile=compile))
-        data = [batches(6, seed=seed) for seed in (1, 2)]
-        problems: list[BaseException] = []
-        ready = threading.Barrier(2)
+def test_two_networks_train_side_by_side() -> None:
+    makers = [twins(mlp, seed) for seed in (1, 2)]
+    networks = []
+    for number, (model, _) in enumerate(makers):
+        fastnet.build(lambda model=model: model, sgd, model_name=f"side{number}")
+        networks.append(TFNetwork(supervised(model)))
+    data = [batches(4, seed=seed) for seed in (1, 2)]
+    problems: list[BaseException] = []
+    ready = threading.Barrier(2)
 
-        def run(number: int) -> None:
-            try:
-                ready.wait(300)
-                for epoch in (1, 2):
-                    train(networks[number], data[number], epoch=epoch)
-                    train(networks[number], data[number], mode="eval", epoch=epoch)
-            except BaseException as problem:
-                problems.append(problem)
+    def run(number: int) -> None:
+        try:
+            ready.wait(300)
+            for epoch in (1, 2):
+                train(networks[number], data[number], epoch=epoch)
+                train(networks[number], data[number], mode="eval", epoch=epoch)
+        except BaseException as problem:
+            problems.append(problem)
 
-        threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert problems == []
-        for (model, twin), batches_, network in zip(makers, data, networks, strict=True):
-            loop(twin, sgd(), batches_ * 2, classify)
-            assert_close(model, twin)
-            assert reasons(network) == [first("train"), first("eval")]
-
-    def test_one_model_in_two_networks(self) -> None:
-        model, twin = twins(mlp)
-        fastnet.build(lambda: model, sgd)
-        trainer, evaluator = TFNetwork(supervised(model)), TFNetwork(ModelOp(model, "x", "y"))
-        data = batches(3)
-        with trainer(mode="train", epoch=1), evaluator(mode="eval", epoch=1):
-            for batch in data:
-                trainer.run_step(batch)
-                seen = evaluator.run_step(batch)["y"]
-                np.testing.assert_allclose(seen, model(batch["x"]), rtol=1e-5)
-        loop(twin, sgd(), data, classify)
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    for (model, twin), batches_, network in zip(makers, data, networks, strict=True):
+        loop(twin, sgd(), batches_ * 2, classify)
         assert_close(model, twin)
-        assert not same_weights(model, twins(mlp)[0])
+        assert reasons(network) == [first("train"), first("eval")]

@@ -28,7 +28,7 @@ from tests.network.keras_models import (
     train,
     twins,
 )
-from tests.network.tf_programs import CONSTANT, FITS, Counting, Doing, first, kind_of, ones, reasons
+from tests.network.tf_programs import CONSTANT, FITS, Counting, Doing, first, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -50,8 +50,8 @@ class TestTwoTraces:
     def test_of_each_mode_for_batches_of_varying_sizes(self) -> None:
         model = built(mlp, "sgd")
         network = TFNetwork(supervised(model))
-        data = [batches(1, size)[0] for size in (8, 8, 5, 3, 8, 7, 2)]
-        for epoch in (1, 2, 3):
+        data = [batches(1, size)[0] for size in (8, 5, 3, 8)]
+        for epoch in (1, 2):
             for mode in ("train", "eval"):
                 train(network, data, mode=mode, epoch=epoch)
         second = f"'t' has the shape (5), where (8) was traced{FITS}"
@@ -170,25 +170,16 @@ class TestValues:
         ("before", "after", "reason"),
         [
             (ones(2), ones(2, dtype="float64"), "'x' is of type float64, not float32 as before"),
-            (ones(2), ones(2, 2), "'x' has the shape (2, 2), where (2) was traced"),
             (ones(2), ones(3), f"'x' has the shape (3), where (2) was traced{FITS}"),
             (ones(2, 3), ones(2, 4), "'x' has the shape (2, 4), where (2, 3) was traced"),
             (1, True, "'x' is a value of type bool, not a value of type int as before"),
             (0.0, -0.0, f"'x' is -0.0, not 0.0 as before{CONSTANT}"),
             ("a", 100 * "b", f"'x' is '{76 * 'b'}..., not 'a' as before{CONSTANT}"),
-            (1, ones(), "'x' is a tensor, not a value of type int as before"),
             ([ones(2)], [ones(2), ones(2)], "'x' holds something else than before"),
-            ([ones(2, 3)], [ones(2, 4)], "'x' holds tensors of other shapes than before"),
-            ({"a": 1}, {"a": 2}, "'x' holds something else than before"),
             (
                 {"a": 1, "b": 2},
                 {"b": 2, "a": 1},
                 "'x' has its keys in the order ['b', 'a'], not ['a', 'b'] as before",
-            ),
-            (
-                tf.ragged.constant([[1], [2, 3]]),
-                ones(2),
-                "'x' is a tensor, not a RaggedTensor as before",
             ),
             (
                 tf.ragged.constant([[1], [2, 3]]),
@@ -204,41 +195,32 @@ class TestValues:
         assert op.runs == 2
         assert reasons(network) == [first(), reason]
 
-    @pytest.mark.parametrize(
-        "values",
-        [
-            [ones(2), ones(2), tf.zeros(2)],
-            [ones(2), np.ones(2, "float32"), tf.Variable(ones(2))],
-            [{"a": [ones(2)], "b": 1}, {"a": [ones(2)], "b": 1}],
-            [tf.ragged.constant([[1], [2, 3]]), tf.ragged.constant([[1, 2, 3]])],
-            [tf.sparse.from_dense([[1, 0], [0, 2]]), tf.sparse.from_dense([[1, 1]])],
-            [
+    def test_that_fit(self) -> None:
+        values: list[tuple[Any, Any]] = [
+            (ones(2), tf.zeros(2)),
+            (np.ones(2, "float32"), tf.Variable(ones(2))),
+            ({"a": [ones(2)], "b": 1}, {"a": [ones(2)], "b": 1}),
+            (tf.ragged.constant([[1], [2, 3]]), tf.ragged.constant([[1, 2, 3]])),
+            (tf.sparse.from_dense([[1, 0], [0, 2]]), tf.sparse.from_dense([[1, 1]])),
+            (
                 tf.IndexedSlices(ones(3, 2), tf.range(3), tf.constant([9, 2])),
                 tf.IndexedSlices(ones(1, 2), tf.range(1), tf.constant([7, 2])),
-            ],
-            [float("nan"), float("nan")],
-            [frozenset("ab"), frozenset("ba")],
-        ],
-        ids=lambda values: kind_of(values[0]),
-    )
-    def test_that_fit(self, values: Any) -> None:
-        op, network = double()
-        for value in [*values, *values]:
-            infer(network, {"x": value})
+            ),
+            (float("nan"), float("nan")),
+            (frozenset("ab"), frozenset("ba")),
+        ]
+        keys = [str(place) for place in range(len(values))]
+        op = Counting(keys, [f"{key} out" for key in keys])
+        network = TFNetwork(op)
+        for batch in [*zip(*values, strict=True)] * 2:
+            infer(network, dict(zip(keys, batch, strict=True)))
         assert op.runs == 1
 
-    @pytest.mark.parametrize(
-        "values",
-        [
-            [ones(2), ones(3), ones(0), np.ones(5, "float32"), tf.Variable(ones(3))],
-            [{"a": [ones(2)], "b": 1}, {"a": [ones(3)], "b": 1}, {"a": [ones(5)], "b": 1}],
-        ],
-        ids=lambda values: kind_of(values[0]),
-    )
-    def test_of_other_sizes_share_a_second_trace(self, values: Any) -> None:
+    def test_of_other_sizes_share_a_second_trace(self) -> None:
         op, network = double()
-        for value in [*values, *values]:
-            infer(network, {"x": value})
+        for _ in range(2):
+            for value in (ones(2), ones(3), ones(0), np.ones(5, "float32"), tf.Variable(ones(3))):
+                infer(network, {"x": {"a": [value], "b": 1}})
         assert op.runs == 2
 
 
@@ -249,11 +231,10 @@ class TestBranchesOfPython:
     def by_width(x: Any, state: Any) -> Any:
         return x * (100.0 if x.shape[-1] == 5 else 1.0)
 
-    @pytest.mark.parametrize("widths", [(5, 4, 5, 6, 4, 5), (1, 2, 3, 2, 1)])
-    def test_on_an_axis_of_samples(self, widths: tuple[int, ...]) -> None:
+    def test_on_an_axis_of_samples(self) -> None:
         network = TFNetwork(Doing(self.by_width, "x", "y"))
-        for size in (3, 3, 2, 3, 4):
-            for width in widths:
+        for size in (3, 2, 3, 4):
+            for width in (5, 4, 6, 5):
                 batch = {"x": ones(size, width)}
                 expected = infer(network, batch, eager=True)["y"]
                 assert np.array_equal(infer(network, batch)["y"], expected)
@@ -278,15 +259,15 @@ class TestOpenAxes:
     def test_none_gives_each_size_a_trace(self) -> None:
         assert self.runs((), [(2, 3), (5, 3), (6, 3), (2, 3), (5, 3)]) == 3
 
-    @pytest.mark.parametrize("axes", [None, 0, {"other": 1}, {"x": 0}, -2])
+    @pytest.mark.parametrize("axes", [None, {"other": 1}, -2])
     def test_the_first_as_ever(self, axes: Any) -> None:
         assert self.runs(axes, [(2, 3), (5, 3), (6, 3), (2, 4), (5, 4), (9, 4)]) == 4
 
-    @pytest.mark.parametrize("axes", [1, {"x": -1}, {"x": (1, 7)}])
+    @pytest.mark.parametrize("axes", [1, {"x": (-1, 7)}])
     def test_another_one_alone(self, axes: Any) -> None:
         assert self.runs(axes, [(2, 3), (2, 4), (2, 5), (3, 5), (3, 6), (3, 7)]) == 4
 
-    @pytest.mark.parametrize("wrong", ["x", 1.5, {"x": "a"}, {"x": None}, [0, "a"], (True,)])
+    @pytest.mark.parametrize("wrong", [1.5, {"x": None}, [0, "a"], (True,)])
     def test_what_is_no_axis(self, wrong: Any) -> None:
         with pytest.raises(TypeError) as caught:
             TFNetwork([], open_axes=wrong)

@@ -34,15 +34,12 @@ from tests.network.keras_models import (
     variables_of,
 )
 from tests.network.tf.compiled.steps import is_compiled
-from tests.network.tf_programs import EITHER_WAY, FITS, Doing, ones
+from tests.network.tf_programs import EITHER_WAY, Doing, ones
 
 pytestmark = pytest.mark.tf
 
-# The optimizers that can be given by name, and some with other settings.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    f"{kind.__name__.rpartition('.')[2]}-{name}": partial(getattr(kind, name), 0.01)
-    for kind in KINDS
-    for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "RMSprop", "SGD")
+    f"{kind.__name__.rpartition('.')[2]}-Adam": partial(kind.Adam, 0.01) for kind in KINDS
 }
 OPTIMIZERS |= {
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -53,11 +50,11 @@ OPTIMIZERS |= {
         keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5), momentum=0.5
     ),
 }
-# XLA takes seconds for each
-COMPILED = ("amsgrad", "adamw", "ema", "schedule")
+# XLA takes seconds for each.
 CASES = [
-    *((name, way) for name in OPTIMIZERS for way in ("static", "eager")),
-    *((name, "compiled") for name in COMPILED),
+    *((name, "static") for name in OPTIMIZERS),
+    *((name, "eager") for name in ("amsgrad", "ema", "schedule")),
+    *((name, "compiled") for name in ("amsgrad", "ema", "schedule")),
 ]
 SIZES = (8, 5, 3)
 
@@ -65,36 +62,6 @@ SIZES = (8, 5, 3)
 def of_sizes(sizes: Iterable[int] = SIZES) -> list[Batch]:
     """Return batches of these sizes."""
     return [batches(1, size, seed)[0] for seed, size in enumerate(sizes)]
-
-
-def by_hand(
-    model: Any,
-    optimizer: Any,
-    data: Iterable[Batch],
-    loss_of: Callable[[Any, Batch], Any],
-    eager: bool = False,
-) -> list[Any]:
-    """Train a model in a loop, whose step is a graph unless it is to be eager."""
-
-    def step(x: Any, t: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(loss_of(model(x, training=True), {"t": t}))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    data = list(data)
-    if data and not eager:
-        specs = [
-            tf.TensorSpec([None, *batch.shape[1:]], batch.dtype)
-            for batch in (data[0]["x"], data[0]["t"])
-        ]
-        step = tf.function(step, input_signature=specs)
-    return [step(batch["x"], batch["t"]).numpy() for batch in data]
-
-
-def late() -> Any:
-    return keras.Sequential([layers.Dense(5, activation="tanh"), layers.Dense(3)])
 
 
 class Derived(keras.Model):
@@ -116,17 +83,14 @@ class TestLikeALoop:
         made = len(variables_of(model.optimizer))
         network = TFNetwork(supervised(model), compile=way == "compiled")
         data = of_sizes((8, 8, 8) if way == "compiled" else SIZES)
-        losses = [result["loss"].numpy() for result in train(network, data, eager=eager)]
+        train(network, data, eager=eager)
         # all that it keeps was made when the model was built
         assert len(variables_of(model.optimizer)) == made
-        wanted = by_hand(twin, make(), data, classify, eager)
-        if way == "compiled":
-            assert is_compiled(network)
-            np.testing.assert_allclose(losses, wanted, rtol=1e-5)
-            assert_close(model, twin, 1e-4)
-        else:
-            assert losses == wanted
+        loop(twin, make(), data, classify)
+        if eager:
             assert same_weights(model, twin)
+        assert_close(model, twin, 1e-4)
+        assert is_compiled(network) is (way == "compiled")
 
     def test_eager_and_static_are_one_network(self) -> None:
         model, twin = twins(mlp)
@@ -135,25 +99,22 @@ class TestLikeALoop:
         data = of_sizes()
         for place, batch in enumerate(data):
             train(network, [batch], eager=bool(place % 2))
-        by_hand(twin, model_optimizer("adam"), data, classify)
+        loop(twin, model_optimizer("adam"), data, classify)
         assert_close(model, twin)
         assert len(network.traces) == 2
 
     @EITHER_WAY
-    @pytest.mark.parametrize("make", [late, Derived])
-    def test_a_model_whose_variables_come_with_its_first_batch(
-        self, make: Any, eager: bool
-    ) -> None:
+    def test_a_model_whose_variables_come_with_its_first_batch(self, eager: bool) -> None:
         """The optimizer gets its own by that step, too, and none of this is a change."""
         data = batches(4)
         keras.utils.set_random_seed(3)
-        model = fastnet.build(make, "adam")
+        model = fastnet.build(Derived, "adam")
         network = TFNetwork(supervised(model))
         for place in (0, 2):
             train(network, data[place : place + 2], eager=eager)
         optimizer = model_optimizer("adam")
         keras.utils.set_random_seed(3)
-        twin = make()
+        twin = Derived()
         loop(twin, optimizer, data, classify)
         assert_close(model, twin)
         assert len(network.traces) == (0 if eager else 1)
@@ -205,30 +166,6 @@ class TestTape:
             infer(network, {"x": ones(3, 2)}, mode, eager)
         assert isinstance(seen.pop("train"), tf.GradientTape)
         assert seen == {"eval": None, "test": None, "infer": None}
-
-
-class TestWarmup:
-    @EITHER_WAY
-    def test_updates_nothing(self, eager: bool) -> None:
-        model, twin = twins(mlp)
-        fastnet.build(lambda: model, "adam")
-        network = TFNetwork(supervised(model))
-        data = of_sizes()
-        with network(mode="train", epoch=1, warmup=True, eager=eager):
-            warm = [network.run_step(batch)["loss"].numpy() for batch in data]
-        assert same_weights(model, twin)
-        result = train(network, data[:1], eager=eager)
-        assert result[0]["loss"].numpy() == warm[0]
-        assert not same_weights(model, twin)
-        assert [trace.reason for trace in network.traces] == (
-            []
-            if eager
-            else [
-                "first step in mode 'train', warming up",
-                f"'t' has the shape (5), where (8) was traced{FITS}",
-                "first step in mode 'train'",
-            ]
-        )
 
 
 class TestEpoch:

@@ -195,6 +195,36 @@ def uninterrupted() -> Any:
     return hand_written_loop(0)
 
 
+def assert_resumes(
+    make: Callable[[], Any], folder: Path, data: Callable[[int], Any] = batch
+) -> list[TorchNetwork]:
+    """Train a network that is saved on the way, and another one that loads the file."""
+
+    def run(network: TorchNetwork, first: int, last: int) -> list[float]:
+        with network("train", 1):
+            return [float(network.run_step(data(step))["loss"]) for step in range(first, last)]
+
+    networks = []
+    for seed in (0, 1):
+        seed_all(seed)
+        networks.append(make())
+    network, resumed = networks
+    run(network, 0, 8)
+    path = fastnet.save_checkpoint(folder / "run.ckpt", network)
+    losses = run(network, 8, 14)
+    fastnet.load_checkpoint(path, resumed)
+    assert run(resumed, 8, 14) == losses
+    for model, other in zip(network.models, resumed.models, strict=True):
+        assert same(dict(other.state_dict()), dict(model.state_dict()))
+        assert same(optimizer_state(other), optimizer_state(model))
+    return networks
+
+
+def optimizer_state(model: Any) -> Any:
+    optimizer = model.current_optimizer
+    return None if optimizer is None else dict(optimizer.state_dict())
+
+
 class TestGoingOn:
     @pytest.mark.filterwarnings("ignore:Detected call of")
     @pytest.mark.parametrize("before", [1, 3, 8])
@@ -230,31 +260,18 @@ class TestGoingOn:
         assert early + eval(done.stdout) == uninterrupted[0]
 
     def test_half_precision_with_a_scaler(self, tmp_path: Path) -> None:
-        def make(seed: int) -> Any:
-            seed_all(seed)
+        def make() -> Any:
             model = fastnet.build(model_fn, adam, model_name="net", mixed_precision="float16")
             ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), UpdateOp(model, "loss")]
-            return model, fastnet.Network(ops)
+            return fastnet.Network(ops)
 
-        def go(network: Any, first: int, last: int) -> list[float]:
-            with network(mode="train", epoch=1):
-                return [float(network.run_step(batch(step))["loss"]) for step in range(first, last)]
-
-        model, network = make(0)
-        go(network, 0, 9)
-        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-        scale = model.current_optimizer.scaler.state_dict()
-        losses = go(network, 9, 14)
-        other, resumed = make(1)
-        fastnet.load_checkpoint(path, resumed)
-        assert other.current_optimizer.scaler.state_dict() == scale
-        assert scale["_growth_tracker"] > 0
-        assert go(resumed, 9, 14) == losses
-        assert same(dict(other.state_dict()), dict(model.state_dict()))
+        networks = assert_resumes(make, tmp_path)
+        scales = [one.models[0].current_optimizer.scaler.state_dict() for one in networks]
+        assert scales[0] == scales[1]
+        assert scales[0]["_growth_tracker"] > 0
 
     def test_one_optimizer_over_two_models(self, tmp_path: Path) -> None:
-        def make(seed: int) -> Any:
-            seed_all(seed)
+        def make() -> Any:
             body = fastnet.build(model_fn, None, model_name="body")
             head = fastnet.build(
                 lambda: nn.Linear(3, 3),
@@ -263,41 +280,25 @@ class TestGoingOn:
             )
             update = UpdateOp(head, "loss", clip_norm=0.1, merge_grad=MERGED)
             ops = [ModelOp(body, "x", "x"), ModelOp(head, "x", "y"), Squares(("y", "t"), "loss")]
-            return fastnet.Network([*ops, update]), body, head
+            return fastnet.Network([*ops, update])
 
-        (network, *models), (resumed, *others) = map(make, (0, 1))
-        network.transform([batch(step) for step in range(5)], "train")
-        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-        network.transform([batch(step) for step in range(5, 9)], "train")
-        fastnet.load_checkpoint(path, resumed)
-        resumed.transform([batch(step) for step in range(5, 9)], "train")
-        for model, other in zip(models, others, strict=True):
-            assert same(dict(other.state_dict()), dict(model.state_dict()))
+        assert_resumes(make, tmp_path)
 
     def test_merged_sparse_gradients(self, tmp_path: Path) -> None:
-        def make(seed: int) -> Any:
-            seed_all(seed)
+        def make() -> Any:
             model = fastnet.build(
                 lambda: nn.Embedding(5, 3, sparse=True),
                 lambda parameters: torch.optim.SparseAdam(parameters, 0.1),
                 model_name="words",
             )
             ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
-            return model, fastnet.Network([*ops, UpdateOp(model, "loss", merge_grad=MERGED)])
+            return fastnet.Network([*ops, UpdateOp(model, "loss", merge_grad=MERGED)])
 
-        def go(network: Any, first: int, last: int) -> None:
-            with network(mode="train", epoch=1):
-                for step in range(first, last):
-                    # Words that occur several times are summed in the order of the entries.
-                    words = torch.tensor([step % 5, 0, 1, 0, 1, 0, 2, 2])
-                    network.run_step({**batch(step), "x": words})
+        def words(step: int) -> dict[str, Any]:
+            # Words that occur several times are summed in the order of the entries.
+            return {**batch(step), "x": torch.tensor([step % 5, 0, 1, 0, 1, 0, 2, 2])}
 
-        (model, network), (other, resumed) = map(make, (0, 1))
-        go(network, 0, 5)
-        fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), resumed)
-        for each in (network, resumed):
-            go(each, 5, 9)
-        assert same(dict(other.state_dict()), dict(model.state_dict()))
+        assert_resumes(make, tmp_path, words)
 
     @pytest.mark.parametrize("saved", ["plain", "spread", "compiled"])
     @pytest.mark.parametrize("loaded", ["plain", "spread", "compiled"])
@@ -416,35 +417,24 @@ class Plain(torch.optim.Optimizer):
 
 
 class TestOptimizersOfUsers:
-    def make(self, seed: int, optimizer: Any = Plain) -> Any:
-        seed_all(seed)
-        model = fastnet.build(lambda: model_fn().bfloat16(), optimizer, model_name="net")
+    def make(self) -> Any:
+        model = fastnet.build(lambda: model_fn().bfloat16(), Plain, model_name="net")
         ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), UpdateOp(model, "loss")]
-        return model, fastnet.Network(ops)
+        return fastnet.Network(ops)
 
-    def go(self, network: Any, first: int, last: int) -> None:
-        with network(mode="train", epoch=1):
-            for step in range(first, last):
-                network.run_step({key: one.bfloat16() for key, one in batch(step).items()})
+    def data(self, step: int) -> dict[str, Any]:
+        return {key: one.bfloat16() for key, one in batch(step).items()}
 
     def test_state_keeps_its_types(self, tmp_path: Path) -> None:
         """torch itself converts all state of a parameter to the dtype of the parameter."""
-        (model, network), (other, resumed) = map(self.make, (0, 1))
-        self.go(network, 0, 4)
-        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-        fastnet.load_checkpoint(path, resumed)
-        assert same(
-            dict(other.current_optimizer.state_dict()), model.current_optimizer.state_dict()
-        )
-        assert other.current_optimizer.state["shared"]["rate"].dtype == torch.float64
-        for each in (network, resumed):
-            seed_all(2)
-            self.go(each, 4, 8)
-        assert same(dict(other.state_dict()), dict(model.state_dict()))
+        _, resumed = assert_resumes(self.make, tmp_path, self.data)
+        state = resumed.models[0].current_optimizer.state
+        assert state["shared"]["rate"].dtype == torch.float64
 
     def test_state_that_cannot_be_saved(self, tmp_path: Path) -> None:
-        model, network = self.make(0)
-        self.go(network, 0, 1)
+        network = self.make()
+        network.transform(self.data(0), "train")
+        (model,) = network.models
         with pytest.raises(ValueError, match=r"has objects of .*numpy.* without executing code"):
             save_model(model, tmp_path, save_optimizer=True)
         assert os.listdir(tmp_path) == []

@@ -118,49 +118,38 @@ def slow(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-class TestTraining:
-    @pytest.mark.parametrize("update", [{}, {"merge_grad": 2}, {"defer": True}])
-    def test_is_like_a_hand_written_loop(self, update: dict[str, Any]) -> None:
-        model, twin = twins(mlp)
-        network = fastnet.Network(supervised(built(model, "adam"), **update))
-        data = batches(12)
-        seen = losses(run_all(network, data[:6])) + losses(run_all(network, data[6:], epoch=2))
-        twin.cuda()
-        optimizer = torch.optim.Adam(twin.parameters())
-        merge = update.get("merge_grad", 1)
-        expected = []
-        for step, batch in enumerate(data, start=1):
+@pytest.mark.parametrize(
+    ("update", "precision"),
+    [
+        ({}, None),
+        ({"merge_grad": 2}, None),
+        ({"defer": True}, None),
+        ({}, True),
+        ({"merge_grad": 2}, "fp16"),
+    ],
+)
+def test_training_is_like_a_hand_written_loop(update: dict[str, Any], precision: Any) -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(0.1), mixed_precision=precision)
+    scales = precision is not None
+    assert isinstance(model.current_optimizer.scaler, torch.amp.GradScaler) is scales
+    network = fastnet.Network(supervised(model, **update))
+    data = batches(20)
+    results = run_all(network, data[:10]) + run_all(network, data[10:], epoch=2)
+    assert results[0]["y"].dtype is (torch.float16 if scales else torch.float32)
+    twin.cuda()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=scales)
+    merge = update.get("merge_grad", 1)
+    expected = []
+    for step, batch in enumerate(data, start=1):
+        with torch.autocast("cuda", enabled=scales):
             loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
-            (loss / merge).backward()
-            expected.append(float(loss.detach()))
-            if step % merge == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-        assert seen == pytest.approx(expected, rel=1e-4)
-        close(model, twin, rtol=1e-3, atol=1e-5)
-
-    @pytest.mark.parametrize("precision", [True, "fp16"])
-    @pytest.mark.parametrize("merge", [1, 2])
-    def test_mixed_precision(self, merge: int, precision: bool | str) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd(0.1), mixed_precision=precision)
-        assert isinstance(model.current_optimizer.scaler, torch.amp.GradScaler)
-        network = fastnet.Network(supervised(model, merge_grad=merge))
-        data = batches(20)
-        results = run_all(network, data)
-        assert results[0]["y"].dtype is torch.float16
-        twin.cuda()
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cuda")
-        expected = []
-        for step, batch in enumerate(data, start=1):
-            with torch.autocast("cuda"):
-                loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
-            scaler.scale(loss / merge).backward()
-            expected.append(float(loss.detach()))
-            if step % merge == 0:
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-        assert losses(results) == pytest.approx(expected, rel=1e-2)
-        close(model, twin, rtol=1e-2, atol=1e-3)
+        scaler.scale(loss / merge).backward()
+        expected.append(float(loss.detach()))
+        if step % merge == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert losses(results) == pytest.approx(expected, rel=1e-2 if scales else 1e-4)
+    close(model, twin, rtol=1e-2, atol=1e-3)

@@ -13,12 +13,11 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop.model import LRSchedule, ModelOp, UpdateOp
+from fastnet.op.tensorop.model import LRSchedule
 from tests.network.programs import (
     batches,
     built,
     is_free,
-    line,
     mlp,
     no_gradients,
     same_weights,
@@ -100,40 +99,22 @@ def step_by_hand(twin: Any, data: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
-class TestWhatIsMerged:
-    @pytest.mark.parametrize("end", EPOCHS)
-    def test_at_an_epochs_end(self, rest: str, end: str, way: str) -> None:
-        model, twin = twins(mlp)
-        network = TorchNetwork(supervised(built(model, sgd()), merge_grad=3, rest=rest))
-        data = batches(4)
-        run_two(network, data, way, end)
-        if rest == "flush":
-            step_by_hand(twin, data[:2])
-        torch.testing.assert_close(model.state_dict(), twin.state_dict())
-        assert network.ops[2].state_dict()["merged"] == (2 if rest == "carry" else 0)
-        assert is_free(network)
-
-    @pytest.mark.parametrize("end", OTHERS)
-    def test_of_a_loop_that_is_left(self, rest: str, end: str, way: str) -> None:
-        model, twin = twins(mlp)
-        network = TorchNetwork(supervised(built(model, sgd()), merge_grad=3, rest=rest))
-        data = batches(4)
-        run_two(network, data, way, end)
-        assert same_weights(model, twin)
-        assert no_gradients(model)
-        assert network.ops[2].state_dict()["merged"] == 2
-        assert is_free(network)
-        list(fastnet.steps(network, [data[2]], "train", 2))
-        step_by_hand(twin, data[:3])
-        torch.testing.assert_close(model.state_dict(), twin.state_dict())
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("end", EPOCHS + OTHERS)
-def test_a_schedule_per_epoch(end: str, way: str) -> None:
-    model = built(line, sgd(0.1), model_name="m")
-    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
-    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
-    run_two(network, [{"x": torch.ones(2, 2)}] * 4, way, end)
-    assert fastnet.backend.get_lr(model) == (0.05 if end in EPOCHS else 0.1)
+def test_an_epochs_end_flushes_merged_gradients_and_steps_a_schedule(end: str, way: str) -> None:
+    """A loop that is left early does neither, and the next one goes on with what was merged."""
+    model, twin = twins(mlp)
+    update = {"merge_grad": 3, "rest": "flush"}
+    schedule = LRSchedule(built(model, sgd()), lambda one: ExponentialLR(one, 0.5), "epoch")
+    network, data = TorchNetwork([*supervised(model, **update), schedule]), batches(4)
+    run_two(network, data, way, end)
+    assert is_free(network)
+    assert no_gradients(model)
+    if end in OTHERS:
+        assert same_weights(model, twin)
+        assert network.ops[2].state_dict()["merged"] == 2
+        assert fastnet.backend.get_lr(model) == 0.1
+        list(fastnet.steps(network, [data[2]], "train", 2))
+    step_by_hand(twin, data[: 3 if end in OTHERS else 2])
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    assert network.ops[2].state_dict()["merged"] == 0
+    assert fastnet.backend.get_lr(model) == 0.05

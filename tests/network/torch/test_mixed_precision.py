@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -73,31 +71,23 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("profiled", [False, True])
 @pytest.mark.parametrize(("name", "dtype"), NAMES.items(), ids=map(str, NAMES))
-def test_names_mean_what_they_say(name: Any, dtype: torch.dtype, profiled: bool) -> None:
+def test_names_mean_what_they_say(name: Any, dtype: torch.dtype) -> None:
     model = built(mlp, "sgd", mixed_precision=name)
     network = fastnet.Network(supervised(model))
-    (batch,) = batches(1)
-    with fastnet.profile(network) if profiled else nullcontext():
-        result = run(network, batch, "train")
+    result = run(network, batches(1)[0], "train")
     assert result["y"].dtype is dtype
     assert (model.current_optimizer.scaler is not None) == (dtype is torch.float16)
     assert {value.dtype for value in weights(model).values()} == {torch.float32}
-    assert (
-        bool(network.mixed_precision) == bool(model.mixed_precision) == (dtype is not torch.float32)
-    )
-    if isinstance(name, bool):
-        assert model.mixed_precision is name
+    is_mixed = dtype is not torch.float32
+    assert bool(network.mixed_precision) == bool(model.mixed_precision) == is_mixed
 
 
-@pytest.mark.parametrize("name", ["half", "FP16", "", 2, 0.5, torch.float16, ["fp16"]])
+@pytest.mark.parametrize("name", ["half", "FP16", 2, torch.float16])
 def test_names_that_there_are_not(name: Any) -> None:
-    ran: list[int] = []
     with pytest.raises(ValueError, match=r"mixed_precision is True .*'mixed_float16'") as caught:
-        fastnet.build(lambda: ran.append(1), None, mixed_precision=name)
+        fastnet.build(lambda: 1 / 0, None, mixed_precision=name)
     assert str(caught.value).endswith(f"not {name!r}.")
-    assert ran == []
 
 
 def test_models_must_agree_on_the_type() -> None:
@@ -136,8 +126,7 @@ def test_the_setting_ends_with_the_ops(sliced: bool) -> None:
 
 def test_on_macos_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    text = "Mixed precision is not supported on macOS, so it is switched off."
-    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
+    with pytest.warns(UserWarning, match="not supported on macOS") as caught:
         model = fastnet.build(line, None, mixed_precision=True)
     assert [one.filename for one in caught] == [__file__]
     assert not model.mixed_precision

@@ -235,13 +235,6 @@ class TestAround:
             assert other._options == CompileOptions(most_kinds=2)
 
 
-def test_another_compiler() -> None:
-    for options, kind in ((CompileOptions(backend="inductor"), ValueError), ("yes", TypeError)):
-        with pytest.raises(kind):
-            TFNetwork([LambdaOp(lambda x: x, "x", "y")], compile=options)
-    TFNetwork([LambdaOp(lambda x: x, "x", "y")], compile=CompileOptions(backend="xla"))
-
-
 @pytest.mark.skipif(KERAS_3, reason="Keras 3 draws by seeds")
 def test_dropout_of_keras_2_runs_as_a_graph() -> None:
     model = fastnet.build(

@@ -18,7 +18,6 @@ from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
 from tests.network.keras_models import (
     KERAS_3,
     batches,
@@ -56,49 +55,20 @@ def normed() -> Any:
     )
 
 
-class TestInTurn:
-    def test_modes_sizes_and_steps_without_it(self) -> None:
-        compiled, plain, ours, other = pair(normed, momentum, supervised)
-        sizes = [8, 5, 8, 3, 0]
-        data = [batches(1, size, seed)[0] for seed, size in enumerate(sizes)]
-        for epoch in (1, 2):
-            in_step(compiled, plain, data[:4], epoch=epoch)
-            in_step(compiled, plain, data[:4], epoch=epoch, eager=True)
-            in_step(compiled, plain, [data[0], data[4]], epoch=epoch, mode="infer")
-        assert_same_weights(ours, other)
-        # the first opening compiles one program for 8, and for 5 and 3 two of any size
-        assert [trace.reason for trace in compiled.traces if trace.mode == "train"][2:3] == [
-            "a batch has the shapes (3,), (3, 6)"
-        ]
-        assert set(fallbacks(compiled)) == {None}
-
-    def test_scheduled_optimizers(self) -> None:
-        def optimizer() -> Any:
-            return EpochScheduler({1: momentum, 2: keras.optimizers.Adam})
-
-        compiled, plain, ours, other = pair(mlp, optimizer(), supervised)
-        for epoch in (1, 2, 3):
-            in_step(compiled, plain, batches(4), epoch=epoch)
-        assert_same_weights(ours, other)
-        assert is_compiled(compiled)
-
-    def test_loaded_weights_and_learning_rates(self) -> None:
-        compiled, plain, ours, other = pair(mlp, "adam", supervised)
-        data = batches(3)
-        in_step(compiled, plain, data)
-        saved = weights(ours)
-        in_step(compiled, plain, data, epoch=2)
-        for model in (ours, other):
-            model.set_weights(saved)
-        in_step(compiled, plain, data, epoch=3)
-        with compiled("train", 4), plain("train", 4):
-            for batch in data:
-                for model in (ours, other):
-                    model.set_weights(saved)
-                    set_lr(model, 0.1)
-                assert_same_results(compiled.run_step(batch), plain.run_step(batch))
-        assert_same_weights(ours, other)
-        assert len(compiled.traces) == 1
+def test_modes_sizes_and_steps_without_it() -> None:
+    compiled, plain, ours, other = pair(normed, momentum, supervised)
+    sizes = [8, 5, 8, 3, 0]
+    data = [batches(1, size, seed)[0] for seed, size in enumerate(sizes)]
+    for epoch in (1, 2):
+        in_step(compiled, plain, data[:4], epoch=epoch)
+        in_step(compiled, plain, data[:4], epoch=epoch, eager=True)
+        in_step(compiled, plain, [data[0], data[4]], epoch=epoch, mode="infer")
+    assert_same_weights(ours, other)
+    # the first opening compiles one program for 8, and for 5 and 3 two of any size
+    assert [trace.reason for trace in compiled.traces if trace.mode == "train"][2:3] == [
+        "a batch has the shapes (3,), (3, 6)"
+    ]
+    assert set(fallbacks(compiled)) == {None}
 
 
 def attacked(model: Any) -> list[Any]:
@@ -146,29 +116,28 @@ class TestOps:
         [
             (mlp, "adam", attacked),
             (mlp, scheduled, merged),
-            (convolutional, momentum, supervised),
+            pytest.param(convolutional, momentum, supervised, marks=pytest.mark.slow),
         ],
         ids=["attacked", "merged", "convolutional"],
     )
     def test_programs(self, make: Any, optimizer: Any, ops: Any) -> None:
         compiled, plain, ours, other = pair(make, optimizer, ops)
-        in_step(compiled, plain, batches(5))
+        in_step(compiled, plain, batches(4))
         assert_same_weights(ours, other)
         assert is_compiled(compiled)
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_half_precision(precision: str) -> None:
+def test_half_precision() -> None:
     found = []
     for compile in (True, False):
         keras.utils.set_random_seed(0)
-        model = fastnet.build(mlp, "sgd", model_name="model", mixed_precision=precision)
+        model = fastnet.build(mlp, "sgd", model_name="model", mixed_precision="float16")
         network = TFNetwork(regression(model), compile=compile)
         with network("train", 1):
-            losses = [float(network.run_step(batch)["loss"]) for batch in batches(5)]
+            losses = [float(network.run_step(batch)["loss"]) for batch in batches(4)]
         found.append((losses, weights(model)))
         # with the older optimizers a scaled loss is a function that the strategy calls
-        if compile and not (precision == "float16" and not KERAS_3):
+        if compile and KERAS_3:
             assert is_compiled(network)
     np.testing.assert_allclose(found[0][0], found[1][0], 3e-2)
     for own, wanted in zip(found[0][1], found[1][1], strict=True):
@@ -206,7 +175,7 @@ class Counting(TensorOp):
         return data * self.count
 
 
-def test_variables_of_an_optimizer_and_of_an_op() -> None:
+def test_weights_rates_and_variables_that_are_set_between_steps() -> None:
     counts: list[Counting] = []
 
     def ops(model: Any) -> list[Any]:
@@ -214,70 +183,60 @@ def test_variables_of_an_optimizer_and_of_an_op() -> None:
         return [counts[-1], *supervised(model)]
 
     compiled, plain, ours, other = pair(mlp, "adam", ops)
-    data = batches(4)
+    saved, data = weights(ours), batches(3)
     in_step(compiled, plain, data)
     with compiled("train", 2), plain("train", 2):
-        for batch in data:
+        for place, batch in enumerate(data):
             for model, op in zip((ours, other), counts, strict=True):
+                model.set_weights(saved)
+                set_lr(model, 0.1 / (1 + place))
                 model.current_optimizer.iterations.assign(100)
                 op.count.assign(0.5)
             assert_same_results(compiled.run_step(batch), plain.run_step(batch))
     assert [float(one.count) for one in counts] == [1.5, 1.5]
     assert_same_weights(ours, other)
     assert is_compiled(compiled)
+    assert len(compiled.traces) == 1
 
 
 class TestMemory:
     def test_what_was_read_of_weights_stays_what_it_was(self) -> None:
-        compiled, plain, ours, other = pair(
-            mlp,
-            momentum,
-            lambda model: [
-                LambdaOp(lambda x: model.trainable_variables[0] + 0.0, "x", "before"),
-                LambdaOp(lambda x: tf.convert_to_tensor(model.trainable_variables[0]), "x", "raw"),
+        """Also by the batch: a step writes to the memory of none of these."""
+
+        def ops(model: Any) -> list[Any]:
+            kernel = model.trainable_variables[0]
+            return [
+                LambdaOp(lambda x: kernel + 0.0, "x", "before"),
+                LambdaOp(lambda x: tf.convert_to_tensor(kernel), "x", "raw"),
                 *supervised(model),
-            ],
-        )
-        data = batches(5)
+                LambdaOp(lambda w: [w * 2, w], "w", ["twice", "same"]),
+            ]
+
+        compiled, plain, ours, other = pair(mlp, momentum, ops)
         held: list[Any] = []
         copies: list[Any] = []
         with compiled("train", 1), plain("train", 1):
-            for batch in data:
-                read = tf.convert_to_tensor(ours.trainable_variables[0])
-                result = compiled.run_step(batch)
-                assert_same_results(result, plain.run_step(batch))
-                held += [read, read.numpy(), result["raw"], result["before"], result["raw"].numpy()]
-                copies += [np.array(one) for one in held[-5:]]
+            for batch in batches(4):
+                results = []
+                for one, model in ((compiled, ours), (plain, other)):
+                    kernel = model.trainable_variables[0]
+                    given = {**batch, "w": kernel.value if KERAS_3 else kernel}
+                    read = tf.convert_to_tensor(kernel)
+                    results.append(one.run_step(given))
+                    held += [read, read.numpy(), results[-1]["raw"], results[-1]["before"]]
+                    copies += [np.array(one) for one in held[-4:]]
+                np.testing.assert_allclose(results[0]["loss"], results[1]["loss"], 1e-5)
+                np.testing.assert_allclose(results[0]["twice"], results[1]["twice"], 1e-5)
+                np.testing.assert_allclose(results[0]["twice"], results[0]["same"] * 2)
             for one, wanted in zip(held, copies, strict=True):
                 np.testing.assert_array_equal(one, wanted)
         assert_same_weights(ours, other)
         assert not np.array_equal(held[0], held[-1])
 
-    def test_a_batch_of_what_the_step_writes_to(self) -> None:
-        def ops(model: Any) -> list[Any]:
-            return [
-                *supervised(model),
-                LambdaOp(lambda w: [w * 2, w], "w", ["twice", "same"]),
-            ]
-
-        compiled, plain, ours, other = pair(mlp, "sgd", ops)
-        (batch,) = batches(1)
-        with compiled("train", 1), plain("train", 1):
-            for _ in range(4):
-                results = [
-                    one.run_step({**batch, "w": model.trainable_variables[0].value})
-                    if KERAS_3
-                    else one.run_step({**batch, "w": model.trainable_variables[0]})
-                    for one, model in ((compiled, ours), (plain, other))
-                ]
-                np.testing.assert_allclose(results[0]["twice"], results[1]["twice"], 1e-5)
-                np.testing.assert_allclose(results[0]["twice"], results[0]["same"] * 2)
-        assert_same_weights(ours, other)
-
     def test_arrays_at_odd_places(self) -> None:
         compiled, plain, *_ = pair(mlp, "sgd", regression)
         memory = np.random.default_rng(0).standard_normal(8 * 6 + 16).astype("float32")
-        data = [{"x": memory[shift : shift + 48].reshape(8, 6)} for shift in range(1, 16)]
+        data = [{"x": memory[shift : shift + 48].reshape(8, 6)} for shift in (1, 2, 3, 8, 15)]
         in_step(compiled, plain, data)
         with compiled("train", 2):
             compiled.run_step(data[0])
