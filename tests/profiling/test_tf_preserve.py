@@ -75,6 +75,7 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager:
             assert title.endswith(": 6 steps; the models were restored")
         losses.append(found + train(network, 5))
         states.append(state(network))
+        assert len(network.traces) == 1
     assert losses[0] == losses[1]
     for one, other in zip(*states, strict=True):
         np.testing.assert_array_equal(one, other)

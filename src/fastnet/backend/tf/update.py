@@ -261,6 +261,8 @@ class TFUpdate(ModelUpdate):
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
         """Continue from what `merged` returned."""
+        if self._merged is None and not times:
+            return  # A new variable would make traces invalid.
         variables = self.trained_now()
         self._make_sums(variables, gradients)
         self._merged.assign(times)
@@ -275,8 +277,7 @@ class TFUpdate(ModelUpdate):
     def __setstate__(self, state: dict[str, Any]) -> None:
         times, gradients = state.pop("state")
         vars(self).update(state)
-        if times:
-            self.set_merged(times, gradients)
+        self.set_merged(times, gradients)
 
 
 class _Sum:
