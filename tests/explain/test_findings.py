@@ -182,12 +182,17 @@ class TestMissing:
         assert found(explanation, "unwritten_key") == [((0,), ("y",))]
         (text,) = texts(explanation, "unwritten_key")
         assert "op 0, LambdaOp (y -> z)" in text
-        assert "LambdaOp would, but runs in mode 'train' only" in text
+        assert "LambdaOp would, but runs in mode 'train' only." in text
         with network("eval"), pytest.raises(MissingKeyError):
             network.run_step({"x": torch.ones(1)})
         assert texts(network.explain("train"), "unwritten_key") == []
         augmented = TorchNetwork([passing("x", "x", mode="train"), passing("x", "z")])
         assert texts(augmented.explain("eval"), "unwritten_key") == []
+
+    def test_a_loss_that_no_op_computes(self) -> None:
+        model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
+        network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "loss")])
+        assert found(network.explain("train"), "unwritten_key") == [((1,), ("loss",))]
 
     @pytest.mark.parametrize(
         "ops",
@@ -205,13 +210,18 @@ class TestMissing:
     def test_a_training_without_updates(self) -> None:
         model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
         fixed = fastnet.build(lambda: torch.nn.Linear(4, 3), None, model_name="fixed")
+        fixed.requires_grad_(False)
         passes = [ModelOp(fixed, "x", "x2"), ModelOp(model, "x", "y")]
         network = TorchNetwork([*passes, CrossEntropy(("y", "t"), "loss", from_logits=True)])
         (text,) = texts(network.explain("train"), "no_update")
         assert "['line'] in mode 'train'" in text
         assert "UpdateOp" in text
         assert texts(network.explain("eval"), "no_update") == []
-        assert texts(TorchNetwork(passes[:1]).explain("train"), "no_update") == []
+        assert TorchNetwork(passes[:1]).explain("train").findings == ()
+        fixed.requires_grad_(True)  # Without an optimizer it could be trained as well.
+        (text,) = texts(TorchNetwork(passes[:1]).explain("train"), "no_update")
+        assert "['fixed']" in text
+        assert "optimizer_fn" in text
         later = EpochScheduler({2: UpdateOp(model, "loss")})
         scheduled = TorchNetwork([*network.ops, later])
         assert texts(scheduled.explain("train"), "no_update") == []
@@ -264,6 +274,9 @@ class TestMissing:
                 UpdateOp(decoder, "loss"),
             ]
         )
+        assert network.explain("train").findings == ()
+        # Nor is there a finding if the encoder has the same optimizer.
+        encoder.optimizer = encoder.current_optimizer = decoder.optimizer
         assert network.explain("train").findings == ()
 
 

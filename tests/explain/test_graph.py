@@ -155,7 +155,7 @@ def test_in_a_notebook() -> None:
 def test_a_picture_is_drawn_by_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = TorchNetwork([LambdaOp(abs, "x", "y")]).explain("infer")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="Graphviz"):
+    with pytest.raises(RuntimeError, match=r"Graphviz.*use to_mermaid\(\)"):
         explanation.plot(tmp_path / "graph.svg")
     program = tmp_path / "dot"
     program.write_text(

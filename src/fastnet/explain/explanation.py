@@ -153,7 +153,8 @@ class Explanation:
         if program is None:
             raise RuntimeError(
                 "A picture of an explanation needs Graphviz, whose program 'dot' was not found. "
-                "Install it from https://graphviz.org/download, or use to_mermaid()."
+                "Install it from https://graphviz.org/download, or use to_mermaid() (on the "
+                "command line --format mermaid)."
             )
         command = [program, f"-T{path.suffix[1:]}", "-o", str(path)]
         result = subprocess.run(command, input=self.to_dot().encode(), capture_output=True)

@@ -17,8 +17,11 @@ class Finding:
     """A likely mistake in a network, or an op whose results are not used.
 
     Attributes:
-        kind: "unwritten_output", "unwritten_key", "no_update", "no_optimizer", "unneeded_op" or
-            "unneeded_postprocessing".
+        kind: "unwritten_output" for a desired key that the result does not have; "unwritten_key"
+            for a key that is read and that no active op writes, if it is the loss of an update, an
+            inactive op writes it, or an op writes a similar key that no op reads (any other key is
+            assumed to be in the batch); "no_update" for models that no op updates; "no_optimizer"
+            for parameters that no optimizer updates; "unneeded_op", "unneeded_postprocessing".
         text: The description, and what to do about it.
         indices: The indices of the active ops it is about; of postprocessing ops for
             "unneeded_postprocessing".
@@ -111,77 +114,81 @@ def _find_writer(key: str, inactive: list[Item]) -> str:
 
 
 def _unwritten_keys(ops: list[Item], inactive: list[Item], keys: list[Key]) -> Iterator[Finding]:
-    """Find keys that no active op writes, but an inactive op or one of a similar key does."""
+    """Find keys that no active op writes and that the batch is unlikely to have; see `Finding`."""
     unread = {key.name: key for key in keys if key.writers and not key.readers}
     for key in keys:
         if not key.required or key.writers or not key.readers:
             continue
         reader = key.readers[0]
-        text = f"No op writes the key '{key.name}', which op {reader}, {ops[reader].format()} reads"
+        item = ops[reader]
+        text = f"No op writes the key '{key.name}', which op {reader}, {item.format()} reads"
         writer = _find_writer(key.name, inactive)
-        if writer:
-            text += f"{writer}. The batch must have it."
-            yield Finding("unwritten_key", text, (reader,), (key.name,))
-            continue
-        near = misspelled_name(key.name, unread)
+        near = None if writer else misspelled_name(key.name, unread)
         index = reader if near is None else unread[near].writers[0]
         if near is not None and index < reader:
             text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
             text += " Otherwise the batch must have it."
             yield Finding("unwritten_key", text, (reader, index), (key.name, near))
+        elif writer or (item.takes_gradients and item.has_effects and not item.ops):
+            text += writer or ". An update needs a loss that an op computes"
+            yield Finding("unwritten_key", f"{text}.", (reader,), (key.name,))
 
 
 def _no_update(
     optimizers: Mapping[str, tuple[Model, Any]], updated: Collection[str]
 ) -> Iterator[Finding]:
-    """Find models with an optimizer that no op updates."""
+    """Find models with an optimizer that no op updates, or trainable ones if no op updates any."""
+    stepped = [optimizer for name, (_, optimizer) in optimizers.items() if name in updated]
     names = sorted(
         name
-        for name, (_, optimizer) in optimizers.items()
-        if optimizer is not None and name not in updated
+        for name, (model, optimizer) in optimizers.items()
+        if name not in updated
+        and (optimizer is not None or not updated)
+        # A Keras model that is not built has no variables yet.
+        and (
+            not getattr(model, "built", True)
+            or _parameters_without_optimizer(model, optimizer, stepped)
+        )
     )
     if names:
         yield Finding(
             "no_update",
-            f"No op updates the models {names} in mode 'train', although they have optimizers. "
-            'Add an UpdateOp(model, "loss") for each of them.',
+            f"No op updates the models {names} in mode 'train'. To train them, build each with an "
+            'optimizer_fn and add an UpdateOp(model, "loss"). For inference, use mode "infer".',
         )
 
 
 def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:
     """Find trainable parameters that no optimizer updates, not even that of another model."""
-    groups = [
-        group for _, optimizer in optimizers.values() for group in _parameter_groups(optimizer)
-    ]
-    owned = {id(parameter) for group in groups for parameter in group["params"]}
+    given = [optimizer for _, optimizer in optimizers.values() if optimizer is not None]
     for name, (model, optimizer) in optimizers.items():
-        missing = _parameters_without_optimizer(model, optimizer, owned)
+        missing = _parameters_without_optimizer(model, optimizer, given)
         if missing:
             listed = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             yield Finding(
                 "no_optimizer",
                 f"No optimizer updates these trainable parameters of model '{name}': {listed}. "
-                "Pass them to its optimizer, or freeze them, which also saves the time for their "
+                "Pass them to an optimizer, or freeze them, which also saves the time for their "
                 "gradients.",
             )
 
 
-def _parameter_groups(optimizer: Any) -> Sequence[Mapping[str, Any]]:
-    groups: Sequence[Mapping[str, Any]] = getattr(optimizer, "param_groups", ())
-    return groups
-
-
-def _parameters_without_optimizer(model: Any, optimizer: Any, owned: Collection[int]) -> list[str]:
+def _parameters_without_optimizer(
+    model: Any, optimizer: Any, optimizers: Sequence[Any]
+) -> list[str]:
+    """Return the names of the trainable parameters that none of the optimizers updates."""
     if isinstance(optimizer, Exception):
         return []
     if hasattr(model, "named_parameters"):  # torch
+        groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
+        owned = {id(parameter) for group in groups for parameter in group["params"]}
         return [
             name
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and id(parameter) not in owned
         ]
     # A Keras optimizer takes all trainable variables, in the first update.
-    if optimizer is not None or not getattr(model, "built", False):
+    if any(optimizer is one for one in optimizers) or not getattr(model, "built", False):
         return []
     return [variable.name for variable in model.trainable_variables]
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fastnet.explain.items import Item
-from fastnet.explain.keys import Key
+
+if TYPE_CHECKING:
+    from fastnet.explain.explanation import Explanation
 
 _MERMAID_PLAIN = frozenset(" _.,:=()+*/'·")
 
 
-class _Explained(Protocol):
-    """The part of an `Explanation` that is drawn."""
-
-    @property
-    def ops(self) -> tuple[Item, ...]: ...
-    @property
-    def postprocessing(self) -> tuple[Item, ...]: ...
-    @property
-    def keys(self) -> tuple[Key, ...]: ...
-
-
-def to_mermaid(explanation: _Explained) -> str:
+def to_mermaid(explanation: Explanation) -> str:
     """Return the graph as a Mermaid flowchart."""
     lines = ["flowchart TD"]
     nodes = _nodes(explanation)
@@ -39,7 +30,7 @@ def to_mermaid(explanation: _Explained) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_dot(explanation: _Explained) -> str:
+def to_dot(explanation: Explanation) -> str:
     """Return the graph in Graphviz's language."""
     lines = [
         "digraph explanation {",
@@ -70,7 +61,7 @@ def _escape_dot(*lines: str) -> str:
     return text.replace("\r", "").replace("\n", "\\n")
 
 
-def _nodes(explanation: _Explained) -> dict[str, Item | None]:
+def _nodes(explanation: Explanation) -> dict[str, Item | None]:
     """Return the item of each node, by the name of the node."""
     return {
         "batch": None,
@@ -89,7 +80,7 @@ def _label(item: Item) -> Iterator[str]:
         yield f"· {inner.name}: {inner.format_keys()}"
 
 
-def _edges(explanation: _Explained) -> dict[tuple[str, str], dict[str, None]]:
+def _edges(explanation: Explanation) -> dict[tuple[str, str], dict[str, None]]:
     """Return the keys of each edge, by the names of the nodes that it connects."""
     edges: dict[tuple[str, str], dict[str, None]] = {}
 
