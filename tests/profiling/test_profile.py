@@ -6,12 +6,14 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import fastnet
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
@@ -165,24 +167,42 @@ class TestRows:
         total = sum(row.total for row in section.parts)
         assert total == pytest.approx(section.step.total, rel=0.01)
 
-    def test_modules_of_a_model(self) -> None:
+    @pytest.mark.parametrize("ddp", [False, True])
+    def test_modules_of_a_model(self, ddp: bool, tmp_path: Path) -> None:
         class Slow(torch.nn.Module):
             def forward(self, x: Any) -> Any:
                 time.sleep(2e-3)
                 return x
 
-        model = fastnet.build(
-            lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), Slow()), None, model_name="net"
-        )
-        network = TorchNetwork([ModelOp(model, "x", "y")])
+        inner = torch.nn.Sequential(torch.nn.Linear(2, 2), Slow())
+        model: torch.nn.Module = inner
+        if ddp:
+            torch.distributed.init_process_group(
+                "gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1
+            )
+            model = torch.nn.parallel.DistributedDataParallel(inner)
+        network = TorchNetwork([ModelOp(fastnet.build(model, None, model_name="net"), "x", "y")])
         section = only(fastnet.profile(network, X, mode="infer", steps=7, modules=True))
+        if ddp:
+            torch.distributed.destroy_process_group()
         modules = {row.name: row for row in section.rows if row.kind == "module"}
         assert {name: row.count for name, row in modules.items()} == {"net.0": 7, "net.1": 7}
         (op,) = [row for row in section.rows if row.kind == "op"]
         assert 7 * 2e-3 <= modules["net.1"].total <= op.total
         assert modules["net.0"].total < op.total - modules["net.1"].total
         assert not any(row.in_step for row in modules.values())
-        assert not any(one._forward_hooks or one._forward_pre_hooks for one in model)
+        assert not any(one._forward_hooks or one._forward_pre_hooks for one in inner)
+
+    def test_a_compiled_step_has_no_modules(self) -> None:
+        model = fastnet.build(torch.nn.Sequential(torch.nn.Linear(2, 2)), None, model_name="net")
+        network = TorchNetwork([ModelOp(model, "x", "y")], compile=CompileOptions("eager"))
+        asked: dict[str, Any] = {"mode": "infer", "steps": 3, "modules": True}
+        with pytest.warns(UserWarning, match="pass eager=True to measure the modules"):
+            section = only(fastnet.profile(network, X, **asked))
+        assert names(section, "graph") == ["compiled step"]
+        assert names(section, "module") == []
+        section = only(fastnet.profile(network, X, **asked, eager=True))
+        assert names(section, "module") == ["net.0"]
 
 
 class TestBlocks:
@@ -235,6 +255,7 @@ class TestErrors:
         ("data", "asked", "text"),
         [
             ("x", {}, "a dict or an iterable of dicts, but these are of type str"),
+            (X["x"], {}, 'but these are of type Tensor. Put it into a dict: `{"x": x}`'),
             (iter([X] * 3), {"steps": 10}, "The batches end after 3, and cannot"),
             ([X] * 3, {}, "measured: there are 3 batches, and the first 5 steps are skipped. Pass"),
             (X, {"steps": 0}, "steps must be an int of at least"),
@@ -247,7 +268,8 @@ class TestErrors:
     def test_what_cannot_be_profiled(self, data: Any, asked: dict[str, Any], text: str) -> None:
         network = chain(identity)
         mode = {} if data is None else {"mode": "infer"}
-        with pytest.raises(TypeError if data == "x" else ValueError, match=text):
+        wrong_type = isinstance(data, (str, torch.Tensor))
+        with pytest.raises(TypeError if wrong_type else ValueError, match=text):
             fastnet.profile(network, data, **{**mode, **asked})
         assert network._meter is None
         with pytest.raises(TypeError, match=r"profile measures a network, but got 3 of type int"):

@@ -47,7 +47,7 @@ class Communication:
 
 
 class ModuleTimes:
-    """Times the direct children of torch models with forward hooks."""
+    """Times the direct children of torch models, inside of wrappers, with forward hooks."""
 
     def __init__(self, network: BaseNetwork) -> None:
         self._models = [(name_of(model), model) for model in network.models]
@@ -65,8 +65,9 @@ class ModuleTimes:
     def active(self) -> Iterator[None]:
         """Time the modules in a block."""
         handles = []
+        innermost = backend_module("torch", "names").innermost
         for model_name, model in self._models:
-            for name, module in getattr(model, "named_children", list)():
+            for name, module in innermost(model).named_children():
                 started: list[float] = []
 
                 def before(*_: Any, started: list[float] = started) -> None:

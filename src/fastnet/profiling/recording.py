@@ -240,7 +240,7 @@ class Recorder:
             return
         last, self._last_trace = self._last_trace, None
         for trace in self._traces():
-            if trace.number > last:
+            if trace.number > last and trace.seconds:
                 self.record(trace.mode, f"trace: {trace.reason}", trace.seconds)
                 if trace.compile_seconds:
                     self.record(trace.mode, f"compile: {trace.reason}", trace.compile_seconds)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, overload
 
 from fastnet.backend.dispatch import backend_module
-from fastnet.errors import shorten
+from fastnet.errors import advise_on_batch, shorten
 from fastnet.network import BaseNetwork
 from fastnet.network.run_state import find_stateful, preserved
 from fastnet.network.step import WAIT
@@ -22,6 +22,7 @@ from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
 from fastnet.types import Mode
+from fastnet.util.warnings import warn
 
 _STEPS = 100
 _SKIP = 5
@@ -110,7 +111,7 @@ def profile(
             random number generators of Python, numpy and the framework. State that your own ops
             keep elsewhere, and TensorFlow's random ops without a generator, are not restored.
         modules: Whether to measure the direct children of each torch model, in rows of kind
-            "module", when steps run eagerly.
+            "module". A compiled step has none, and issues a warning; pass `eager` as well.
 
     Returns:
         The profile, or the context manager. In distributed training with torch, it has rows of kind
@@ -118,11 +119,11 @@ def profile(
         steps. Most communication overlaps the backward pass, so it is not part of the step.
 
     Raises:
-        TypeError: If `network` is not a network, `batches` are neither a dict nor iterable, or a
-            number is not an int.
+        TypeError: If `network` is not a network, or `batches` are neither a dict nor an iterable of
+            dicts.
         ValueError: If the network is being profiled already, there are too few batches, a number is
-            out of range, `modules` is used without torch, an argument applies only to batches, or a
-            model that is to be restored has no weights yet.
+            no int or out of range, `modules` is used without torch, an argument applies only to
+            batches, or a model that is to be restored has no weights yet.
         Exception: Any error of entering the network or running a step.
 
     >>> import torch
@@ -151,7 +152,7 @@ def profile(
             )
         return _measure(network, skip or 0)
     if modules and network.target_type != "torch":
-        raise ValueError("modules=True measures models of torch.")
+        raise ValueError("modules=True measures the modules of torch models. Leave it out.")
     skip, count = _SKIP if skip is None else skip, 0
     communication = Communication(network, skip)
     module_times = ModuleTimes(network)
@@ -178,6 +179,11 @@ def profile(
             "skipped. Pass more batches, set steps, or set a smaller skip."
         )
     made.about["update"] = update
+    if modules and not module_times.times():
+        warn(
+            "modules=True adds no rows: no step called a child of a torch model. A compiled step "
+            "calls none, as it is one program; pass eager=True to measure the modules."
+        )
     if len(made.sections) == 1:
         section = add_rows(made.sections[0], "module", module_times.times())
         made.sections = (add_rows(section, "communication", communication.times()),)
@@ -203,10 +209,12 @@ def _choose_batches(batches: Any, steps: int | None, skip: int) -> Iterator[Mapp
     """Return the batches of the steps to skip, and of those to measure."""
     if isinstance(batches, Mapping):
         return islice(_repeat([batches]), skip + (_STEPS if steps is None else steps))
-    if not isinstance(batches, Iterable) or isinstance(batches, str):
+    # A tensor is an iterable of its rows.
+    is_iterable = isinstance(batches, Iterable) and not hasattr(batches, "shape")
+    if not is_iterable or isinstance(batches, str):
         raise TypeError(
             "Batches to profile are a dict or an iterable of dicts, but these are of type "
-            f"{type(batches).__name__}."
+            f"{type(batches).__name__}.{advise_on_batch(batches)}"
         )
     if steps is None:
         return iter(batches)
