@@ -32,15 +32,17 @@ def test_a_network(function: str, folder: Path) -> None:
         ("package.iner:make_network", ["no module 'package.iner'"]),
         ("no/where.py:network", ["there is no file 'no/where.py'"]),
         ("networks:netwrk", ["no 'netwrk'. Did you mean networks:network?"]),
+        ("networks:npp", ["networks has no 'npp'.$"]),  # np is a module
         ("networks:number", ["'networks:number' is of type int"]),
         ("networks:endless", ["is of type generator"]),
+        ("networks:scaled", ["scaled", "without arguments", "'factor'"]),
     ],
 )
 def test_not_a_network(place: str, parts: list[str], folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_network(place)
     for part in parts:
-        assert part.format(folder=folder) in str(caught.value)
+        assert part.format(folder=folder) in f"{caught.value}$"
 
 
 def test_a_file_is_run_once(folder: Path) -> None:

@@ -147,13 +147,36 @@ def test_a_network_that_cannot_be_opened(folder: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "text", [None, "no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/3"}']
+    ("text", "part"),
+    [
+        (None, "No such file"),
+        ("no JSON", "is not a file of --json: "),
+        ("[1, 2]", "but this has no schema"),
+        ('{"schema": "fastnet.profile/2"}', "but this has the schema 'fastnet.profile/2'"),
+        ('{"schema": "fastnet.profile/3"}', "'sections'"),
+    ],
 )
-def test_not_a_profile(folder: Path, capsys: pytest.CaptureFixture[str], text: str | None) -> None:
+def test_not_a_profile(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str | None, part: str
+) -> None:
     if text is not None:
         (folder / "other.json").write_text(text)
     message = told(capsys, *COMMAND, "--compare", "other.json")
-    assert message.startswith("--compare: 'other.json' cannot be read: ")
+    assert message.startswith("--compare: 'other.json' ")
+    assert part in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "part"),
+    [("--plot", "made.xyz", "does not end in .png"), ("--least", "101", "from 0 to 100, not 101")],
+)
+def test_unusable_values(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, part: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    message = told(capsys, *COMMAND, option, value)
+    assert message.startswith(option)
+    assert part in message
 
 
 @pytest.mark.parametrize("other", [["--mode", "eval"], ["--eager"]])

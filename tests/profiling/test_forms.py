@@ -1,4 +1,4 @@
-"""The forms that a profile takes: dict, JSON, table, DataFrame, trace file, picture."""
+"""The forms that a profile takes: dict, JSON, table, trace file, picture."""
 
 from __future__ import annotations
 
@@ -53,11 +53,6 @@ class TestPlainForms:
             assert one.to_dict() == data
             assert (one.sections, one.rows) == (profile.sections, profile.rows)
             assert str(one) == str(profile)
-
-    @pytest.mark.parametrize("schema", [None, "fastnet.profile/99"])
-    def test_another_schema(self, profile: Profile, schema: str | None) -> None:
-        with pytest.raises(ValueError, match=r"not a profile of schema 'fastnet\.profile/3', but"):
-            Profile.from_dict({**profile.to_dict(), "schema": schema})
 
     def test_what_it_says_of_itself(self, profile: Profile) -> None:
         assert profile.about["framework"] == "torch"
@@ -238,3 +233,5 @@ class TestComparison:
     def test_nothing_in_common(self, profile: Profile) -> None:
         with pytest.raises(ValueError, match="These profiles have no section in common: one has"):
             profile.compare(Profile())
+        with pytest.raises(TypeError, match=r"not 'before\.json'.*Profile\.from_json"):
+            profile.compare("before.json")  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -118,7 +119,13 @@ def _find(place: str, what: str) -> Any:
     module = _import_file(where) if where.endswith(".py") else _import(where)
     if hasattr(module, name):
         return getattr(module, name)
-    near = nearest_name(name, [other for other in vars(module) if not other.startswith("_")])
+    # A module such as `np`, or a class, is neither a network nor batches.
+    names = [
+        other
+        for other, value in vars(module).items()
+        if not (other.startswith("_") or isinstance(value, (ModuleType, type)))
+    ]
+    near = nearest_name(name, names)
     hint = "" if near is None else f" Did you mean {where}:{near}?"
     raise UsageError(f"{where} has no {name!r}.{hint}")
 
@@ -127,6 +134,10 @@ def _call(value: Any, types: Any) -> Any:
     """Return a value of one of the types, or the result of a function without arguments."""
     if isinstance(value, types) or not callable(value):
         return value
+    try:
+        signature(value).bind()
+    except TypeError as error:
+        raise UsageError(f"{shorten(value)} is called without arguments: {error}.") from None
     return value()
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.cli.arguments import NETWORK, UsageError, add_context, integer_from, new_file
-
-if TYPE_CHECKING:
-    from fastnet.network import BaseNetwork
 
 SUMMARY = "measure the time of each op in a step, and of everything around the ops"
 DESCRIPTION = f"""\
@@ -87,6 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Profile the network, print the profile, and write the files."""
     if arguments.plot is not None and find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'")
+    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--plot: {str(arguments.plot)!r} does not end in .png, .svg or .pdf.")
+    if not 0 <= arguments.least <= 100:
+        raise UsageError(f"--least is a percentage from 0 to 100, not {arguments.least:g}.")
     before = None if arguments.compare is None else _load_profile(arguments)
 
     import fastnet
@@ -94,7 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     from fastnet.errors import MissingKeyError
 
     network = load_network(arguments.network)
-    _check(network, arguments)
+    request = arguments.mode, arguments.epoch, arguments.ds_id, arguments.outputs
+    error = network.explain(*request).error
+    if error is not None:
+        raise UsageError(f"the network cannot be entered: {error}")
     count = arguments.skip + arguments.steps
     batches = load_batches(arguments.batch, network.target_type, count)
     try:
@@ -124,23 +128,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
-    # Entering the network would build its plan, which the profile is to measure.
-    explanation = network.explain(
-        arguments.mode, arguments.epoch, arguments.ds_id, arguments.outputs
-    )
-    if explanation.error is not None:
-        raise UsageError(f"the network cannot be entered: {explanation.error}")
-
-
 def _load_profile(arguments: argparse.Namespace) -> Any:
     from fastnet.profiling import Profile
 
     path = arguments.compare
     try:
         profile = Profile.from_json(path)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"--compare: {str(path)!r} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--compare: {str(path)!r} is not a file of --json: {error}") from error
     if (arguments.mode, arguments.eager) not in [(one.mode, one.eager) for one in profile.sections]:
         names = ", ".join(section.name for section in profile.sections)
         asked = f"{arguments.mode}{', eager' * arguments.eager}"

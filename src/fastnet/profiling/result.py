@@ -10,6 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
 from fastnet.profiling.comparison import LEAST, Comparison
 from fastnet.profiling.plot import draw
@@ -107,15 +108,19 @@ class Profile:
         Raises:
             ValueError: If it is no such dict, or one of another version.
         """
-        found = data.get("schema")
+        found = data.get("schema") if hasattr(data, "get") else None
         if found != _SCHEMA:
-            raise ValueError(f"This is not a profile of schema {_SCHEMA!r}, but of {found!r}.")
-        return cls(
-            tuple(map(Section.from_dict, data["sections"])),
-            tuple(map(Row.from_dict, data["entries"])),
-            data["unmeasured"],
-            data["about"],
-        )
+            was = "no schema" if found is None else f"the schema {found!r}"
+            raise ValueError(f"A profile has the schema {_SCHEMA!r}, but this has {was}.")
+        try:
+            return cls(
+                tuple(map(Section.from_dict, data["sections"])),
+                tuple(map(Row.from_dict, data["entries"])),
+                data["unmeasured"],
+                data["about"],
+            )
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"A part of this profile is missing or invalid: {error!r}") from error
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return the profile as JSON.
@@ -189,8 +194,13 @@ class Profile:
             The comparison.
 
         Raises:
+            TypeError: If `other` is not a profile.
             ValueError: If they have no section in common, or `least` is not from 0 to 1.
         """
+        if not isinstance(other, Profile):
+            raise TypeError(
+                f"compare takes a Profile, not {shorten(other)}. Read a file by Profile.from_json."
+            )
         return Comparison(self.sections, other.sections, least)
 
     def __str__(self) -> str:
