@@ -19,7 +19,7 @@ class DigitsFit(Workload):
 
     Attributes:
         optimizer: The name of the model's optimizer.
-        figure: The median or the shortest `Network.run_step`, or all of `Estimator.fit`.
+        figure: The median or the shortest `network.run_step`, or all of `Estimator.fit`.
     """
 
     optimizer: str

@@ -262,7 +262,7 @@ def Network(
     A network is entered for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
     runs one batch per step: ``result = network.run_step({"x": x, "label": label})``. The result
     holds the values of the batch and the outputs of the ops, by key. See
-    `help(fastnet.network.BaseNetwork)` for all methods.
+    `help(fastnet.BaseNetwork)` for all methods.
 
     Args:
         ops: The ops, in order; None and schedulers of ops are allowed.
