@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fastnet.explain.items import Item
-
-if TYPE_CHECKING:
-    from fastnet.explain.explanation import Explanation
 
 _MERMAID_PLAIN = frozenset(" _.,:=()+*/'·")
 
 
-def to_mermaid(explanation: Explanation) -> str:
+def to_mermaid(explanation: Any) -> str:
     """Return the graph as a Mermaid flowchart."""
     lines = ["flowchart TD"]
     nodes = _nodes(explanation)
@@ -30,7 +27,7 @@ def to_mermaid(explanation: Explanation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_dot(explanation: Explanation) -> str:
+def to_dot(explanation: Any) -> str:
     """Return the graph in Graphviz's language."""
     lines = [
         "digraph explanation {",
@@ -61,7 +58,7 @@ def _escape_dot(*lines: str) -> str:
     return text.replace("\r", "").replace("\n", "\\n")
 
 
-def _nodes(explanation: Explanation) -> dict[str, Item | None]:
+def _nodes(explanation: Any) -> dict[str, Item | None]:
     """Return the item of each node, by the name of the node."""
     return {
         "batch": None,
@@ -80,7 +77,7 @@ def _label(item: Item) -> Iterator[str]:
         yield f"· {inner.name}: {inner.format_keys()}"
 
 
-def _edges(explanation: Explanation) -> dict[tuple[str, str], dict[str, None]]:
+def _edges(explanation: Any) -> dict[tuple[str, str], dict[str, None]]:
     """Return the keys of each edge, by the names of the nodes that it connects."""
     edges: dict[tuple[str, str], dict[str, None]] = {}
 

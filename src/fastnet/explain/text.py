@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
-
-if TYPE_CHECKING:
-    from fastnet.explain.explanation import Explanation
 
 _WIDTH = 96
 _MAX_COLUMN = 30
 _MIN_LAST_COLUMN = 20
 
 
-def format_text(explanation: Explanation) -> str:
+def format_text(explanation: Any) -> str:
     """Return an explanation as lines of at most 96 characters, as far as keys and names allow."""
     lines = [*_format_header(explanation)]
     for part in ("ops", "postprocessing", "slicers"):
@@ -51,7 +48,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield from _wrap(row[-1], start, " " * (sum(widths[:-1]) + 2 * len(widths)))
 
 
-def _format_header(explanation: Explanation) -> Iterator[str]:
+def _format_header(explanation: Any) -> Iterator[str]:
     ds_id = f", ds_id {explanation.ds_id!r}" if explanation.ds_id else ""
     device = f", on {explanation.device}" if explanation.device else ""
     yield (
@@ -67,7 +64,7 @@ def _format_header(explanation: Explanation) -> Iterator[str]:
         yield from _wrap(f"steps {explanation.compiled}")
 
 
-def _format_items(explanation: Explanation, part: str) -> Iterator[str]:
+def _format_items(explanation: Any, part: str) -> Iterator[str]:
     items: Sequence[Item] = getattr(explanation, part)
     inactive = explanation.inactive[part]
     if not items and not inactive and part != "ops":
@@ -100,7 +97,7 @@ def _item_rows(item: Item, depth: int = 0) -> Iterator[tuple[str, str, str, str]
         yield from _item_rows(inner, depth + 1)
 
 
-def _format_keys(explanation: Explanation) -> Iterator[str]:
+def _format_keys(explanation: Any) -> Iterator[str]:
     rows = [("key", "from", "read by", "end", "in the result")]
     rows += [row for key in explanation.keys for row in _key_rows(key)]
     yield from _table(rows)
