@@ -52,6 +52,9 @@ COMPILED = "_orig_mod"
 OVERWRITTEN = "one of the variables needed for gradient computation has been modified by an inplace"
 """The beginning of the error that torch raises in backward after an in-place update."""
 
+version_of = attrgetter("_version")
+"""Reads how often a tensor, or one that it is a view of, was changed in place."""
+
 
 def versions_in(weights: Mapping[str, Any]) -> Any:
     """Return the module versions that a `state_dict` was written by; None if it has none."""

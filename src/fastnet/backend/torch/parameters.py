@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn import Module, Parameter
 
 from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.torch._internals import version_of
 
 
 def trainable(model: Module) -> list[Parameter]:
@@ -103,3 +106,14 @@ def reached(loss: Tensor) -> tuple[list[Tensor], bool]:
                 seen.add(following)
                 waiting.append(following)
     return leaves, any(issubclass(kind, BackwardCFunction) for kind in kinds)
+
+
+def is_about_parameter(error: str, models: Iterable[Module]) -> bool:
+    """Return whether autograd's error for an overwritten tensor is about a model's parameter."""
+    found = re.search(r"\[\S+ \[([\d, ]*)\]\].* is at version (\d+)", error)
+    if found is None:
+        return False
+    # A layer may save a view of its weight, which has the same version.
+    key = math.prod(map(int, re.findall(r"\d+", found[1]))), int(found[2])
+    parameters = (one for model in models for one in model.parameters())
+    return any((one.numel(), version_of(one)) == key for one in parameters)

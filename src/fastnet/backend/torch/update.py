@@ -23,6 +23,7 @@ from fastnet.backend.torch._internals import (
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
+    is_about_parameter,
     parameters_in,
     parameters_of,
     parameters_of_others,
@@ -287,12 +288,13 @@ class TorchUpdate(ModelUpdate):
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
         if str(error).startswith(OVERWRITTEN):
-            add_note(
-                error,
-                f"Raised by the gradients of '{name_of(self._model)}'. If an earlier update in "
-                "this step has overwritten the variables, pass defer=True to the UpdateOps of "
-                "models that work together with this one.",
-            )
+            note = f"Raised by the gradients of '{name_of(self._model)}'."
+            if is_about_parameter(str(error), [self._model, *self._others]):
+                note += (
+                    " If an earlier update in this step has overwritten the variables, pass "
+                    "defer=True to the UpdateOps of models that work together with this one."
+                )
+            add_note(error, note)
 
 
 @dataclass(eq=False)

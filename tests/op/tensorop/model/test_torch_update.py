@@ -143,6 +143,7 @@ class TestErrorsOfAStep:
             run(network, X, "train")
         text = "".join(traceback.format_exception(caught.value))
         assert "gradients of 'm'" in text
+        assert "defer" not in text
         self.after(network, model)
 
 
