@@ -209,7 +209,8 @@ class TestComparison:
         assert str(comparison).endswith(comparison.notes[0])
 
     @pytest.mark.parametrize(("grown", "verdict"), [(1.0, ""), (1.1, "grew"), (0.9, "shrank")])
-    def test_other_programs_are_no_change(self, grown: float, verdict: str) -> None:
+    @pytest.mark.parametrize("steps", [1_000, 16_000])
+    def test_other_programs_are_no_change(self, steps: int, grown: float, verdict: str) -> None:
         """They slow most steps of both profiles down, each by another factor."""
         source = np.random.default_rng(0)
         found = []
@@ -217,8 +218,8 @@ class TestComparison:
             sides = []
             for mean, busy in ((1.0, source.uniform(0.2, 0.8)), (grown, source.uniform(0.2, 0.8))):
                 # A machine is busy for stretches of many steps.
-                slow = np.repeat(source.random(100) < busy, 10) * source.uniform(0.3, 2.0)
-                sides.append(1e-3 * mean * (1 + slow) * source.normal(1, 0.02, 1000))
+                slow = np.repeat(source.random(steps // 10) < busy, 10) * source.uniform(0.3, 2.0)
+                sides.append(1e-3 * mean * (1 + slow) * source.normal(1, 0.02, steps))
             before, after = (made({"a": list(side)}) for side in sides)
             found.append(before.compare(after).steps[0].verdict)
         assert found.count(verdict) >= 32

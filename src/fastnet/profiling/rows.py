@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MAX_BLOCKS = 40
+_BLOCKS = 40
 _MIN_BLOCKS = 8
 _MIN_BLOCK_SIZE = 3
+_MAX_BLOCK_SIZE = 25
 
 
 def block_medians(times: NDArray[np.float64], period: int = 1) -> tuple[float, ...]:
-    """Return the medians of up to 40 blocks of consecutive steps, which comparisons use.
+    """Return the medians of 40 blocks of consecutive steps, or of more if these exceed 25 steps.
 
     Where the ops repeat only every `period` steps, as with merged gradients, the medians are of
     the means of whole periods. Fewer than 24 periods give no blocks.
     """
     periods = times[: len(times) // period * period].reshape(-1, period).mean(axis=1)
-    count = min(_MAX_BLOCKS, len(periods) // _MIN_BLOCK_SIZE)
+    # Short blocks: a program beside this one may disturb the median of every long one.
+    count = max(_BLOCKS, len(periods) // _MAX_BLOCK_SIZE)
+    count = min(count, len(periods) // _MIN_BLOCK_SIZE)
     if count < _MIN_BLOCKS:
         return ()
     return tuple(float(np.median(block)) for block in np.array_split(periods, count))
