@@ -189,6 +189,13 @@ class TestMissing:
         augmented = TorchNetwork([passing("x", "x", mode="train"), passing("x", "z")])
         assert texts(augmented.explain("eval"), "unwritten_key") == []
 
+    @pytest.mark.parametrize("key", ["x", "y"])
+    def test_a_key_that_is_deleted_before(self, key: str) -> None:
+        network = TorchNetwork([passing("x", "y"), Delete(key), passing(key, "z")])
+        assert found(network.explain("infer"), "unwritten_key") == [((2,), (key,))]
+        with network("infer"), pytest.raises(MissingKeyError, match="deleted"):
+            network.run_step({"x": torch.ones(1), "y": torch.ones(1)})
+
     def test_a_loss_that_no_op_computes(self) -> None:
         model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
         network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "loss")])

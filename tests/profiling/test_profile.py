@@ -197,10 +197,8 @@ class TestRows:
         model = fastnet.build(torch.nn.Sequential(torch.nn.Linear(2, 2)), None, model_name="net")
         network = TorchNetwork([ModelOp(model, "x", "y")], compile=CompileOptions("eager"))
         asked: dict[str, Any] = {"mode": "infer", "steps": 3, "modules": True}
-        with pytest.warns(UserWarning, match="pass eager=True to measure the modules"):
-            section = only(fastnet.profile(network, X, **asked))
-        assert names(section, "graph") == ["compiled step"]
-        assert names(section, "module") == []
+        with pytest.raises(ValueError, match=r"A compiled step .* Pass eager=True to measure"):
+            fastnet.profile(network, X, **asked)
         section = only(fastnet.profile(network, X, **asked, eager=True))
         assert names(section, "module") == ["net.0"]
 

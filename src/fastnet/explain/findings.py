@@ -17,11 +17,12 @@ class Finding:
     """A likely mistake in a network, or an op whose results are not used.
 
     Attributes:
-        kind: "unwritten_output" for a desired key that the result does not have; "unwritten_key"
-            for a key that is read and that no active op writes, if it is the loss of an update, an
-            inactive op writes it, or an op writes a similar key that no op reads (any other key is
-            assumed to be in the batch); "no_update" for models that no op updates; "no_optimizer"
-            for parameters that no optimizer updates; "unneeded_op", "unneeded_postprocessing".
+        kind: "unwritten_output" (a desired key that the result does not have), "unwritten_key",
+            "no_update" (models that no op updates), "no_optimizer" (parameters that no optimizer
+            updates), "unneeded_op" or "unneeded_postprocessing". A key is an "unwritten_key" if it
+            is read after a Delete; or if no active op writes it, and it is the loss of an update,
+            an inactive op writes it, or an op writes a similar key that no op reads. Every other
+            key is assumed to be in the batch.
         text: The description, and what to do about it.
         indices: The indices of the active ops it is about; of postprocessing ops for
             "unneeded_postprocessing".
@@ -117,6 +118,11 @@ def _unwritten_keys(ops: list[Item], inactive: list[Item], keys: list[Key]) -> I
     """Find keys that no active op writes and that the batch is unlikely to have; see `Finding`."""
     unread = {key.name: key for key in keys if key.writers and not key.readers}
     for key in keys:
+        for life in key.lifetimes[1:]:
+            if life.writer is None:
+                reader = life.readers[0]
+                text = f"Op {reader}, {ops[reader].format()} reads the deleted key '{key.name}'."
+                yield Finding("unwritten_key", text, (reader,), (key.name,))
         if not key.required or key.writers or not key.readers:
             continue
         reader = key.readers[0]

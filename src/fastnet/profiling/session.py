@@ -22,7 +22,6 @@ from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
 from fastnet.types import Mode
-from fastnet.util.warnings import warn
 
 _STEPS = 100
 _SKIP = 5
@@ -111,7 +110,7 @@ def profile(
             random number generators of Python, numpy and the framework. State that your own ops
             keep elsewhere, and TensorFlow's random ops without a generator, are not restored.
         modules: Whether to measure the direct children of each torch model, in rows of kind
-            "module". A compiled step has none, and issues a warning; pass `eager` as well.
+            "module". A network that compiles its steps needs `eager` as well.
 
     Returns:
         The profile, or the context manager. In distributed training with torch, it has rows of kind
@@ -122,8 +121,8 @@ def profile(
         TypeError: If `network` is not a network, or `batches` are neither a dict nor an iterable of
             dicts.
         ValueError: If the network is being profiled already, there are too few batches, a number is
-            no int or out of range, `modules` is used without torch, an argument applies only to
-            batches, or a model that is to be restored has no weights yet.
+            no int or out of range, `modules` is used without torch or for compiled steps, an
+            argument applies only to batches, or a model that is to be restored has no weights yet.
         Exception: Any error of entering the network or running a step.
 
     >>> import torch
@@ -153,6 +152,12 @@ def profile(
         return _measure(network, skip or 0)
     if modules and network.target_type != "torch":
         raise ValueError("modules=True measures the modules of torch models. Leave it out.")
+    # Hooks on modules would only compile the step again.
+    if modules and not eager and getattr(network, "_options", None) is not None:
+        raise ValueError(
+            "A compiled step is one program, which calls no modules. Pass eager=True to measure "
+            "them, or leave modules=True out."
+        )
     skip, count = _SKIP if skip is None else skip, 0
     communication = Communication(network, skip)
     module_times = ModuleTimes(network)
@@ -179,11 +184,6 @@ def profile(
             "skipped. Pass more batches, set steps, or set a smaller skip."
         )
     made.about["update"] = update
-    if modules and not module_times.times():
-        warn(
-            "modules=True adds no rows: no step called a child of a torch model. A compiled step "
-            "calls none, as it is one program; pass eager=True to measure the modules."
-        )
     if len(made.sections) == 1:
         section = add_rows(made.sections[0], "module", module_times.times())
         made.sections = (add_rows(section, "communication", communication.times()),)
