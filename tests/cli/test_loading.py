@@ -35,7 +35,7 @@ def test_a_network(function: str, folder: Path) -> None:
         ("networks:npp", ["networks has no 'npp'.$"]),  # np is a module
         ("networks:number", ["'networks:number' is of type int"]),
         ("networks:endless", ["is of type generator"]),
-        ("networks:scaled", ["scaled", "without arguments", "'factor'"]),
+        ("networks:scaled", ["scaled is called without arguments", "'factor'"]),
     ],
 )
 def test_not_a_network(place: str, parts: list[str], folder: Path) -> None:

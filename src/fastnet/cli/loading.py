@@ -137,7 +137,8 @@ def _call(value: Any, types: Any) -> Any:
     try:
         signature(value).bind()
     except TypeError as error:
-        raise UsageError(f"{shorten(value)} is called without arguments: {error}.") from None
+        name = getattr(value, "__name__", type(value).__name__)
+        raise UsageError(f"{name} is called without arguments: {error}.") from None
     return value()
 
 

@@ -95,10 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
     from fastnet.errors import MissingKeyError
 
     network = load_network(arguments.network)
-    request = arguments.mode, arguments.epoch, arguments.ds_id, arguments.outputs
-    error = network.explain(*request).error
-    if error is not None:
-        raise UsageError(f"the network cannot be entered: {error}")
     count = arguments.skip + arguments.steps
     batches = load_batches(arguments.batch, network.target_type, count)
     try:
@@ -116,6 +112,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except MissingKeyError as error:
         raise UsageError(f"--batch: {error}") from error
+    except Exception:
+        request = arguments.mode, arguments.epoch, arguments.ds_id, arguments.outputs
+        problem = network.explain(*request).error
+        if problem is None:
+            raise
+        raise UsageError(f"the network cannot be entered: {problem}") from None
     print(profile)
     if before is not None:
         print(f"\n{before.compare(profile, arguments.least / 100)}")

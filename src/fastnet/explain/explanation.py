@@ -50,7 +50,7 @@ class Explanation:
         keys: The keys of a step, with their lifetimes.
         outputs: The keys that the ops write, as `network.ctx_outputs` lists them.
         schedules: The values of each scheduler.
-        findings: Likely mistakes, and ops whose results are not used.
+        findings: Likely mistakes, and ops whose results are not used; see `Finding`.
         parallelism: How models are distributed over processes or devices, by name.
         compiled: Whether steps run as compiled programs, or why not; "" if it was not requested.
 

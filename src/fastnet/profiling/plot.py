@@ -41,7 +41,7 @@ def _parts(section: Section) -> list[tuple[str, float]]:
     shares = [(row, section.share(row)) for row in section.parts]
     parts = [(row.title, row.mean) for row, share in shares if share >= _MIN_SHARE]
     others = sum(row.mean for row, share in shares if share < _MIN_SHARE)
-    return [*parts, ("parts under 1 %", others)] if others else parts
+    return [*parts, ("others", others)] if others else parts
 
 
 def _draw_bar(axes: Any, section: Section, parts: Sequence[tuple[str, float]]) -> None:
