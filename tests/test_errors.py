@@ -132,13 +132,6 @@ class TestMissingKey:
         error = errors.missing_key(ModelOp(), "x", [], verb="slices")
         assert str(error) == (missing("ModelOp", "x", [], verb="slices"))
 
-    def test_keys_that_are_no_strings(self) -> None:
-        error = errors.missing_key(ModelOp(), "x", [2, "b", None])
-        assert "['2', 'None', 'b']" in str(error)
-
-    def test_without_arguments(self) -> None:
-        assert str(errors.MissingKeyError()) == ""
-
     @pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
     def test_survives_copying(self, copied: object) -> None:
         error = errors.missing_key(ModelOp(), "x", [])

@@ -101,85 +101,77 @@ def test_where_there_is_no_framework() -> None:
     )
 
 
-def test_a_torch_program_never_asks_for_tensorflow() -> None:
-    pytest.importorskip("torch")
-    run(
-        "import sys\n"
-        "asked = []\n"
-        "class Watch:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('tensorflow', 'keras', 'tf_keras'):\n"
-        "            frame = sys._getframe(1)\n"
-        "            while 'importlib' in frame.f_code.co_filename:\n"
-        "                frame = frame.f_back\n"
-        "            # torch itself may look for it\n"
-        "            asked.append((frame.f_globals.get('__name__', ''), name))\n"
-        "sys.meta_path.insert(0, Watch())\n"
-        "import torch\n"
-        "import fastnet\n"
-        "from fastnet.op.tensorop.loss import CrossEntropy\n"
-        "from fastnet.op.tensorop.model import ModelOp, UpdateOp\n"
-        "model = fastnet.build(lambda: torch.nn.Linear(2, 3), 'adam')\n"
-        "network = fastnet.Network([\n"
-        "    ModelOp(model, 'x', 'y'),\n"
-        "    CrossEntropy(('y', 't'), 'loss', from_logits=True),\n"
-        "    UpdateOp(model, 'loss'),\n"
-        "])\n"
-        "batch = {'x': torch.ones(4, 2), 't': torch.zeros(4, dtype=torch.int64)}\n"
-        "for mode in ('train', 'eval'):\n"
-        "    network.transform([batch], mode=mode)\n"
-        "assert not [one for one in asked if one[0].startswith('fastnet')], asked\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
+# notes which modules of fastnet look for a framework; others may look for it
+WATCH = """
+import sys
+asked = []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {others}:
+            frame = sys._getframe(1)
+            while 'importlib' in frame.f_code.co_filename:
+                frame = frame.f_back
+            asked.append((frame.f_globals.get('__name__', ''), name))
+sys.meta_path.insert(0, Watch())
+"""
+ASSERT = """
+assert not [one for one in asked if one[0].startswith('fastnet')], asked
+assert not {others} & set(sys.modules)
+"""
+TORCH = """
+import torch
+import fastnet
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+model = fastnet.build(lambda: torch.nn.Linear(2, 3), 'adam')
+ops = [ModelOp(model, 'x', 'y'), CrossEntropy(('y', 't'), 'loss', from_logits=True)]
+network = fastnet.Network([*ops, UpdateOp(model, 'loss')])
+batch = {'x': torch.ones(4, 2), 't': torch.zeros(4, dtype=torch.int64)}
+for mode in ('train', 'eval'):
+    network.transform([batch], mode=mode)
+"""
+KERAS = """
+import numpy as np
+import fastnet
+from fastnet.backend import to_tensor
+from fastnet.op.numpyop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.slicer import AxisSlicer
+from fastnet.util import to_number
+import tensorflow as tf
+layers = tf.keras.layers
+model = fastnet.build(
+    lambda: tf.keras.Sequential([layers.Input((2,)), layers.Dense(3)]), 'adam'
+)
+ops = [ModelOp(model, 'x', 'y'), CrossEntropy(('y', 't'), 'loss', from_logits=True)]
+network = fastnet.Network(
+    [*ops, UpdateOp(model, 'loss')], LambdaOp(lambda y: y.argmax(-1), 'y', 'class')
+)
+batch = {'x': np.ones((4, 2), 'float32'), 't': np.zeros(4, 'int64')}
+network.transform([batch], mode='train')
+with network(mode='eval', epoch=1, eager=True):
+    network.run_step(to_tensor(batch, 'tf'))
+double = fastnet.op.tensorop.LambdaOp(lambda x: 2 * x, 'x', 'y')
+sliced = fastnet.TFNetwork(double, slicers=AxisSlicer(0, slice='x', unslice='y'))
+assert to_number(sliced.transform(batch, mode='infer')['y']).shape == (4, 2)
+"""
 
 
-@pytest.mark.tf
-def test_a_tensorflow_program_never_asks_for_torch() -> None:
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("needs TensorFlow")
-    run(
-        "import os, sys\n"
-        "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
-        "asked = []\n"
-        "class Watch:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'torch':\n"
-        "            frame = sys._getframe(1)\n"
-        "            while 'importlib' in frame.f_code.co_filename:\n"
-        "                frame = frame.f_back\n"
-        "            # libraries may look for it\n"
-        "            asked.append((frame.f_globals.get('__name__', ''), name))\n"
-        "sys.meta_path.insert(0, Watch())\n"
-        "import numpy as np\n"
-        "import fastnet\n"
-        "from fastnet.backend import to_tensor\n"
-        "from fastnet.op.numpyop import LambdaOp\n"
-        "from fastnet.op.tensorop.loss import CrossEntropy\n"
-        "from fastnet.op.tensorop.model import ModelOp, UpdateOp\n"
-        "from fastnet.slicer import AxisSlicer\n"
-        "from fastnet.util import to_number\n"
-        "import tensorflow as tf\n"
-        "assert 'tensorflow' in sys.modules\n"
-        "layers = tf.keras.layers\n"
-        "model = fastnet.build(\n"
-        "    lambda: tf.keras.Sequential([layers.Input((2,)), layers.Dense(3)]), 'adam'\n"
-        ")\n"
-        "ops = [\n"
-        "    ModelOp(model, 'x', 'y'),\n"
-        "    CrossEntropy(('y', 't'), 'loss', from_logits=True),\n"
-        "    UpdateOp(model, 'loss'),\n"
-        "]\n"
-        "network = fastnet.Network(ops, LambdaOp(lambda y: y.argmax(-1), 'y', 'class'))\n"
-        "batch = {'x': np.ones((4, 2), 'float32'), 't': np.zeros(4, 'int64')}\n"
-        "network.transform([batch], mode='train')\n"
-        "with network(mode='eval', epoch=1, eager=True):\n"
-        "    network.run_step(to_tensor(batch, 'tf'))\n"
-        "double = fastnet.op.tensorop.LambdaOp(lambda x: 2 * x, 'x', 'y')\n"
-        "sliced = fastnet.TFNetwork(double, slicers=AxisSlicer(0, slice='x', unslice='y'))\n"
-        "assert to_number(sliced.transform(batch, mode='infer')['y']).shape == (4, 2)\n"
-        "assert not [one for one in asked if one[0].startswith('fastnet')], asked\n"
-        "assert 'torch' not in sys.modules\n"
-    )
+@pytest.mark.parametrize(
+    ("framework", "program", "others"),
+    [
+        ("torch", TORCH, {"tensorflow", "keras", "tf_keras"}),
+        pytest.param("tensorflow", KERAS, {"torch"}, marks=pytest.mark.tf),
+    ],
+)
+def test_a_program_never_asks_for_another_framework(
+    framework: str, program: str, others: set[str]
+) -> None:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"needs {framework}")
+    parts = [WATCH, program, ASSERT]
+    run("".join(part.replace("{others}", str(others)) for part in parts))
 
 
 @pytest.mark.parametrize("name", ["fastnet", "fastnet.network", "fastnet.compat.v1"])

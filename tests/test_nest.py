@@ -115,13 +115,6 @@ class TestLeaves:
         upper = kernel.NestMap(bytearray, bytearray.upper)
         assert upper([bytearray(b"a"), Loud(b"b")]) == [bytearray(b"A"), bytearray(b"loud")]
 
-    def test_when(self, kernel: Kernel) -> None:
-        data = [Leaf(1), Leaf(5, live=False), Derived(7, live=[]), Leaf(9, live="yes")]
-        result = kernel.NestMap(Leaf, bump, when="live")(data)
-        assert result == [Leaf(2), Leaf(5), Leaf(7), Leaf(10)]
-        assert result[1] is data[1]
-        assert result[2] is data[2]
-
     def test_unless(self, kernel: Kernel) -> None:
         data = [Leaf(1), Leaf(5, live="no"), (Leaf(6, live="no"), 7), Leaf(9, live=None)]
         result = kernel.NestMap(Leaf, kernel.unless(Leaf, "live", "no", bump))(data)

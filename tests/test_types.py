@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fastnet import types as fastnet_types
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -119,8 +118,3 @@ def test_is_given(item: Any, given: bool) -> None:
 def test_missing_attributes() -> None:
     assert missing_attributes(duck(OP), tuple(OP)) == []
     assert missing_attributes(without(OP, "mode"), ("inputs", "mode", "other")) == ["mode", "other"]
-
-
-def test_exported_names_exist() -> None:
-    for name in fastnet_types.__all__:
-        assert hasattr(fastnet_types, name), name

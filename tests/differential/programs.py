@@ -6,6 +6,8 @@ A program is drawn in torch_drawing.py or tf_programs.py, and run by `…_by_han
 
 from __future__ import annotations
 
+import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,3 +122,62 @@ class Program:
         lines += [f"  op {op}" for op in self.ops]
         lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]
         return "\n".join(lines)
+
+
+class Drawing:
+    """Draws the parts of a program; the same ones for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.models: dict[str, Model] = {}
+        self.ops: list[Op] = []
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def pick(self, *values: Any) -> Any:
+        return self.random.choice(values)
+
+    def add(
+        self,
+        kind: str,
+        reads: str | tuple[str, ...],
+        writes: str | tuple[str, ...],
+        mode: str | None = None,
+        ds_id: str | None = None,
+        turns: tuple[bool, ...] = (),
+        **settings: Any,
+    ) -> None:
+        reads = (reads,) if isinstance(reads, str) else reads
+        writes = (writes,) if isinstance(writes, str) else writes
+        name = f"{kind} {len(self.ops)}"
+        self.ops.append(Op(name, kind, reads, writes, settings, mode, ds_id, turns))
+
+
+class Side(ABC):
+    """One of the ways to run a program."""
+
+    @abstractmethod
+    def open(self, action: Any) -> None:
+        """Open the network."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+    @abstractmethod
+    def step(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Run a step."""
+
+    @abstractmethod
+    def optimizer(self, name: str) -> Any:
+        """Return a model's optimizer in force."""
+
+    @abstractmethod
+    def put_optimizer(self, name: str, optimizer: Any) -> None:
+        """Return a model another one, from now on."""
+
+    @abstractmethod
+    def change_op(self, name: str, attribute: str, value: Any) -> None:
+        """Set an attribute of an op."""

@@ -31,7 +31,7 @@ class ByHand(Side):
         self._optimizers[name] = optimizer
 
     def change_op(self, name: str, attribute: str, value: Any) -> None:
-        setattr(self._ops[int(name)], attribute, value)
+        setattr(self._ops[int(name.rpartition(" ")[2])], attribute, value)
 
     def open(self, action: Open) -> None:
         self._mode = action.mode

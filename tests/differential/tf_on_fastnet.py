@@ -43,7 +43,11 @@ class OnFastnet(Side):
         self.models[name].optimizer = self.models[name].current_optimizer = optimizer
 
     def change_op(self, name: str, attribute: str, value: Any) -> None:
-        setattr(self._ops[int(name)], attribute, FUNCTIONS[value] if attribute == "fn" else value)
+        setattr(
+            self._ops[int(name.rpartition(" ")[2])],
+            attribute,
+            FUNCTIONS[value] if attribute == "fn" else value,
+        )
 
     def open(self, action: Open) -> None:
         self.network(mode=action.mode, epoch=action.epoch, eager=self._eager).__enter__()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.programs import Change, Close, Model, Op, Open, Optimizer, Program
+from tests.differential.programs import Change, Close, Drawing, Model, Open, Optimizer, Program
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,10 @@ def draw(seed: int) -> Program:
     return _Drawing(seed).program()
 
 
-class _Drawing:
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.models: dict[str, Model] = {}
-        self.ops: list[Op] = []
-
+class _Drawing(Drawing):
     def program(self) -> Program:
         self._graph()
         return Program(self.seed, self.models, tuple(self.ops), tuple(self._actions()))
-
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
-
-    def pick(self, *values: Any) -> Any:
-        return self.random.choice(values)
 
     def optimizer(self) -> Optimizer:
         kind = self.pick("SGD", "SGD", "Adam", "RMSprop")
@@ -59,11 +46,6 @@ class _Drawing:
 
     def model(self, *kinds: str) -> Model:
         return Model(self.random.choice(kinds), (4, 3), {1: self.optimizer()})
-
-    def add(self, kind: str, reads: Any, writes: Any, mode: Any = None, **settings: Any) -> None:
-        reads = (reads,) if isinstance(reads, str) else reads
-        writes = (writes,) if isinstance(writes, str) else writes
-        self.ops.append(Op(str(len(self.ops)), kind, reads, writes, settings, mode))
 
     def _graph(self) -> None:
         # all that a step may trace anew for; few of them, so that a program has few traces

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tests.differential import programs
 from tests.differential.programs import Change, Optimizer, Program
 from tests.differential.tf_programs import Step
 from tests.network.keras_models import KERAS_3, keras, layers, tf
@@ -125,7 +125,7 @@ def make_batch(step: Step, knob: Knob) -> Batch:
     }
 
 
-class Side(ABC):
+class Side(programs.Side):
     """One of the ways to run a program.
 
     Attributes:
@@ -141,30 +141,6 @@ class Side(ABC):
             self.models[name] = make_model(spec.kind)
             self.models[name].set_weights(weights[name])
         self.knob = Knob()
-
-    @abstractmethod
-    def open(self, action: Any) -> None:
-        """Open the network."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close it."""
-
-    @abstractmethod
-    def step(self, batch: Batch) -> Batch:
-        """Run a step."""
-
-    @abstractmethod
-    def optimizer(self, name: str) -> Any:
-        """Return a model's optimizer."""
-
-    @abstractmethod
-    def put_optimizer(self, name: str, optimizer: Any) -> None:
-        """Return a model another one."""
-
-    @abstractmethod
-    def change_op(self, name: str, attribute: str, value: Any) -> None:
-        """Set an attribute of an op."""
 
     def observe(self) -> Batch:
         """Copy all that a step may change."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from tests.differential.programs import (
     Action,
     Change,
     Close,
+    Drawing,
     Model,
     Op,
     Open,
@@ -29,12 +29,9 @@ def draw(seed: int) -> Program:
     return _Drawing(seed).program()
 
 
-class _Drawing:
+class _Drawing(Drawing):
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.models: dict[str, Model] = {}
-        self.ops: list[Op] = []
+        super().__init__(seed)
         # names of models that updates are of
         self.updated: list[str] = []
 
@@ -55,12 +52,6 @@ class _Drawing:
 
     # ------------------------------------------------------------------ small choices
 
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
-
-    def pick(self, *values: Any) -> Any:
-        return self.random.choice(values)
-
     def optimizer(self) -> Optimizer:
         kind = self.pick("SGD", "SGD", "Adam", "Adam", "AdamW", "RMSprop", "Adagrad")
         arguments: dict[str, Any] = {}
@@ -78,21 +69,6 @@ class _Drawing:
         if self.chance(0.2):
             optimizers[self.pick(2, 3)] = self.optimizer()
         return Model(self.random.choice(kinds), (first, last), optimizers)
-
-    def add(
-        self,
-        kind: str,
-        reads: str | tuple[str, ...],
-        writes: str | tuple[str, ...],
-        mode: str | None = None,
-        ds_id: str | None = None,
-        turns: tuple[bool, ...] = (),
-        **settings: Any,
-    ) -> None:
-        reads = (reads,) if isinstance(reads, str) else reads
-        writes = (writes,) if isinstance(writes, str) else writes
-        name = f"{kind} {len(self.ops)}"
-        self.ops.append(Op(name, kind, reads, writes, settings, mode, ds_id, turns))
 
     # ------------------------------------------------------------------ parts of graphs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.differential import programs
 from tests.differential.programs import Model, Optimizer, Program, Step
 
 Tensors = dict[str, Any]
@@ -108,7 +109,7 @@ def make_batch(step: Step) -> Tensors:
     }
 
 
-class Side(ABC):
+class Side(programs.Side):
     """One of the two ways to run a program.
 
     Attributes:
@@ -130,30 +131,6 @@ class Side(ABC):
         self.made: dict[str, list[torch.optim.Optimizer]] = {name: [] for name in program.models}
         self.parameters: dict[int, nn.Parameter] = {}
         self.failing: str | None = None
-
-    @abstractmethod
-    def open(self, action: Any) -> None:
-        """Open the network."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close it."""
-
-    @abstractmethod
-    def step(self, batch: Tensors) -> Tensors:
-        """Run a step."""
-
-    @abstractmethod
-    def optimizer(self, name: str) -> torch.optim.Optimizer:
-        """Return a model's optimizer in force."""
-
-    @abstractmethod
-    def put_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Return a model another one, from now on."""
-
-    @abstractmethod
-    def change_op(self, name: str, attribute: str, value: Any) -> None:
-        """Set an attribute of an op."""
 
     @abstractmethod
     def insert_op(self, place: int, function: str, key: str) -> None:

@@ -153,7 +153,8 @@ def test_programs_of_the_page_about_training(capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
 def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None:
     """It runs in one process and in three, where the first one alone prints and writes.
 

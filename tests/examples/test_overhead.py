@@ -24,35 +24,6 @@ def overhead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
-def test_scans_are_shrunk_alike(overhead: Any) -> None:
-    scan = np.random.default_rng(0).integers(0, 256, (3, 1, 128, 128), dtype="uint8")
-    expected = scan.reshape(3, 1, 8, 16, 8, 16).mean(axis=(3, 5)) / 255
-    batch = torch.as_tensor(scan)
-    floats = overhead.ToFloat("scan", "scan").forward(batch, {})
-    for shrunk in (
-        overhead.Shrink("scan", "image").forward(floats, {}),
-        overhead.ShrinkBytes("scan", "image").forward(batch, {}),
-    ):
-        assert shrunk.dtype is torch.float32
-        np.testing.assert_allclose(shrunk, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["ShiftEach", "ShiftAll"])
-def test_each_image_is_shifted_by_itself(overhead: Any, name: str) -> None:
-    image = np.random.default_rng(0).random((200, 1, 8, 8), dtype="float32")
-    shifted = np.asarray(getattr(overhead, name)("image", "image").forward(torch.tensor(image), {}))
-    found = []
-    for before, after in zip(image[:, 0], shifted[:, 0], strict=True):
-        (distance,) = [
-            (down, right)
-            for down in (-1, 0, 1)
-            for right in (-1, 0, 1)
-            if np.array_equal(np.roll(before, (down, right), axis=(0, 1)), after)
-        ]
-        found.append(distance)
-    assert len(set(found)) == 9
-
-
 def test_both_networks_learn_the_same_from_what_is_not_shifted(
     overhead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

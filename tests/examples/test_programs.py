@@ -59,10 +59,6 @@ def test_there_are_programs() -> None:
     assert NAMES == ["adversarial", "autoencoder", "classifier", "gan", "growing", "volumes"]
 
 
-def test_what_they_share_needs_no_library() -> None:
-    assert "fastnet" not in (PROGRAMS / "common.py").read_text(encoding="utf-8")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 class TestLearning:

@@ -55,7 +55,7 @@ def fastestimator() -> ModuleType:
     importlib.import_module("fastestimator.network")
     with _torchvision():
         importlib.import_module("fastestimator.op.tensorop.normalize")
-    _let_samplers_be_initialised()
+    let_samplers_be_initialised()
     # Every build of FastEstimator's collects garbage: half a second if it looks at TensorFlow too,
     # which the first one imports.
     module.build(lambda: torch.nn.Linear(1, 1), "sgd")
@@ -127,7 +127,7 @@ def _torchvision() -> Iterator[None]:
             del sys.modules[name]
 
 
-def _let_samplers_be_initialised() -> None:
+def let_samplers_be_initialised() -> None:
     """Let FastEstimator's pipeline hand a dataset to torch's Sampler, which no longer takes one."""
     from torch.utils.data import Sampler
 

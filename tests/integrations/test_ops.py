@@ -24,8 +24,6 @@ from tests.integrations.tf_sides import MARKS, tf
 
 pytestmark = MARKS
 
-FRAMEWORKS = pytest.mark.parametrize("framework", ["torch", "tf", "graph"])
-
 SOURCE = np.random.default_rng(5)
 X = SOURCE.normal(size=(4, 3)).astype("float32")
 Z = SOURCE.normal(size=(4, 3)).astype("float32")
@@ -145,11 +143,8 @@ CASES: dict[str, Case] = {
 # Results that are not bitwise equal, and by how many float32 roundings of their largest value.
 ROUNDINGS: dict[tuple[str, str], int] = {
     # The order of summation differs: FastEstimator calls TensorFlow's area resizing once per axis.
-    **{("resize-area", framework): 2 for framework in ("tf", "graph")},
-    # A graph multiplies by the inverse of a constant divisor. The divisor is constant in fastnet's
-    # graph, but FastEstimator computes it in each step.
-    ("normalize", "graph"): 1,
-    # Outside of a graph FastEstimator's Keras makes probabilities of logits, then logits of these.
+    ("resize-area", "tf"): 2,
+    # FastEstimator's Keras makes probabilities of logits, then logits of these.
     ("focal-logits", "tf"): 5,
     # Lambert's W is found by iteration. FastEstimator stops where a step is below 1e-6 of W, one or
     # two of its roundings, and differentiates the steps; fastnet differentiates what W solves.
@@ -157,7 +152,7 @@ ROUNDINGS: dict[tuple[str, str], int] = {
         (f"super-{threshold}-{confidence}", framework): 6 if confidence else 2
         for threshold in ("exp", 0.7)
         for confidence in ("c", None)
-        for framework in ("torch", "tf", "graph")
+        for framework in ("torch", "tf")
     },
 }
 
@@ -174,17 +169,6 @@ GRADIENT_ROUNDINGS: dict[tuple[str, str], int] = {
 }
 
 
-# One case of each op runs in a graph too.
-TRACED = {*{name.partition("-")[0]: name for name in reversed(CASES)}.values(), "focal-logits"}
-EVERYWHERE = pytest.mark.parametrize(
-    ("name", "framework"),
-    [
-        (name, framework)
-        for name in CASES
-        for framework in ("torch", "tf", "graph")
-        if framework != "graph" or name in TRACED
-    ],
-)
 # Integers have no gradients, and averages over areas none in FastEstimator's TensorFlow.
 WITHOUT_GRADIENTS = ("argmax", "normalize-to-255", "resize-area")
 
@@ -213,9 +197,8 @@ def evaluate(op: Any, framework: str, given: list[Any], gradients: bool) -> tupl
         total = sum(one.sum() for one in values)
         return values, list(torch.autograd.grad(total, sources, allow_unused=True))
     op.build("tf", None)
-    if framework == "graph" or not gradients:
-        run = tf.function(lambda *inputs: forward(op, list(inputs)))
-        return list(run(*tensors) if framework == "graph" else forward(op, tensors)), []
+    if not gradients:
+        return forward(op, tensors), []
     sources = [one for one in tensors if one.dtype.is_floating]
     with tf.GradientTape() as tape:
         for source in sources:
@@ -242,7 +225,8 @@ def compare(actual: list[Any], expected: list[Any], roundings: int = 0) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+@pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(sides: Sides, name: str, framework: str) -> None:
     make, given = CASES[name]
     gradients = not name.startswith(WITHOUT_GRADIENTS)
@@ -273,11 +257,6 @@ def test_augmentations_draw_the_same_in_torch(
     sides.agree(program)
 
 
-def network_of(lib: Any, framework: str, ops: list[Any]) -> Any:
-    """Make a network of a framework, whether it has models or not."""
-    return (lib.network.TorchNetwork if framework == "torch" else lib.network.TFNetwork)(ops)
-
-
 Programs = Callable[[Any, Any, Any], list[Any]]
 
 
@@ -301,18 +280,18 @@ PROGRAMS: dict[str, Programs] = {
         t.Delete(["inner"], mode="eval"),
     ],
     "gradients": lambda t, layer, model: [
-        t.gradient.Watch("x", mode="train"),
+        t.gradient.Watch("x"),
         t.model.ModelOp(model, "x", "y"),
         compared(t),
-        t.gradient.GradientOp(["loss", "y"], ["dx", "dy"], inputs=["x", "x"], mode="train"),
-        t.gradient.FGSM("x", "loss", "moved", epsilon=0.1, mode="train"),
-        t.gradient.FGSM("x", "loss", "kept", clip_low=-0.5, clip_high=0.5, mode="train"),
-        t.model.ModelOp(model, "moved", "y2", mode="train"),
-        compared(t, "y2", "loss2", mode="train"),
-        t.gradient.GradientOp("loss2", "dw", model=model, mode="train"),
+        t.gradient.GradientOp(["loss", "y"], ["dx", "dy"], inputs=["x", "x"]),
+        t.gradient.FGSM("x", "loss", "moved", epsilon=0.1),
+        t.gradient.FGSM("x", "loss", "kept", clip_low=-0.5, clip_high=0.5),
+        t.model.ModelOp(model, "moved", "y2"),
+        compared(t, "y2", "loss2"),
+        t.gradient.GradientOp("loss2", "dw", model=model),
         t.model.UpdateOp(model, "loss2", gradients="dw"),
-        t.LambdaOp(lambda dw: sum(reduce_mean(one * one) for one in dw), "dw", "steep", "train"),
-        t.Delete("dw", mode="train"),
+        t.LambdaOp(lambda dw: sum(reduce_mean(one * one) for one in dw), "dw", "steep"),
+        t.Delete("dw"),
     ],
     "metas": lambda t, layer, model: [
         t.meta.Fuse([plus(t, 1), t.meta.Repeat(plus(t, 2), 2)]),
@@ -327,7 +306,7 @@ PROGRAMS: dict[str, Programs] = {
 }
 
 
-@FRAMEWORKS
+@pytest.mark.parametrize("framework", ["torch", "tf", "graph"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(sides: Sides, name: str, framework: str) -> None:
     is_torch = framework == "torch"
@@ -335,9 +314,9 @@ def test_programs(sides: Sides, name: str, framework: str) -> None:
 
     def program(lib: Any) -> Any:
         model = lib.build(fw.mlp, "sgd", model_name="mlp")
-        network = network_of(lib, framework, PROGRAMS[name](lib.op.tensorop, fw.LAYER, model))
+        network = fw.network_class(lib)(PROGRAMS[name](lib.op.tensorop, fw.LAYER, model))
         told = []
-        for mode in ("train", "eval"):
+        for mode in ("train", "eval") if name == "layers" else ("train",):
             told += steps(network, fw.batches(3), mode, eager=framework == "tf")
         return told, model
 

@@ -118,13 +118,13 @@ def compare(
     assert_same(results[1], results[0])
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(graphs.ops, graphs.openings, batch_keys)
 def test_ops(sides: Sides, fw: Any, ops: list[Any], opening: Opening, keys: set[str]) -> None:
     compare(sides, fw, (ops, [], []), opening, keys)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(graphs.ops, graphs.pops, graphs.openings, batch_keys)
 def test_postprocessing(
     sides: Sides, fw: Any, ops: list[Any], pops: list[Any], opening: Opening, keys: set[str]
@@ -135,7 +135,7 @@ def test_postprocessing(
     compare(sides, fw, (ops, pops, []), opening, keys - deleted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(graphs.ops, graphs.slicers, graphs.openings, batch_keys)
 def test_slicers(
     sides: Sides, fw: Any, ops: list[Any], slicers: list[Any], opening: Opening, keys: set[str]

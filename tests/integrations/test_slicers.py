@@ -74,7 +74,7 @@ REFUSED = (
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(windows(), st.sampled_from(["float32", "float64", "int64", "int32"]))
 def test_sliding_slicer(sides: Sides, fw: Any, drawn: Windows, dtype: str) -> None:
     """Wherever FastEstimator's slicer works, fastnet's gives bitwise the same."""

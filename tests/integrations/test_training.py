@@ -181,7 +181,7 @@ def test_layers_that_are_frozen(sides: Sides, fw: Any, eager: bool) -> None:
 @ways(
     "optimizer merge",
     torch=[("adam", 1), ("adam", 2)],
-    tf_static=[("adam", 2), ("new adam", 1)],
+    tf_static=[("adam", 2)],
 )
 def test_mixed_precision(sides: Sides, fw: Any, eager: bool, optimizer: str, merge: int) -> None:
     """float16 with a scaled loss in TensorFlow; on a CPU, torch has bfloat16 and no scaler."""
@@ -237,7 +237,7 @@ def test_scheduled_optimizers(sides: Sides, fw: Any, eager: bool, kind: str, mer
             ]
         )
         told: list[Any] = [type(model.current_optimizer).__name__]
-        for epoch in range(1, 7):
+        for epoch in (1, 2, 3, 4):
             told.append(steps(network, fw.batches(3, seed=epoch), epoch=epoch, eager=eager))
             told.append(type(model.current_optimizer).__name__)
             if model.current_optimizer is not None:

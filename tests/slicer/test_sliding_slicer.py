@@ -145,13 +145,6 @@ class TestSlicing:
         np.testing.assert_array_equal(there_and_back(slicer, batch), images)
 
     @FRAMEWORKS
-    def test_an_image(self, make: Maker) -> None:
-        image = np.arange(2 * 3 * 4 * 6).reshape(2, 3, 4, 6)
-        pieces = cut(SlidingSlicer([-1, -1, 2, 3], slice="x"), make(image))
-        expected = [image[:, :, i : i + 2, j : j + 3] for i, j in product((0, 2), (0, 3))]
-        np.testing.assert_array_equal(np.stack([np.asarray(piece) for piece in pieces]), expected)
-
-    @FRAMEWORKS
     def test_squeezed_axes(self, make: Maker) -> None:
         volume = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
         slicer = SlidingSlicer([-1, 1, 1], slice="x", squeeze_window=True)
@@ -159,13 +152,6 @@ class TestSlicing:
         expected = [volume[:, i, j] for i, j in product(range(3), range(4))]
         np.testing.assert_array_equal(np.stack([np.asarray(piece) for piece in pieces]), expected)
         np.testing.assert_array_equal(np.asarray(there_and_back(slicer, make(volume))), volume)
-
-    @FRAMEWORKS
-    def test_axes_that_are_not_cut_are_not_squeezed(self, make: Maker) -> None:
-        slicer = SlidingSlicer([1, 2], strides=[0, 1], slice="x", squeeze_window=True)
-        batch = np.arange(6.0, dtype="float32").reshape(2, 3)
-        assert [tuple(piece.shape) for piece in cut(slicer, make(batch))] == [(2, 2), (2, 2)]
-        np.testing.assert_array_equal(np.asarray(there_and_back(slicer, make(batch))), batch)
 
 
 class TestJoining:
@@ -331,8 +317,3 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"SlidingSlicer.*'y'.*\[2, 2\].*\[2, 4\]") as caught:
             slicer._unslice_batch(slices, key="y")
         assert str(list(shape)) in str(caught.value)
-
-    def test_the_rank_of_slices(self) -> None:
-        slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[-1, 4])
-        with pytest.raises(ValueError, match=r"SlidingSlicer.*\[-1, 4\].*\[2\]"):
-            slicer._unslice_batch((torch.ones(2), torch.ones(2)), key="y")

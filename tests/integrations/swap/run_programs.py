@@ -17,6 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.integrations.conftest import let_samplers_be_initialised
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -43,14 +45,7 @@ def main(side: str, results: str, *wanted: str) -> None:
 
 def let_old_code_run() -> None:
     """Let FastEstimator 1.7.0 run with a newer torch and a newer Python than it was made for."""
-    from torch.utils.data import Sampler
-
-    if "__init__" not in vars(Sampler):
-
-        def initialise(self: Any, data_source: Any = None) -> None:
-            object.__init__(self)
-
-        Sampler.__init__ = initialise  # type: ignore[method-assign]
+    let_samplers_be_initialised()
     if not hasattr(object, "__getstate__"):
         return
     # From 3.11 on every object has a __getstate__, so that FastEstimator gives its classes none.

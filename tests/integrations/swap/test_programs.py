@@ -7,11 +7,9 @@ TensorFlow may order its sums otherwise: there a loss differs by its rounding, a
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,8 @@ pytest.importorskip(
 )
 
 pytestmark = pytest.mark.tf
+
+from tests.subprocesses import run_python
 
 HERE = Path(__file__).parent
 LOSS = 1e-6
@@ -39,23 +39,19 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """What each side has made of each program; the sides run at the same time."""
     folder = tmp_path_factory.mktemp("sides")
     wanted = [f"{name}:{framework}" for name in PROGRAMS for framework in FRAMEWORKS]
-    running = {}
-    for side in ("unswapped", "swapped"):
+
+    def run(side: str) -> dict[str, Any]:
         home = folder / side  # where FastEstimator keeps its history
         home.mkdir()
-        command = [sys.executable, str(HERE / "run_programs.py"), side, f"{home}.pkl", *wanted]
-        with open(f"{home}.log", "w") as log:
-            running[side] = subprocess.Popen(
-                command,
-                env={**os.environ, "HOME": str(home)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-    found = {}
-    for side, process in running.items():
-        assert process.wait() == 0, (folder / f"{side}.log").read_text()[-4000:]
-        found[side] = pickle.loads((folder / f"{side}.pkl").read_bytes())
-    return found
+        command = (HERE / "run_programs.py", side, f"{home}.pkl", *wanted)
+        done = run_python(*command, HOME=str(home))
+        assert done.returncode == 0, done.stderr[-4000:]
+        found: dict[str, Any] = pickle.loads((folder / f"{side}.pkl").read_bytes())
+        return found
+
+    sides = ("unswapped", "swapped")
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(sides, pool.map(run, sides), strict=True))
 
 
 @pytest.mark.slow
