@@ -28,7 +28,7 @@ from tests.containers import (
     Store,
 )
 from tests.leaks import left_behind
-from tests.reference import Kernel
+from tests.reference import Kernel, load
 
 
 class Leaf:
@@ -228,7 +228,8 @@ class TestErrors:
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
-def test_no_reference_is_leaked(kernel: Kernel) -> None:
+def test_no_reference_is_leaked() -> None:
+    kernel = load("compiled")
     leaf, dead, other = Leaf(1), Leaf(1, live=False), ("a tuple of its own", 2)
     key = "a key of its own"
     data = [make(leaf) for make in CONTAINERS] + [make(1) for make in CONTAINERS]
@@ -257,7 +258,7 @@ def test_no_reference_is_leaked(kernel: Kernel) -> None:
 
     work(3)
     before = counts()
-    objects, blocks = left_behind(lambda: work(200 if kernel.compiled else 20))
+    objects, blocks = left_behind(lambda: work(200))
     assert counts() == before
     assert objects < 20
     assert abs(blocks) < 200

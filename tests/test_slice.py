@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.ops import Nothing, Slicer, shown
-from tests.reference import Kernel
+from tests.reference import Kernel, load
 
 pytestmark = pytest.mark.fast
 
@@ -60,7 +60,8 @@ class TestReverseSlicers:
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
-def test_no_reference_is_leaked(kernel: Kernel) -> None:
+def test_no_reference_is_leaked() -> None:
+    kernel = load("compiled")
     value, shared = [object(), object(), object()], Nothing()
     slicer, broken = Slicer(["x"], ["x", "absent"]), Broken(["x"], ["x"])
     data = {"x": value, "shared": shared}

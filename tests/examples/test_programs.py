@@ -19,6 +19,9 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "comm
 
 FRAMEWORKS = ["torch", pytest.param("tf", marks=pytest.mark.tf)]
 PACKAGES = {"torch": "torch", "tf": "tensorflow"}
+torch_first = pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("tf", marks=[pytest.mark.tf, pytest.mark.slow])]
+)
 
 # What a program saves: "losses/…" with a value for each step, "figures/…", "weights/…".
 Saved = dict[str, np.ndarray]
@@ -118,7 +121,7 @@ class TestLearning:
         assert found["accuracy_6"] > found["accuracy_2"] + 0.05
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@torch_first
 def test_a_seed_decides_everything(run: Run, framework: str) -> None:
     first, again = (run("classifier", framework, epochs=1, steps=3) for _ in range(2))
     other = run("classifier", framework, epochs=1, steps=3, seed=1)
@@ -129,9 +132,7 @@ def test_a_seed_decides_everything(run: Run, framework: str) -> None:
     assert not any(np.array_equal(first[key], other[key]) for key in losses)
 
 
-@pytest.mark.parametrize(
-    "framework", ["torch", pytest.param("tf", marks=[pytest.mark.tf, pytest.mark.slow])]
-)
+@torch_first
 def test_as_a_user_runs_it(framework: str) -> None:
     pytest.importorskip(PACKAGES[framework])
     arguments = ["--framework", framework, "--epochs", "2", "--steps", "2", "--json"]

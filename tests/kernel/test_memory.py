@@ -16,7 +16,7 @@ from fastnet.errors import MissingKeyError
 from tests.containers import Plain
 from tests.kernel.ops import Delete, Nothing, Op, entry_of, new_state, plan_of
 from tests.kernel.traces import Array, Framework, Pair, Store, Tensor
-from tests.reference import Kernel
+from tests.reference import Kernel, load
 
 State = dict[str, Any]
 
@@ -25,9 +25,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def many(kernel: Kernel) -> int:
-    """How many steps are many: the oracle is there to be compared with, not to be proved."""
-    return 20_000 if kernel.compiled else 2_000
+# How many steps are many.
+MANY = 20_000
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Kernel:
+    """The compiled kernel: plain Python counts its references by itself."""
+    return load("compiled")
 
 
 @contextmanager
@@ -99,9 +104,9 @@ def test_steps(kernel: Kernel) -> None:
     watched = (value, batch, state, callee, function, name, plan, *ops, *forwards)
     timed = entry_of(kernel, plan, "step_timed")
     with steady(*watched, "x", "g"):
-        repeat(many(kernel) // 2, lambda: plan.step(batch, state))
-        repeat(many(kernel) // 4, lambda: plan.run(batch, state))
-        repeat(many(kernel) // 4, lambda: timed(batch, state))
+        repeat(MANY // 2, lambda: plan.step(batch, state))
+        repeat(MANY // 4, lambda: plan.run(batch, state))
+        repeat(MANY // 4, lambda: timed(batch, state))
 
 
 class Discardable:
@@ -159,7 +164,7 @@ def test_failing_steps(kernel: Kernel, case: str, entry: str) -> None:
 
     repeat(10, step)
     with steady(value, batch, state, function, fail, plan, error, *ops, "x", "y"):
-        repeat(many(kernel) // 20, step)
+        repeat(MANY // 20, step)
 
 
 @pytest.mark.parametrize("fails", ["never", "move", "release", "setting in", "setting out"])
@@ -196,7 +201,7 @@ def test_what_surrounds_the_ops(kernel: Kernel, fails: str) -> None:
 
     repeat(10, step)
     with steady(value, state, batch, write, plan):
-        repeat(many(kernel) // 20, step)
+        repeat(MANY // 20, step)
 
 
 def test_plans_come_and_go(kernel: Kernel) -> None:
@@ -215,7 +220,7 @@ def test_plans_come_and_go(kernel: Kernel) -> None:
 
     repeat(10, open_and_run)
     with steady(value, function, *ops):
-        repeat(many(kernel) // 200, open_and_run)
+        repeat(MANY // 200, open_and_run)
 
 
 def test_a_plan_in_a_cycle_is_collected(kernel: Kernel) -> None:
@@ -266,7 +271,7 @@ def test_traced_steps(kernel: Kernel) -> None:
     assert len(step.traces) == 2
     watched = (tensor, state, batch, other, step, *step.traces, step.kind, Tensor, Plain, Store)
     with steady(*watched, "x", "z"):
-        repeat(many(kernel) // 20, both)
+        repeat(MANY // 20, both)
 
 
 def test_traces_come_and_go(kernel: Kernel) -> None:
@@ -284,7 +289,7 @@ def test_traces_come_and_go(kernel: Kernel) -> None:
 
     repeat(40, once)
     with steady(tensor, state, step, "text", "x"):
-        repeat(many(kernel) // 50, once)
+        repeat(MANY // 50, once)
     assert len(step.traces) == 16
 
 
@@ -325,7 +330,7 @@ def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
 
     repeat(10, once)
     with steady(tensor, value, batch, kind, step, *forms, *step.traces, ArithmeticError, "x"):
-        repeat(many(kernel) // 20, once)
+        repeat(MANY // 20, once)
 
 
 def test_a_traced_step_in_a_cycle_is_collected(kernel: Kernel) -> None:
@@ -352,8 +357,6 @@ def test_a_traced_step_in_a_cycle_is_collected(kernel: Kernel) -> None:
 
 def test_memory_outside_of_objects(kernel: Kernel) -> None:
     """What the kernel allocates for itself is counted by tracemalloc alone."""
-    if not kernel.compiled:
-        pytest.skip("plain Python allocates nothing but objects")
     ops = [Op(f"k{index}", f"k{index + 1}", function) for index in range(150)]
     failing = [*ops, Op("k150", "k151", fail)]
 
