@@ -127,6 +127,19 @@ class TestWhenItCounts:
         assert run(network, {"x": 1}) == {"x": 1, "z": 0, "w": 2}
 
 
+def test_an_invalid_setting_is_an_error_until_it_is_corrected() -> None:
+    op = Normalize("y", "z", mean=0.0, std=1.0, max_pixel_value=2.0)
+    network = TorchNetwork([plus(0.0), op])
+    op.std = "x"
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Normalize's std") as caught:
+            run(network, {"x": torch.ones(1, 1, 2, 2)})
+        assert any("Normalize (op 1" in note for note in caught.value.__notes__)
+    op.std = 1.0
+    result = run(network, {"x": torch.ones(1, 1, 2, 2)})
+    assert torch.allclose(result["z"], torch.full((1, 1, 2, 2), 0.5))
+
+
 class Noting(TensorOp):
     built: tuple[Any, ...] = ()
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
@@ -36,6 +37,7 @@ by_inductor = pytest.mark.skipif(
 
 @by_inductor
 def test_random_numbers_with_and_without_those_of_torch() -> None:
+    settings = inductor.shallow_copy_dict()
     runs: dict[Any, Any] = {}
     for label, compile in (
         ("eager", False),
@@ -56,6 +58,7 @@ def test_random_numbers_with_and_without_those_of_torch() -> None:
         losses = {network.run_step(batch)["loss"].item() for _ in range(8)}
     assert captured(network) == 1
     assert len(losses) > 6
+    assert inductor.shallow_copy_dict() == settings
 
 
 _IN_A_PROCESS = """

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._decomp import decompositions
 from torch.nn import functional
 
 from fastnet import CompileOptions, build
@@ -486,11 +487,17 @@ def test_hooks_around_what_is_kept_for_backward_passes_are_called() -> None:
 
 
 def test_a_trace_leaves_nothing_behind() -> None:
+    def replaced_in_traces() -> list[Any]:
+        lstm = decompositions.select_one_layer_lstm_function  # type: ignore[attr-defined]
+        return [torch.compile, torch.random.default_generator, lstm]
+
+    before = replaced_in_traces()
     pair = Pair(lambda: mlp(0.5), OPTIMIZERS["adam"])
     (batch,) = batches(1)
     torch.manual_seed(5)
     with pair.network("train", 1):
         pair.network.run_step(batch)
+    assert replaced_in_traces() == before
     states = torch.get_rng_state(), random.getstate()
     assert captured(pair.network) == 1
     torch.manual_seed(5)
