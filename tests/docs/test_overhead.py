@@ -103,10 +103,10 @@ def test_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     exec(measured, names)
     (section,) = Profile.from_json("before.json").sections
-    assert section.steps == 20
+    assert section.steps == 200
     exec(compared, names)
     (step,) = names["comparison"].steps
-    assert (step.section, step.noise) == ("infer", None)
-    assert "too few steps to tell" in str(names["comparison"])
+    assert step.section == "infer"
+    assert step.noise is not None  # There are enough steps for a verdict.
     exec(looped, names)
     assert names["epoch"].count == 20

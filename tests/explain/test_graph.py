@@ -134,7 +134,8 @@ def test_postprocessing() -> None:
         postprocessing=[LambdaArray(lambda y: y, "y", "shown")],
         slicers=[AxisSlicer(axis=0, slice="x", unslice="y")],
     )
-    _, edges, _ = parse_mermaid(network.explain("infer").to_mermaid())
+    nodes, edges, _ = parse_mermaid(network.explain("infer").to_mermaid())
+    assert (nodes["op0"], nodes["post0"]) == ("0 LambdaOp", "post 0 LambdaOp")
     assert edges == {
         ("batch", "op0", "w, x"),
         ("op0", "post0", "y"),

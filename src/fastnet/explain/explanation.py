@@ -156,7 +156,7 @@ class Explanation:
                 "Install it from https://graphviz.org/download, or use to_mermaid() (on the "
                 "command line --format mermaid)."
             )
-        command = [program, f"-T{path.suffix[1:]}", "-o", str(path)]
+        command = [program, f"-T{path.suffix[1:] or path.name}", "-o", str(path)]
         result = subprocess.run(command, input=self.to_dot().encode(), capture_output=True)
         if result.returncode:
             raise RuntimeError(f"Graphviz cannot write {path}: {result.stderr.decode().strip()}")

@@ -16,7 +16,7 @@ def to_mermaid(explanation: Any) -> str:
     nodes = _nodes(explanation)
     for name, item in nodes.items():
         start, end = ("([", "])") if item is None else ("[", "]")
-        label = [name] if item is None else _label(item)
+        label = [name] if item is None else _label(name, item)
         lines.append(f'    {name}{start}"{"<br/>".join(map(_escape_mermaid, label))}"{end}')
     for (source, target), keys in _edges(explanation).items():
         lines.append(f'    {source} -->|"{_escape_mermaid(", ".join(keys))}"| {target}')
@@ -38,7 +38,7 @@ def to_dot(explanation: Any) -> str:
         style = "oval" if item is None else "box"
         if item is not None and item.unneeded:
             style += ', style=dashed, color="#d9822b"'
-        label = [name] if item is None else _label(item)
+        label = [name] if item is None else _label(name, item)
         lines.append(f'    {name} [label="{_escape_dot(*label)}", shape={style}];')
     for (source, target), keys in _edges(explanation).items():
         lines.append(f'    {source} -> {target} [label="{_escape_dot(", ".join(keys))}"];')
@@ -68,9 +68,9 @@ def _nodes(explanation: Any) -> dict[str, Item | None]:
     }
 
 
-def _label(item: Item) -> Iterator[str]:
+def _label(name: str, item: Item) -> Iterator[str]:
     models = f" of {', '.join(item.models)}" if item.models and not item.ops else ""
-    yield f"{item.index} {item.name}{models}"
+    yield f"{'post ' * name.startswith('post')}{item.index} {item.name}{models}"
     if item.setting:
         yield item.setting
     for inner in item.ops:
