@@ -135,6 +135,25 @@ def same_weights(model: nn.Module, twin: nn.Module | dict[str, torch.Tensor]) ->
     return own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
 
 
+class Pipeline:
+    """Looks like FastEstimator's Pipeline from outside, and notes how it is used."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.log: list[Any] = []
+
+    def __call__(self, mode: str, epoch: int, ds_id: str, shuffle: bool) -> Pipeline:
+        self.log.append((mode, epoch, ds_id, shuffle))
+        return self
+
+    def __enter__(self) -> Any:
+        self.log.append("enter")
+        return self.data
+
+    def __exit__(self, *exc: object) -> None:
+        self.log.append("exit")
+
+
 def no_gradients(*models: nn.Module) -> bool:
     """Return whether no parameter holds a gradient."""
     return all(parameter.grad is None for model in models for parameter in model.parameters())

@@ -16,7 +16,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import Delete as NumpyDelete
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
-from tests.network.programs import is_free
+from tests.network.programs import Pipeline, is_free
 
 
 @pytest.fixture
@@ -35,25 +35,6 @@ def check(results: Any, count: int = 3) -> None:
         assert type(result) is collections.ChainMap
         assert torch.equal(result["x"], torch.full((2,), float(number), dtype=torch.float64))
         assert torch.equal(result["y"], result["x"] + 1)
-
-
-class Pipeline:
-    """What FastEstimator's Pipeline looks like from outside."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-        self.log: list[Any] = []
-
-    def __call__(self, mode: str, epoch: int, ds_id: str, shuffle: bool) -> Pipeline:
-        self.log.append((mode, epoch, ds_id, shuffle))
-        return self
-
-    def __enter__(self) -> Any:
-        self.log.append("enter")
-        return self.data
-
-    def __exit__(self, *exc: object) -> None:
-        self.log.append("exit")
 
 
 class TestForms:

@@ -6,15 +6,18 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
 
 import fastnet
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
 
 
 class Holding(TensorOp):
@@ -28,56 +31,26 @@ class Holding(TensorOp):
         return data
 
 
-def torch_parts() -> SimpleNamespace:
-    torch = pytest.importorskip("torch")
-    layer = torch.nn.Linear(1, 1)
-    frozen = torch.nn.Linear(1, 1).requires_grad_(False)
-
-    def build(name: str = "line", extra: Any = None) -> Any:
-        rest = [] if extra is None else [extra]
-        return fastnet.build(
-            lambda: torch.nn.Linear(1, 1),
-            lambda parameters: torch.optim.SGD([*parameters, *rest], lr=0.1),
-            model_name=name,
-        )
-
-    return SimpleNamespace(
-        build=build,
-        variable=torch.nn.Parameter(torch.ones(1)),
-        layer=layer,
-        names=["'held.weight'", "'held.bias'"],
-        frozen=frozen,
-    )
-
-
-def tf_parts() -> SimpleNamespace:
-    tf = pytest.importorskip("tensorflow")
-    keras = tf.keras
-
-    def make() -> Any:
-        return keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-
-    def build(name: str = "line", extra: Any = None) -> Any:
-        return fastnet.build(make, "sgd", model_name=name)
-
-    layer, frozen = keras.layers.Dense(1, name="top"), keras.layers.Dense(1)
-    layer.build((None, 1))
-    frozen.build((None, 1))
-    frozen.trainable = False
-    return SimpleNamespace(
-        build=build,
-        variable=tf.Variable([1.0]),
-        layer=layer,
-        names=[f"held.{one.name}" for one in layer.trainable_variables],
-        frozen=frozen,
-    )
-
-
-@pytest.fixture(params=[torch_parts, tf_parts], ids=["torch", "tf"])
-def parts(request: pytest.FixtureRequest) -> SimpleNamespace:
+class Parts:
     """Models and parameters of a framework."""
-    made: SimpleNamespace = request.param()
-    return made
+
+    def __init__(self, fw: Framework) -> None:
+        self.fw = fw
+        self.variable = (torch.nn.Parameter if fw.target == "torch" else tf.Variable)(torch.ones(1))
+        self.layer, self.frozen = self.make_layer(), self.make_layer(frozen=True)
+
+    def make_layer(self, frozen: bool = False) -> Any:
+        model = self.fw.make_model(make_layers(1, 1))
+        self.fw.freeze(model, 0, frozen=frozen)
+        return self.fw.dense_layers(model)[0]
+
+    def build(self, name: str = "line") -> Any:
+        return self.fw.build(make_layers(1, 1), "sgd", name=name)
+
+
+@pytest.fixture(params=["torch", "tf-static"])
+def parts(request: pytest.FixtureRequest) -> Parts:
+    return Parts(FRAMEWORKS[request.param])
 
 
 def network(model: Any, *ops: Any, update: bool = True) -> Any:
@@ -98,7 +71,7 @@ def network(model: Any, *ops: Any, update: bool = True) -> Any:
         lambda held: Fuse([Holding(held)]),
     ],
 )
-def test_a_parameter(parts: SimpleNamespace, wrap: Callable[[Any], Any]) -> None:
+def test_a_parameter(parts: Parts, wrap: Callable[[Any], Any]) -> None:
     with pytest.warns(UserWarning, match="no optimizer updates: 'held") as caught:
         network(parts.build(), wrap(parts.variable))
     assert len(caught) == 1
@@ -106,15 +79,16 @@ def test_a_parameter(parts: SimpleNamespace, wrap: Callable[[Any], Any]) -> None
     assert caught[0].filename == __file__
 
 
-def test_the_parameters_of_a_layer(parts: SimpleNamespace) -> None:
+def test_the_parameters_of_a_layer(parts: Parts) -> None:
     with pytest.warns(UserWarning, match="no optimizer updates") as caught:
         network(parts.build(), Holding(parts.layer))
-    assert all(name in str(caught[0].message) for name in parts.names)
+    for name in ("weight", "bias") if parts.fw.target == "torch" else ("kernel", "bias"):
+        variable = getattr(parts.layer, name)
+        assert f"held.{getattr(variable, 'name', None) or name}" in str(caught[0].message)
 
 
 def test_a_layer_of_keras_that_is_not_built() -> None:
-    parts = tf_parts()
-    layers = pytest.importorskip("tensorflow").keras.layers
+    parts, layers = Parts(FRAMEWORKS["tf-static"]), tf.keras.layers
     with pytest.warns(UserWarning, match="no optimizer updates: 'held'"):
         network(parts.build(), Holding(layers.Dense(1)))
     with warnings.catch_warnings():
@@ -122,28 +96,30 @@ def test_a_layer_of_keras_that_is_not_built() -> None:
         network(parts.build(), Holding(layers.Flatten()), Holding(layers.Dense(1, trainable=False)))
 
 
-def test_methods_of_a_layer(parts: SimpleNamespace) -> None:
+def test_methods_of_a_layer(parts: Parts) -> None:
     with pytest.warns(UserWarning, match="no optimizer updates") as caught:
         network(parts.build(), LambdaOp(parts.layer.__call__, "y", "z"))
     assert "'fn." in str(caught[0].message)
 
 
-def test_an_optimizer_of_two_models_that_one_of_them_updates() -> None:
-    torch = pytest.importorskip("torch")
+def test_parameters_of_an_optimizer_are_trained() -> None:
+    """Whether they are of another model, which the optimizer updates too, or of none."""
+    extra = torch.nn.Parameter(torch.ones(1))
     first = fastnet.build(lambda: torch.nn.Linear(1, 1), "sgd")
-    first.optimizer.add_param_group({"params": (second := torch.nn.Linear(1, 1)).parameters()})
+    second = torch.nn.Linear(1, 1)
+    first.optimizer.add_param_group({"params": [*second.parameters(), extra]})
     second = fastnet.build(second, lambda _: first.optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        network(first, ModelOp(second, "x", "z"))
+        network(first, ModelOp(second, "x", "z"), Holding(extra))
 
 
-def test_parameters_that_need_no_training(parts: SimpleNamespace) -> None:
+def test_parameters_that_need_no_training(parts: Parts) -> None:
     model, other = parts.build(), parts.build("other")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         network(model, Holding(parts.frozen), Holding(other))
-        network(model, Holding(model.layers[-1] if hasattr(model, "layers") else model.weight))
+        network(model, Holding(parts.fw.dense_layers(model)[0]))
         network(model, Holding(parts.layer, mode="eval"))
         network(model, Holding(parts.layer), update=False)
 
@@ -151,11 +127,4 @@ def test_parameters_that_need_no_training(parts: SimpleNamespace) -> None:
 def test_a_weak_proxy_of_a_deleted_object() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        network(torch_parts().build(), Holding(weakref.proxy(set())))
-
-
-def test_a_parameter_of_an_optimizer_is_trained() -> None:
-    parts = torch_parts()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network(parts.build(extra=parts.variable), Holding(parts.variable))
+        network(Parts(FRAMEWORKS["torch"]).build(), Holding(weakref.proxy(set())))

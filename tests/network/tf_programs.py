@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -41,20 +40,6 @@ class Doing(TensorOp):
 
     def forward(self, data: Any, state: dict[str, Any]) -> Any:
         return self.fn(data, state)
-
-
-def noting(inputs: str, outputs: str) -> tuple[Doing, SimpleQueue[None]]:
-    """Return an op that hands its input through, and notes runs where no graph looks for changes.
-
-    A count in the op is a change to it, when the op was run one by one between two graphs.
-    """
-    runs: SimpleQueue[None] = SimpleQueue()
-
-    def note(data: Any, state: Any) -> Any:
-        runs.put(None)
-        return data
-
-    return Doing(note, inputs, outputs), runs
 
 
 def reasons(network: TFNetwork) -> list[str]:

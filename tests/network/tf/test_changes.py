@@ -31,7 +31,6 @@ from tests.network.tf_programs import first, ones, reasons
 
 pytestmark = pytest.mark.tf
 
-NEW_KERAS = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no such thing")
 Change = Callable[[Any, Any], Any]
 
 
@@ -211,27 +210,6 @@ def test_a_change_counts_from_the_next_context_on(name: str, way: str) -> None:
     assert reason in reasons(network)[1]
     assert [trace.fallback for trace in network.traces] == [None, None]
     assert all((trace.compile_seconds > 0) is (way == "compiled") for trace in network.traces)
-
-
-@NEW_KERAS
-def test_an_optimizer_that_is_built_again_in_an_eager_opening() -> None:
-    model, twin = twins(plain)
-    fastnet.build(lambda: model, sgd)
-    optimizer = sgd()
-    network = TFNetwork(regression(model))
-    with network(mode="train", epoch=1, eager=True):
-        for changes in (False, True):
-            if changes:
-                for one, each in ((model, model.current_optimizer), (twin, optimizer)):
-                    one.layers[0].enable_lora(2)
-                    each.built = False
-                    each.build(one.trainable_variables)
-                lora = model.layers[0].lora_kernel_a
-                twin.layers[0].lora_kernel_a.assign(lora)
-            for batch in data():
-                network.run_step(batch)
-                loop(twin, optimizer, [batch], to_zero)
-                assert_close(model, twin, 1e-4)
 
 
 def other_schedule(optimizer: Any) -> None:

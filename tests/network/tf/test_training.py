@@ -13,6 +13,7 @@ import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
+    BY_NAME,
     KERAS_3,
     KINDS,
     Batch,
@@ -99,7 +100,7 @@ class TestLikeALoop:
         data = of_sizes()
         for place, batch in enumerate(data):
             train(network, [batch], eager=bool(place % 2))
-        loop(twin, model_optimizer("adam"), data, classify)
+        loop(twin, BY_NAME.Adam(), data, classify)
         assert_close(model, twin)
         assert len(network.traces) == 2
 
@@ -112,7 +113,7 @@ class TestLikeALoop:
         network = TFNetwork(supervised(model))
         for place in (0, 2):
             train(network, data[place : place + 2], eager=eager)
-        optimizer = model_optimizer("adam")
+        optimizer = BY_NAME.Adam()
         keras.utils.set_random_seed(3)
         twin = Derived()
         loop(twin, optimizer, data, classify)
@@ -142,12 +143,6 @@ class TestLikeALoop:
         np.testing.assert_allclose(infer(network, {"x": x})["y"], 2 * model.dense(x), rtol=1e-6)
         np.testing.assert_allclose(infer(network, {"x": -x})["y"], -model.dense(-x), rtol=1e-6)
         assert len(network.traces) == 1
-
-
-def model_optimizer(name: str) -> Any:
-    """Return the optimizer that `build` makes of a name."""
-    model = fastnet.build(line, name, model_name="spare")
-    return type(model.optimizer).from_config(model.optimizer.get_config())
 
 
 class TestTape:

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp
 from fastnet.slicer import AxisSlicer
-from tests.network.keras_models import infer, line, tf
-from tests.network.tf_programs import FITS, Counting, first, noting, ones, reasons
+from tests.network.keras_models import infer, tf
+from tests.network.tf_programs import FITS, Counting, first, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -57,22 +55,15 @@ class TestOneBatch:
         assert type(result["y"]) is type(batch["x"])
         assert reasons(network) == [first()]
 
-    def test_after_other_layers_were_frozen_runs_op_by_op(self) -> None:
-        model = fastnet.build(line, None)
-        op, runs = noting("x", "x")
-        network = TFNetwork([op, ModelOp(model, "x", "y")])
-        infer(network, {"x": ones(2, 2)})
-        model.trainable = False
-        network.transform({"x": ones(2, 2)}, "infer")
-        assert runs.qsize() == 2
-        model.trainable = True
-        network.transform({"x": ones(2, 2)}, "infer")
-        assert runs.qsize() == 2
-        model.trainable = False
-        infer(network, {"x": ones(2, 2)})
-        assert len(reasons(network)) == 2
-        assert reasons(network)[0] == first()
-        assert "_trainable has changed" in reasons(network)[1]
+    def test_after_a_change_runs_eagerly(self) -> None:
+        scale = {"by": 1.0}
+        network = TFNetwork(LambdaOp(lambda x: x * scale["by"], "x", "y"))
+        infer(network, {"x": ones(2)})
+        for by in (3.0, 1.0):
+            scale["by"] = by
+            result = network.transform({"x": ones(2)}, "infer")
+            assert result["y"].numpy().tolist() == [by, by]
+        assert reasons(network) == [first()]
 
     def test_with_slicers_is_static(self) -> None:
         op = Counting("x", "y")

@@ -11,7 +11,6 @@ from torch.nn import functional
 import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
-from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.network.programs import (
     Image,
     batches,
@@ -75,40 +74,15 @@ class TestWhere:
         assert result["y"].device.type == "cpu"
 
 
-class TestWaiting:
-    @pytest.fixture
-    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        waits: list[int] = []
-        for owner, name in ((torch.cuda.Stream, "synchronize"), (torch.cuda, "synchronize")):
-            own = getattr(owner, name)
-
-            def noted(*args: Any, own: Any = own, **kwargs: Any) -> Any:
-                waits.append(1)
-                return own(*args, **kwargs)
-
-            monkeypatch.setattr(owner, name, noted)
-        return waits
-
-    @pytest.mark.parametrize("sliced", [False, True])
-    def test_once_a_step(self, waits: list[int], sliced: bool) -> None:
-        model = built(mlp, "sgd")
-        slicers = [AxisSlicer(axis=0, slice="rows", unslice=None), MeanUnslicer(["y", "loss"])]
-        network = TorchNetwork(supervised(model), slicers=slicers if sliced else None)
-        data = [{**batch, "rows": torch.ones(4)} for batch in batches(5)]
-        with network(mode="train", epoch=1):
-            for step, batch in enumerate(data, start=1):
-                network.run_step(batch)
-                assert len(waits) == step
-
-    def test_results_are_whole(self) -> None:
-        """Work that takes long, then copies that are only queued: nothing is read too early."""
-        network = TorchNetwork([LambdaOp(lambda x: slow(x), "x", "y")])
-        x = torch.full((2048, 2048), 2.0**-11)
-        for pinned in (False, True):
-            batch = {"x": x.pin_memory() if pinned else x}
-            for _ in range(5):
-                result = run(network, batch)["y"].clone()
-                assert torch.equal(result, torch.full_like(x, 2.0**-11))
+def test_results_are_whole() -> None:
+    """Work that takes long, then copies that are only queued: nothing is read too early."""
+    network = TorchNetwork([LambdaOp(lambda x: slow(x), "x", "y")])
+    x = torch.full((2048, 2048), 2.0**-11)
+    for pinned in (False, True):
+        batch = {"x": x.pin_memory() if pinned else x}
+        for _ in range(5):
+            result = run(network, batch)["y"].clone()
+            assert torch.equal(result, torch.full_like(x, 2.0**-11))
 
 
 def slow(x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import LRSchedule
 from tests.network.programs import (
+    Pipeline,
     batches,
     built,
     is_free,
@@ -37,22 +38,6 @@ EPOCHS = ["exhausted", "islice"]
 
 OTHERS = ["break", "error", "interrupt", "closed in a handler"]
 """The ends of a loop that leave the epoch early."""
-
-
-class Pipeline:
-    """A dataset as `transform` takes it: called, and then entered for a loader."""
-
-    def __init__(self, data: Iterable[Any]) -> None:
-        self.data = data
-
-    def __call__(self, **context: Any) -> Pipeline:
-        return self
-
-    def __enter__(self) -> Iterable[Any]:
-        return self.data
-
-    def __exit__(self, *error: Any) -> None:
-        pass
 
 
 def run_two(network: Any, data: list[Any], way: str, end: str) -> None:

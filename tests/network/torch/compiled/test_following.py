@@ -63,29 +63,23 @@ def test_a_scheduler_steps_after_each_update(name: str) -> None:
 
 @pytest.mark.parametrize("per", ["update", "epoch"])
 @pytest.mark.parametrize("merge", [1, 3])
-def test_schedulers_and_averages_beside_steps_op_by_op(per: Any, merge: int) -> None:
-    def make(compile: Any) -> tuple[Any, EMA, LRSchedule, TorchNetwork]:
+def test_schedulers_and_averages_beside_eager_steps(per: Any, merge: int) -> None:
+    networks = []
+    for compile in (QUICK, False):
         model = built(optimizer=OPTIMIZERS["momentum"])
         ema = EMA(model, decay=0.5, use_buffers=True)
         schedule = LRSchedule(model, SCHEDULERS["exponential"], per=per)
-        return (
-            model,
-            ema,
-            schedule,
-            _network(model, ema, schedule, compile=compile, merge_grad=merge),
-        )
-
-    model, ema, schedule, network = make(QUICK)
-    other, averaged, expected, eager = make(False)
+        networks.append(_network(model, ema, schedule, compile=compile, merge_grad=merge))
+    network, eager = networks
     for epoch in range(1, 5):
         with network("train", epoch, eager=epoch == 3), eager("train", epoch):
             for batch in batches(7, seed=epoch):
                 network.run_step(batch)
                 eager.run_step(batch)
-                assert get_lr(model) == get_lr(other)
-        assert schedule.state_dict() == expected.state_dict()
-        assert_same_weights(model, other)
-        assert_same_weights(ema.averaged, averaged.averaged)
+                assert get_lr(network.models[0]) == get_lr(eager.models[0])
+        assert network.ops[-1].state_dict() == eager.ops[-1].state_dict()
+        assert_same_weights(network.models[0], eager.models[0])
+        assert_same_weights(network.ops[-2].averaged, eager.ops[-2].averaged)
     # nothing is compiled anew from epoch to epoch, or from rate to rate
     assert captured(network) == min(merge, 3)
 
