@@ -29,7 +29,7 @@ class Communication:
         if network.target_type == "torch" and processes_of("torch") is not None:
             self._record = backend_module("torch", "ranges").communication
         self._steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
-        self._found: list[dict[str, list[float]]] = []
+        self.found: list[dict[str, list[float]]] = []
 
     def run(self, number: int, network: BaseNetwork, batch: Mapping[str, Any]) -> None:
         """Run a step."""
@@ -38,36 +38,27 @@ class Communication:
             return
         with self._record() as found:
             network.run_step(batch)
-        self._found.append(found)
-
-    def times(self) -> dict[str, list[list[float]]]:
-        """Return the times of each kind of collective, step by step."""
-        names = dict.fromkeys(name for found in self._found for name in found)
-        return {name: [found.get(name, []) for found in self._found] for name in names}
+        self.found.append(found)
 
 
 class ModuleTimes:
-    """Times the direct children of torch models, inside of wrappers, with forward hooks."""
+    """Times the direct children of torch models, also of wrapped ones, with forward hooks."""
 
     def __init__(self, network: BaseNetwork) -> None:
         self._models = [(name_of(model), model) for model in network.models]
-        self._found: defaultdict[str, list[list[float]]] = defaultdict(list)
+        self.found: list[defaultdict[str, list[float]]] = []
 
-    def start(self) -> None:
-        """Drop the times of skipped steps."""
-        self._found.clear()
-
-    def times(self) -> dict[str, list[list[float]]]:
-        """Return the times of each module, call by call."""
-        return dict(self._found)
+    def start_step(self) -> None:
+        """Begin a step, in which a module may be called several times."""
+        self.found.append(defaultdict(list))
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Time the modules in a block."""
         handles = []
-        innermost = backend_module("torch", "names").innermost
+        unwrap = backend_module("torch", "names").unwrap
         for model_name, model in self._models:
-            for name, module in innermost(model).named_children():
+            for name, module in unwrap(model).named_children():
                 started: list[float] = []
 
                 def before(*_: Any, started: list[float] = started) -> None:
@@ -76,7 +67,7 @@ class ModuleTimes:
                 def after(
                     *_: Any, started: list[float] = started, title: str = f"{model_name}.{name}"
                 ) -> None:
-                    self._found[title].append([perf_counter() - started.pop()])
+                    self.found[-1][title].append(perf_counter() - started.pop())
 
                 handles += [
                     module.register_forward_pre_hook(before),
@@ -89,8 +80,12 @@ class ModuleTimes:
                 handle.remove()
 
 
-def add_rows(section: Section, kind: str, times: Mapping[str, Sequence[list[float]]]) -> Section:
-    """Return a section with rows of what was measured beside the step."""
+def add_rows(
+    section: Section, kind: str, steps: Sequence[Mapping[str, Sequence[float]]]
+) -> Section:
+    """Return a section with rows of what was measured beside the step: times by name."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    times = {name: [step.get(name, ()) for step in steps] for name in names}
     rows = [
         Row(
             name,

@@ -174,8 +174,7 @@ def profile(
         if waits and meter is not None:
             drawn = _time_waits(drawn, skip, partial(meter.record, mode, WAIT))
         for batch in drawn:
-            if count == skip:
-                module_times.start()
+            module_times.start_step()
             communication.run(count, network, batch)
             count += 1
     if not made.sections:
@@ -185,8 +184,8 @@ def profile(
         )
     made.about["update"] = update
     if len(made.sections) == 1:
-        section = add_rows(made.sections[0], "module", module_times.times())
-        made.sections = (add_rows(section, "communication", communication.times()),)
+        section = add_rows(made.sections[0], "module", module_times.found[skip:])
+        made.sections = (add_rows(section, "communication", communication.found),)
     return made
 
 
