@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import fastnet
-from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop.model import ModelOp
-from tests.network.programs import batches, built, line, mlp, run, run_all
-
-
-class Returning(nn.Module):
-    """Gives its line's output in some form."""
-
-    def __init__(self, returns: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.line = nn.Linear(2, 1)
-        self.returns = returns
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.returns(self.line(x))
-
-
-class Layers(nn.Module):
-    """(batch, 2) -> (batch, 1), with layers of all kinds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
-        self.head = nn.Linear(3, 1)
-        self.idle = nn.Linear(1, 1)
-        self.total = Total()
-        self.both = Both()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.body(x)
-        self.both(self.total(hidden))
-        out: torch.Tensor = self.head(hidden)
-        return out
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.programs import batches, built, line, mlp, run, run_all, sgd, twins
+from tests.network.torch.compiled.steps import QUICK
+from tests.op.tensorop.model.test_torch_update import by_hand
 
 
 class Total(nn.Module):
@@ -54,117 +27,58 @@ class Total(nn.Module):
         return x.sum(1)
 
 
-class Both(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, -x
+class Layers(nn.Module):
+    """(batch, 2) -> (batch, 1), with layers in layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        self.head = nn.Linear(3, 1)
+        self.total = Total()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(x)
+        self.total(hidden)
+        out: torch.Tensor = self.head(hidden)
+        return out
 
 
-class TestMaking:
-    def test_trainable_without_gradients(self) -> None:
-        model = built(line, model_name="m")
-        with pytest.raises(AssertionError, match=r"ModelOp.*'m'.*trainable=False"):
-            ModelOp(model, "x", "y", gradients=False)
+def test_trainable_without_gradients() -> None:
+    model = built(line, model_name="m")
+    with pytest.raises(AssertionError, match=r"ModelOp.*'m'.*trainable=False"):
+        ModelOp(model, "x", "y", gradients=False)
 
 
-class TestInputs:
-    class Pair(nn.Module):
-        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return 10 * a + b
-
-    class OnePair(nn.Module):
-        def forward(self, pair: list[torch.Tensor]) -> torch.Tensor:
-            return 10 * pair[0] + pair[1]
-
-    class Optional(nn.Module):
-        def forward(self, a: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
-            return a * scale
-
-    class Any(nn.Module):
-        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            return torch.tensor(float(len(inputs)))
-
-    def result(self, cls: Any, inputs: Any) -> Any:
-        network = TorchNetwork([ModelOp(built(cls, None), inputs, "y")])
-        return run(network, {"a": torch.tensor(1.0), "b": torch.tensor(2.0)})["y"]
-
-    def test_of_each_signature(self) -> None:
-        for cls, inputs, expected in (
-            (self.Pair, ["a", "b"], 12),
-            (self.Pair, ("b", "a"), 21),
-            (self.OnePair, ["a", "b"], 12),
-            (self.Optional, "b", 6),
-            (self.Optional, ["a", "b"], 2),
-            # as in FastEstimator, `*inputs` is one parameter, and gets the list
-            (self.Any, ["a", "b"], 1),
-        ):
-            assert self.result(cls, inputs) == expected
-
-    @pytest.mark.parametrize("kind", [np.float32, np.float64])
-    def test_arrays(self, kind: Any) -> None:
-        model = built(line, None)
-        model.to({np.float32: torch.float32, np.float64: torch.float64}[kind])
-        x = np.ones((3, 2), kind)
-        result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
-        assert torch.equal(result["y"], model(torch.from_numpy(x)))
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_arrays(kind: Any) -> None:
+    model = built(line, None)
+    model.to({np.float32: torch.float32, np.float64: torch.float64}[kind])
+    x = np.ones((3, 2), kind)
+    result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
+    assert torch.equal(result["y"], model(torch.from_numpy(x)))
 
 
 class TestIntermediateLayers:
     X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
-    def hidden(self, layers: Any, model: Any = None) -> Any:
-        model = built(Layers, None) if model is None else model
-        op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
+    def hidden(self, layer: Any, model: Any) -> Any:
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layer)
         result = run(TorchNetwork([op]), {"x": self.X})
         assert torch.equal(result["y"], model(self.X))
         return result["h"]
 
-    @pytest.mark.parametrize("layers", ["body.0", ["body.0"], ("body.0",), 2, [2], -6], ids=str)
-    def test_by_name_and_by_place(self, layers: Any) -> None:
-        model = built(Layers, None)
-        assert list(dict(model.named_modules()))[2] == "body.0"
-        assert torch.equal(self.hidden(layers, model), model.body[0](self.X))
+    @pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel], ids=["plain", "DP"])
+    def test_inside_of_others(self, wrap: Any) -> None:
+        """Names and places of a wrapped model are those of the model in it."""
+        layers = Layers()
+        model = fastnet.build(wrap(layers), "sgd")
+        assert list(dict(layers.named_modules()))[2] == "body.0"
+        for layer in ("body.0", 2):
+            assert torch.equal(self.hidden(layer, model), layers.body[0](self.X))
 
     def test_a_layer_without_a_batch_axis_gets_one(self) -> None:
         """As in FastEstimator, which stacks what each device gave."""
-        assert self.hidden("total").shape == (1, 2)
-
-    @pytest.mark.parametrize(
-        ("returns", "keys"),
-        [
-            (lambda y: {"z": 2 * y, "w": -y, "y": y}, ["y", "z"]),
-            (lambda y: [y], ["y"]),
-        ],
-    )
-    def test_a_model_s_own_outputs_by_name(self, returns: Any, keys: list[str]) -> None:
-        op = ModelOp(built(Returning(returns), None), "x", [*keys, "h"], intermediate_layers="line")
-        result = run(TorchNetwork([op]), {"x": self.X})
-        assert torch.equal(result["y"], result["h"])
-        assert "z" not in keys or torch.equal(result["z"], 2 * result["h"])
-
-    @pytest.mark.parametrize(
-        ("returns", "keys", "text"),
-        [
-            (
-                lambda y: {"a": y},
-                ["y"],
-                "from the dict that its model returned, but that has the keys ['a']",
-            ),
-            (
-                lambda y: (y, y),
-                ["y"],
-                "has 1 output besides its last 1, but its model returned 2 values",
-            ),
-            (lambda y: y, ["y", "z"], "but its model returned Tensor."),
-        ],
-    )
-    def test_a_model_that_returns_other_values(
-        self, returns: Any, keys: list[str], text: str
-    ) -> None:
-        op = ModelOp(built(Returning(returns), None), "x", [*keys, "h"], intermediate_layers="line")
-        with pytest.raises((ValueError, TypeError)) as caught:
-            run(TorchNetwork([op]), {"x": self.X})
-        assert str(caught.value).startswith(f"ModelOp (inputs ['x'], outputs {[*keys, 'h']}) ")
-        assert text in str(caught.value)
+        assert self.hidden("total", built(Layers, None)).shape == (1, 2)
 
     def test_a_layer_that_runs_twice_shows_its_last_output(self) -> None:
         class Twice(nn.Module):
@@ -194,34 +108,6 @@ class TestIntermediateLayers:
         assert watched[-1]() is None
         model.head.weight.data = torch.ones(1, 3)
         assert torch.equal(run(TorchNetwork([op]), {"x": self.X})["h"], model.body(self.X))
-
-    def test_a_layer_that_does_not_run(self) -> None:
-        op = ModelOp(built(Layers, None), "x", ["y", "h"], intermediate_layers=["idle"])
-        with pytest.raises(
-            RuntimeError,
-            match="The intermediate layer 'idle' did not run in the model's forward pass,",
-        ):
-            run(TorchNetwork([op]), {"x": self.X})
-
-    @pytest.mark.parametrize(
-        ("layers", "kind", "text"),
-        [
-            ("bdy", MissingKeyError, "'bdy' of Layers.*Did you mean 'body'"),
-            (["nothing like it"], MissingKeyError, "'nothing like it' of Layers.*'body.0'"),
-            (8, IndexError, "layer 8 of Layers, which has 8"),
-            (-9, IndexError, "layer -9 of Layers, which has 8"),
-            ([1.5], ValueError, "'m'.*1.5 of type float"),
-            (
-                ["body", "head"],
-                ValueError,
-                r"\['body', 'head'\].*\['y', 'h'\].*one for each layer",
-            ),
-        ],
-    )
-    def test_malformed(self, layers: Any, kind: Any, text: str) -> None:
-        model = built(Layers, None, model_name="m")
-        with pytest.raises(kind, match=text):
-            TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)])
 
 
 class TestInputSpec:
@@ -261,17 +147,58 @@ class TestInputSpec:
         assert tuple(model.fe_input_spec.shape) == (3, 2)
 
 
-class TestSpreadOverDevices:
-    """A wrapped model is used as the model in it; without GPUs the wrapper runs it in place."""
+@dataclasses.dataclass
+class Output(OrderedDict):  # type: ignore[type-arg]
+    """The output of Hugging Face models: a dict without None values, with attribute access."""
 
-    @pytest.fixture
-    def model(self) -> nn.Module:
-        model = fastnet.build(nn.DataParallel(Layers()), "sgd")
-        assert type(model) is nn.DataParallel
-        return model
+    loss: Any = None
+    logits: Any = None
+    hidden_states: Any = None
 
-    def test_names_and_places_are_those_of_the_model_in_it(self, model: nn.DataParallel) -> None:
-        x = TestIntermediateLayers.X
-        for layers in ("body.0", 2):
-            op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
-            assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], model.module.body[0](x))
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                OrderedDict.__setitem__(self, field.name, value)
+
+
+@dataclasses.dataclass
+class Plain:
+    logits: Any
+    loss: Any = None
+
+
+class Encoder(nn.Module):
+    """(batch, 16) -> scores: inputs that are optional, and labels, as Hugging Face has them."""
+
+    form: Any = Output
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, ids: Any = None, types: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        assert types is None
+        logits = self.head(ids * mask)
+        return self.form(logits=logits, loss=cross_entropy(logits, kwargs["labels"]))
+
+
+@pytest.mark.parametrize("compile", [False, QUICK])
+@pytest.mark.parametrize("form", [Output, Plain, dict])
+def test_a_model_of_named_inputs_and_outputs_trains(form: Any, compile: Any) -> None:
+    model, twin = twins(Encoder)
+    model.form = form
+    built(model, sgd())
+    # in another order than the arguments
+    inputs = {"labels": "t", "mask": "mask", "ids": "x"}
+    op = ModelOp(model, inputs, outputs={"logits": "y", "loss": "loss"})
+    network = TorchNetwork([op, UpdateOp(model, "loss")], compile=compile)
+    data = [{**batch, "mask": torch.arange(16.0) % 2} for batch in batches(4)]
+    norms = by_hand(
+        twin,
+        [[batch] for batch in data],
+        lambda batch: twin(batch["x"], mask=batch["mask"], labels=batch["t"]).loss,
+    )
+    assert len(run_all(network, data)) == len(norms)
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
