@@ -45,12 +45,6 @@ def test_public_functions_are_documented(name: str) -> None:
     assert "return" in function.__annotations__
 
 
-@pytest.mark.parametrize("value", [np.ones(2), np.float32(1)], ids=type)
-def test_numpy_values(value: Any) -> None:
-    assert backend_of(value) is get_backend("np")
-    assert isinstance(backend.exp(value), type(value))
-
-
 @pytest.mark.tf
 def test_tensorflow_values() -> None:
     tf = pytest.importorskip("tensorflow")

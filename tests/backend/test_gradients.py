@@ -1,8 +1,9 @@
-"""Gradients of tensors, and models that are run, in both frameworks."""
+"""Gradients of tensors, models that are run, and calls of traced functions."""
 
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from fastnet import backend
+from fastnet.backend.torch import update
 from tests.backend.makers import WITH_GRADIENTS, make, read
+from tests.network.programs import line, twins
 
 
 class Tape:
@@ -129,3 +132,49 @@ class TestFeedForward:
     def test_of_no_model(self, given: Any) -> None:
         with pytest.raises(ValueError, match="Unrecognized model instance"):
             backend.feed_forward(given, torch.ones(1))
+
+
+@pytest.mark.parametrize("retain", [True, False])
+@pytest.mark.parametrize("public", [True, False])
+def test_backward_is_torchs(public: bool, retain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the engine itself, or by torch's public function where there is no engine."""
+    if public:
+        monkeypatch.setattr(update, "run_backward", None)
+    model, twin = twins(line)
+    loss, other = (one(torch.ones(3, 2)).pow(2).mean() for one in (model, twin))
+    update.backward(loss, list(model.parameters()), retain)
+    other.backward()
+    for own, wanted in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(own.grad, wanted.grad)
+    if retain:
+        update.backward(loss, list(model.parameters()), False)
+    with pytest.raises(RuntimeError, match="second time"):
+        update.backward(loss, list(model.parameters()), False)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_traced_function_is_called(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the least overhead, or by the public way where TensorFlow lacks the shorter one."""
+    tf = pytest.importorskip("tensorflow")
+    graph = import_module("fastnet.backend.tf.graph")
+    if not direct:
+        monkeypatch.setattr(graph, "direct_call", lambda concrete: None)
+    factor = tf.Variable(3.0)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.float32)])
+    def multiply(x: Any) -> list[Any]:
+        with tf.control_dependencies([tf.debugging.assert_positive(x)]):
+            return [x * factor]
+
+    explained: list[Any] = []
+    concrete = multiply.get_concrete_function()
+    call = graph.caller(concrete, lambda *of_the_error: explained.append(of_the_error))
+    x = tf.constant([1.0, 2.0])
+    assert [result.numpy().tolist() for result in call([x])] == [[3.0, 6.0]]
+    # What a graph captures is read in each call.
+    factor.assign(10.0)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        call([-x])
+    assert explained == [(caught.value, concrete.graph)]
+    assert [result.numpy().tolist() for result in call([x])] == [[10.0, 20.0]]

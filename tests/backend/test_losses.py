@@ -1,7 +1,9 @@
-"""Losses whose public functions have settings that ops have not, against numpy."""
+"""Losses whose public functions have settings that ops have not, and weights of SuperLoss."""
 
 from __future__ import annotations
 
+import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,10 @@ from tests.backend.makers import (
     slopes,
     type_name,
 )
+from tests.conformance import frameworks
 
 Array = np.ndarray[Any, Any]
-TYPES = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
+TYPES = {"float32": 2e-5, "bfloat16": 8e-2}
 PROBABILITIES = np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
 
 
@@ -235,67 +238,119 @@ def test_negative_labels_are_no_classes_of_arrays() -> None:
         backend.sparse_categorical_crossentropy(np.array(PROBABILITIES), np.array([0, -1]))
 
 
-class TestL2Regularization:
-    def test_of_torch(self) -> None:
-        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
-        model[0].bias.requires_grad_(False)
-        trained = [one for one in model.parameters() if one.requires_grad]
-        loss = backend.l2_regularization(model, beta=0.5)
-        wanted = 0.5 * sum((one.detach().numpy() ** 2).sum() / 2 for one in trained)
-        np.testing.assert_allclose(loss.item(), wanted, rtol=1e-6)
-        for one, slope in zip(trained, torch.autograd.grad(loss, trained), strict=True):
-            torch.testing.assert_close(slope, 0.5 * one.detach())
-        model.requires_grad_(False)
-        assert backend.l2_regularization(model) == 0
-
-    @pytest.mark.tf
-    def test_of_keras(self) -> None:
-        keras = pytest.importorskip("tensorflow").keras
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-        model.layers[-1].trainable = False
-        wanted = 0.01 * sum((one.numpy() ** 2).sum() / 2 for one in model.trainable_variables)
-        np.testing.assert_allclose(backend.l2_regularization(model), wanted, rtol=1e-5)
-        model.trainable = False
-        assert backend.l2_regularization(model) == 0
+@pytest.mark.parametrize("way", ["torch", pytest.param("tf-eager", marks=pytest.mark.tf)])
+def test_l2_regularization_is_of_the_weights_that_are_trained(way: str) -> None:
+    fw, layers = frameworks.FRAMEWORKS[way], frameworks.make_layers(2, 3, 1)
+    model = fw.build(layers)
+    fw.freeze(model, 0)
+    wanted = 0.5 * sum((one**2).sum() / 2 for one in layers[1])
+    np.testing.assert_allclose(read(backend.l2_regularization(model, beta=0.5)), wanted, rtol=1e-6)
+    fw.freeze(model, 1)
+    assert backend.l2_regularization(model) == 0
 
 
-@pytest.mark.parametrize("name", ["huber", "smooth_l1_loss"])
-@pytest.mark.parametrize("beta", [0, -1.0])
-def test_refused_betas(name: str, beta: float) -> None:
-    with pytest.raises(ValueError, match=f"beta of {name}.*{beta!r}"):
-        getattr(backend, name)(torch.ones(1, 2), torch.ones(1, 2), beta)
-
-
-@pytest.mark.parametrize(("name", "value"), [("gamma", -1), ("alpha", 2), ("shape_reduction", "x")])
-def test_refused_settings_of_focal_loss(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
-        backend.focal_loss(torch.ones(1, 2), torch.ones(1, 2), **{name: value})
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("huber", "beta", 0),
+        ("smooth_l1_loss", "beta", -1.0),
+        ("focal_loss", "gamma", -1),
+        ("focal_loss", "alpha", 2),
+        ("focal_loss", "shape_reduction", "x"),
+    ],
+)
+def test_refused_settings(name: str, setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{setting}.*{value!r}"):
+        getattr(backend, name)(torch.ones(1, 2), torch.ones(1, 2), **{setting: value})
 
 
 @FRAMEWORKS
-def test_known_values(framework: str) -> None:
-    """Minus the logarithms of the probabilities of what is true."""
+def test_weights_of_classes(framework: str) -> None:
+    """Of minus the logarithms of the probabilities of what is true."""
     pred, bits = make(framework, [[0.9], [0.3]]), make(framework, [[1.0], [0.0]])
-    each = -np.log([0.9, 0.7])
-    found = backend.binary_crossentropy(pred, bits, average_loss=False)
-    np.testing.assert_allclose(read(found), each, rtol=1e-6)
     found = backend.binary_crossentropy(y_pred=pred, y_true=bits, class_weights={1: 2.0})
-    np.testing.assert_allclose(read(found), (each * [2, 1]).mean(), rtol=1e-6)
-    pred, classes = make(framework, PROBABILITIES), np.array([1, 2])
-    each = -np.log([0.3, 0.1])
+    np.testing.assert_allclose(read(found), (-np.log([0.9, 0.7]) * [2, 1]).mean(), rtol=1e-6)
+    classes, each = np.array([1, 2]), -np.log([0.3, 0.1])
     for function, true in (
         (backend.categorical_crossentropy, np.eye(3)[classes]),
         (backend.sparse_categorical_crossentropy, classes),
         (backend.sparse_categorical_crossentropy, classes.astype("float32")),
     ):
-        true = make(framework, true)
-        np.testing.assert_allclose(read(function(pred, true)), each.mean(), rtol=1e-6)
-        found = function(pred, true, average_loss=False, class_weights={2: 3.0})
-        np.testing.assert_allclose(read(found), each * [1, 3], rtol=1e-6)
-        found = function(make(framework, np.log(PROBABILITIES)), true, from_logits=True)
-        np.testing.assert_allclose(read(found), each.mean(), rtol=1e-6)
-    found = backend.mean_squared_error(
-        y_true=make(framework, [[0.0, 1.0], [3.0, 5.0]]),
-        y_pred=make(framework, [[2.0, 1.0], [0.0, 0.0]]),
-    )
-    assert read(found).tolist() == [2, 17]
+        logits, true = make(framework, np.log(PROBABILITIES)), make(framework, true)
+        settings: Any = {"average_loss": False, "class_weights": {2: 3.0}}
+        for pred, from_logits in ((make(framework, PROBABILITIES), False), (logits, True)):
+            found = function(pred, true, from_logits=from_logits, **settings)
+            np.testing.assert_allclose(read(found), each * [1, 3], rtol=1e-6)
+
+
+END = -2 / math.e
+# excesses: far below the end, around it, and up to losses that are nearly left out
+EXCESSES = np.concatenate(
+    [
+        np.linspace(-6, END, 30),
+        END + np.linspace(-1e-6, 1e-6, 41),
+        END + np.logspace(-6, -1, 60),
+        np.linspace(-0.6, 1, 40),
+        np.logspace(0, 3, 40),
+    ]
+)
+ROOM = {"float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def exact(excess: Any, regularization: float) -> tuple[Any, Any]:
+    """Work out confidences and weighed losses."""
+    mpmath, pairs = pytest.importorskip("mpmath"), []
+    with mpmath.workdps(40):
+        least = mpmath.mpf(-1.9999998 / math.e)
+        for one in excess:
+            beta = mpmath.mpf(float(one)) / mpmath.mpf(regularization)
+            log = -mpmath.lambertw(max(beta, least) / 2).real
+            confidence = mpmath.exp(log)
+            weighed = regularization * (beta * confidence + log**2)
+            pairs.append((float(confidence), float(weighed)))
+    confidences, weighed = np.transpose(pairs)
+    return confidences, weighed
+
+
+def weigh(framework: str, excess: Any, regularization: float = 1.0) -> Any:
+    return import_module(f"fastnet.backend.{framework}.super_loss").weigh(excess, regularization)
+
+
+@pytest.mark.parametrize("regularization", [1.0, 0.25])
+@pytest.mark.parametrize("dtype", list(ROOM))
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tf", marks=pytest.mark.tf)])
+def test_values(framework: str, dtype: str, regularization: float) -> None:
+    excess = (EXCESSES * regularization).astype(dtype)
+    confidences, weighed = exact(excess, regularization)
+    found = weigh(framework, make(framework, excess), regularization)
+    room = 12 * ROOM[dtype]
+    np.testing.assert_allclose(read(found[1]) / confidences, 1, atol=room)
+    np.testing.assert_allclose(read(found[0]), weighed, rtol=room, atol=room)
+
+
+@pytest.mark.parametrize("dtype", list(ROOM))
+@WITH_GRADIENTS
+class TestSlopes:
+    def test_of_weighed_losses_are_the_confidences(self, framework: str, dtype: str) -> None:
+        excess = EXCESSES.astype(dtype)
+        confidences, _ = exact(excess, 1.0)
+        found = gradient(framework, lambda x: weigh(framework, x)[0], excess)
+        np.testing.assert_allclose(found / confidences, 1, atol=12 * ROOM[dtype])
+
+    def test_of_slopes(self, framework: str, dtype: str) -> None:
+        """Gradients can be taken of gradients, as by a penalty on them."""
+        excess = np.array([-3.0, -0.7, 0.3, 4.0], dtype)
+
+        def slopes(x: Any) -> Any:
+            if framework == "torch":
+                total = weigh(framework, x)[0].sum()
+                return torch.autograd.grad(total, x, create_graph=True)[0]
+            tf = pytest.importorskip("tensorflow")
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                total = weigh(framework, x)[0]
+            return tape.gradient(total, x)
+
+        found = gradient(framework, slopes, excess)
+        wanted = gradient(framework, lambda x: weigh(framework, x)[1], excess)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -1,8 +1,9 @@
-"""Save Keras models and optimizers to files, and load them."""
+"""Files of Keras models and optimizers: all layouts, damaged files, hostile files."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
+h5py = pytest.importorskip("h5py")
 
 import fastnet
 from fastnet.backend import load_model, save_model
@@ -18,10 +20,12 @@ from tests.network.keras_models import (
     KERAS_3,
     batches,
     keras,
+    layers,
     mlp,
     same_weights,
     supervised,
     train,
+    weights,
 )
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
@@ -31,33 +35,22 @@ def build(optimizer: Any = "adam", **settings: Any) -> Any:
     return fastnet.build(mlp, optimizer, model_name="net", **settings)
 
 
-def steps(network: Any, data: Any, eager: bool = False) -> None:
-    train(network, data, eager=eager)
+def test_the_scale_of_a_loss(tmp_path: Path) -> None:
+    model, other = (build("adam", mixed_precision=True) for _ in range(2))
+    broken = {**batches(1)[0], "x": tf.fill((8, 6), float("inf"))}
+    train(fastnet.Network(supervised(model)), [broken])  # it is halved
 
+    def scale(one: Any) -> float:
+        optimizer = one.current_optimizer
+        return float(optimizer.scale_loss(1.0) if KERAS_3 else optimizer.loss_scale)
 
-class TestRoundTrip:
-    def test_of_the_scale_of_a_loss(self, tmp_path: Path) -> None:
-        model, other = (build("adam", mixed_precision=True) for _ in range(2))
-        network = fastnet.Network(supervised(model))
-        steps(network, batches(2))
-        broken = {**batches(1)[0], "x": tf.fill((8, 6), float("inf"))}
-        steps(network, [broken])  # it is halved
-
-        def scale(one: Any) -> float:
-            return float(
-                one.current_optimizer.scale_loss(1.0)
-                if KERAS_3
-                else one.current_optimizer.loss_scale
-            )
-
-        assert scale(model) < scale(other)
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        assert scale(other) == scale(model)
+    assert scale(model) < scale(other)
+    load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+    assert scale(other) == scale(model)
 
 
 def test_the_architecture(tmp_path: Path) -> None:
     model = build()
-    steps(fastnet.Network(supervised(model)), batches(3))
     path = save_model(model, tmp_path, save_optimizer=True, save_architecture=True)
     kept = tmp_path / ("net.keras" if KERAS_3 else "net")
     assert kept.is_file() if KERAS_3 else kept.is_dir()
@@ -74,3 +67,132 @@ def test_settings_of_another_kind(setting: str) -> None:
     state[setting] = None if setting == "learning_rate" else 0.5
     with pytest.raises(ValueError, match=f"its {setting} is"):
         load_optimizer_state(model.current_optimizer, state, "it")
+
+
+ENDINGS = [".weights.h5", ".keras", ".h5"]
+
+
+def save(model: Any, folder: Path, ending: str) -> str:
+    path = str(folder / f"saved{ending}")
+    if ending == ".weights.h5" or (ending == ".h5" and not KERAS_3):
+        model.save_weights(path)
+    elif ending == ".h5":
+        model.save(path, include_optimizer=False)
+    else:
+        model.save(path)
+    return path
+
+
+def trained() -> Any:
+    """Return a model that was compiled and trained by Keras, with metrics."""
+    model = mlp()
+    model.compile("adam", "mse", metrics=["mae"], run_eagerly=True)
+    model.train_on_batch(np.ones((4, 6)), np.ones((4, 3)))
+    return model
+
+
+class Scale(layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.weight = self.add_weight(shape=(shape[-1],), initializer="ones", name="weight")
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def zoo() -> Any:
+    """Return a model with layers that keep their weights in all sorts of places."""
+    words = layers.Input((6,), dtype="int32")
+    x = layers.Embedding(10, 4)(words)
+    x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
+    x = layers.TimeDistributed(layers.Dense(4))(x)
+    x = layers.BatchNormalization()(x)
+    x = layers.LayerNormalization()(layers.MultiHeadAttention(2, 2)(x, x))
+    inner = keras.Sequential(
+        [layers.Input((6, 4)), layers.Dense(4), layers.Dropout(0.2), layers.GRU(3)]
+    )
+    shared = layers.Dense(3)
+    x = layers.Normalization()(shared(shared(inner(Scale()(x)))))
+    return keras.Model(words, [x, layers.Dense(2)(x)])
+
+
+@pytest.fixture(scope="module", params=[mlp, trained, zoo])
+def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """Two models of one kind."""
+    return request.param(), request.param()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_all_weights(tmp_path: Path, pair: tuple[Any, Any], ending: str) -> None:
+    saved, model = pair
+    source = np.random.default_rng(len(ending))
+    saved.set_weights([source.random(value.shape) for value in saved.get_weights()])
+    assert not same_weights(model, saved)
+    load_model(model, save(saved, tmp_path, ending))
+    assert same_weights(model, saved)
+
+
+def dense(*sizes: int) -> Any:
+    return keras.Sequential([layers.Input((6,)), *map(layers.Dense, sizes)])
+
+
+class TestErrors:
+    """A load that fails leaves the model as it was."""
+
+    def refused(self, path: Any, text: str, model: Any = None) -> None:
+        model = model or mlp()
+        before = weights(model) if model.built else []
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            load_model(model, path)
+        assert text in str(caught.value)
+        assert model.built == bool(before)
+        assert not before or same_weights(model, before)
+
+    @pytest.mark.parametrize("name", ["w", "w.pt", "w.H5"])
+    def test_ending(self, tmp_path: Path, name: str) -> None:
+        path = shutil.copy(save(mlp(), tmp_path, ".weights.h5"), tmp_path / name)
+        self.refused(path, f"'{path}' ends with none of ['.h5', '.hdf5', '.keras']")
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_no_variables_yet(self, tmp_path: Path, ending: str) -> None:
+        path = save(mlp(), tmp_path, ending)
+        text = "has no variables before it knows"
+        self.refused(path, text, keras.Sequential([layers.Dense(3)]))
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("sizes", [(5, 4), (5, 3, 2)])
+    def test_of_another_model(self, tmp_path: Path, ending: str, sizes: tuple[int, ...]) -> None:
+        """The first layer fits; Keras fills what a longer model shares, and says nothing."""
+        path = save(dense(*sizes), tmp_path, ending)
+        self.refused(path, f"The weights file '{path}' is damaged, or of another model")
+        more = "Layer count mismatch" if ending == ".h5" else "layers/dense_2/vars/0"
+        self.refused(path, "shape" if sizes == (5, 4) else more)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_lambda_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A Lambda layer's code lies in the file, and Keras would run it to make the model."""
+    marker = str(tmp_path / "marker")
+
+    def make(last: Any) -> Any:
+        x = layers.Input((6,))
+        y = layers.Dense(5)(x)
+        return keras.Model(x, last(y))
+
+    monkeypatch.setenv("MARKER", marker)
+    hostile = make(
+        layers.Lambda(lambda y: (open(__import__("os").environ["MARKER"], "w").close(), y)[1])
+    )
+    path = str(tmp_path / f"saved{ending}")
+    hostile.save(path)
+    os.remove(marker)
+    # Keras itself does run it.
+    keras.models.load_model(path, safe_mode=False)
+    assert os.path.exists(marker)
+    os.remove(marker)
+    model = make(layers.Activation("tanh"))
+    load_model(model, path)
+    assert not os.path.exists(marker)
+    assert same_weights(model, hostile)
