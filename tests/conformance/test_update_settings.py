@@ -1,4 +1,4 @@
-"""Updates that clip, merge, report and are averaged, beside a loop in numpy."""
+"""Updates that clip, merge, report and are averaged, and their rates, beside a loop in numpy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
+import torch
+
+from fastnet.backend import get_lr, set_lr
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same
-from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
 from tests.conformance.test_training import regression
 
@@ -49,9 +52,16 @@ class Loop:
         return norm
 
 
-@pytest.mark.parametrize("clip", CLIPS, ids=str)
-@pytest.mark.parametrize("merge", [1, 3])
-@pytest.mark.parametrize(("defer", "last"), [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("clip", "merge", "defer", "last"),
+    [
+        (CLIPS[0], 1, False, True),
+        (CLIPS[0], 3, True, True),
+        (CLIPS[1], 3, False, True),
+        (CLIPS[1], 1, True, False),
+        (CLIPS[2], 3, False, False),
+    ],
+)
 def test_is_the_loop_by_hand(
     fw: Framework, clip: dict[str, Any], merge: int, defer: bool, last: bool
 ) -> None:
@@ -159,6 +169,31 @@ def test_nan_gradients_that_are_not_scaled_are_applied(fw: Framework, clip: Any)
     assert all(np.isnan(one).all() for one in fw.weights(model))
 
 
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_a_step_that_overflows_is_none(fw: Framework, clip: dict[str, Any]) -> None:
+    """Where losses are scaled; an average does not count it either."""
+    halves: Any = {"torch": "fp16", "tf": True}[fw.target]
+    model = fw.build(LAYERS, fw.sgd(0.1), mixed_precision=halves)
+    ema = EMA(model, decay=0.9)
+    predict, _, update = regression(model, outputs=REPORTS, **clip)
+    error = LambdaOp(lambda y, t: fw.mean((fw.cast(y, "float32") - t) ** 2), ["y", "t"], "loss")
+    network = fw.network([predict, error, update, ema])
+    # so small that a scaled loss has gradients that float16 can hold
+    batch = {key: value * np.float32(0.1) for key, value in make_batches(1)[0].items()}
+    loop = Loop(**clip)
+    for factor in (1, 6e4, 1):
+        before = fw.weights(model), fw.weights(ema.averaged)
+        (result,) = fw.steps(network, [{**batch, "x": batch["x"] * np.float32(factor)}], "train")
+        assert result["stepped"] == (factor == 1)
+        if result["stepped"]:
+            # unscaled, and before it is clipped
+            np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=1e-2)
+        else:
+            assert_same((fw.weights(model), fw.weights(ema.averaged)), before)
+    for own, expected in zip(fw.weights(ema.averaged), loop.average, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-2, atol=1e-2)
+
+
 def test_an_update_of_a_frozen_layer_leaves_it_out_of_the_norm(fw: Framework) -> None:
     layers = make_layers(3, 4, 2)
     model = fw.build(layers, fw.sgd(0.1))
@@ -176,3 +211,105 @@ def test_an_update_of_a_frozen_layer_leaves_it_out_of_the_norm(fw: Framework) ->
     norm = np.sqrt(sum((one**2).sum() for one in moved)) / 0.1
     np.testing.assert_allclose(result["norm"], norm, rtol=1e-3)
     assert_same(fw.weights(model)[:2], list(layers[0]))
+
+
+RATES = {
+    "sgd": (0.01, 0.01),
+    "adam": (0.001, 0.001),
+    "rmsprop": (0.01, 0.001),
+    "adadelta": (1.0, 0.001),
+}
+
+
+def decaying(fw: Framework, rate: float = 0.5, decay: float = 0.25) -> Any:
+    if fw.target == "torch":
+        return lambda parameters: torch.optim.SGD(parameters, rate, weight_decay=decay)
+    return lambda: tf.keras.optimizers.SGD(rate, weight_decay=decay)
+
+
+def build(fw: Framework, optimizer: Any) -> Any:
+    return fw.build(LAYERS, optimizer, name="net")
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_of_a_name(fw: Framework, name: str) -> None:
+    rate = get_lr(build(fw, name))
+    assert type(rate) is float
+    assert rate == pytest.approx(RATES[name][fw.target == "tf"])
+
+
+def test_counts_from_the_next_step_on(fw: Framework) -> None:
+    """A decay is taken off with the update: w - rate * (gradient + decay * w)."""
+    model, line = build(fw, decaying(fw)), Line(*LAYERS[0])
+    network = fw.network(regression(model))
+    with fw.opened(network, "train"):
+        for batch, rate, decay in zip(
+            make_batches(4), (0.5, np.float64(0.25), 0, 2.0), (0.25, 0.5, 0.5, 0.0), strict=True
+        ):
+            set_lr(model, rate, weight_decay=decay)
+            assert get_lr(model) == rate
+            network.run_step(fw.tensors(batch))
+            by_kernel, by_bias = line.gradients(batch)
+            line.descend((by_kernel + decay * line.kernel, by_bias + decay * line.bias), rate)
+            assert_same(fw.weights(model), line.weights)
+    assert len(getattr(network, "traces", [])) == (fw.name == "tf-static")
+
+
+def test_what_cannot_be_set(fw: Framework) -> None:
+    model = build(fw, "adam" if fw.target == "tf" else torch.optim.Rprop)
+    with pytest.raises(ValueError, match=r"'net'.*(Adam|Rprop)"):
+        set_lr(model, 0.1, weight_decay=0.1)
+    assert get_lr(model) == pytest.approx(0.01 if fw.target == "torch" else 0.001)
+    for call in (get_lr, lambda model: set_lr(model, 0.1)):
+        with pytest.raises(ValueError, match="'net' has no optimizer"):
+            call(build(fw, None))
+        with pytest.raises(AssertionError, match=r"fastnet\.build"):
+            call(fw.make_model(LAYERS))
+        with pytest.raises(ValueError, match="int"):
+            call(3)
+
+
+class TestGroupsOfTorch:
+    def build(self) -> Any:
+        def optimizer(parameters: Any) -> Any:
+            first, second = parameters
+            return torch.optim.AdamW(
+                [{"params": [first]}, {"params": [second], "lr": 0.25, "weight_decay": 0.5}],
+                torch.tensor(0.5),
+            )
+
+        return build(FRAMEWORKS["torch"], optimizer)
+
+    def test_the_first_is_read_and_all_are_set(self) -> None:
+        model = self.build()
+        groups = model.current_optimizer.param_groups
+        rate = groups[0]["lr"]
+        assert get_lr(model) == 0.5
+        set_lr(model, 2)
+        assert [float(group["lr"]) for group in groups] == [2.0, 2.0]
+        # a tensor, which a captured step may read, stays the same
+        assert groups[0]["lr"] is rate
+        assert [group["weight_decay"] for group in groups] == [0.01, 0.5]
+        set_lr(model, 0.5, weight_decay=0.125)
+        assert [group["weight_decay"] for group in groups] == [0.125, 0.125]
+
+
+class TestKeras:
+    def test_a_schedule_stays(self) -> None:
+        decay = tf.keras.optimizers.schedules.ExponentialDecay(0.4, 1, 0.5)
+        model = build(FRAMEWORKS["tf-eager"], lambda: tf.keras.optimizers.SGD(decay))
+        with pytest.raises(ValueError, match=r"'net' cannot be set.*SGD.*with a number"):
+            set_lr(model, 0.1)
+        assert get_lr(model) == pytest.approx(0.4)
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_the_weight_decay_changes_with_the_rate(self, mixed: bool) -> None:
+        """As FastEstimator's LRScheduler does it."""
+        make = lambda: tf.keras.optimizers.AdamW(0.5, weight_decay=0.25)  # noqa: E731
+        model = FRAMEWORKS["tf-eager"].build(LAYERS, make, mixed_precision=mixed)
+        set_lr(model, 0.25)
+        optimizer = getattr(model.current_optimizer, "inner_optimizer", model.current_optimizer)
+        assert float(optimizer.weight_decay) == 0.125
+        set_lr(model, 0.125, weight_decay=0.5)
+        assert float(optimizer.weight_decay) == 0.5
+        assert get_lr(model) == 0.125

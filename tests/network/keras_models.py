@@ -127,7 +127,7 @@ def loop(
     for number, batch in enumerate(data, 1):
         with tf.GradientTape() as tape:
             loss = loss_of(model(batch["x"], training=True), batch)
-            loss = tf.reduce_mean(loss + sum(model.losses))
+            loss = tf.reduce_mean(loss + sum(tf.cast(own, loss.dtype) for own in model.losses))
             if hasattr(optimizer, "get_scaled_loss"):
                 loss = optimizer.get_scaled_loss(loss)
             elif hasattr(optimizer, "scale_loss"):

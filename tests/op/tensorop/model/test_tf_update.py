@@ -1,8 +1,7 @@
-"""UpdateOp of Keras models: what it trains, beside loops written by hand, and what it refuses."""
+"""Updates and averages of Keras models, beside hand-written loops, and what is for torch only."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.keras_models import (
     BY_NAME,
     KERAS_3,
@@ -51,18 +50,6 @@ def sgd(rate: float = 0.1) -> Any:
     return lambda: BY_NAME.SGD(rate)
 
 
-class TestMaking:
-    def test_given_gradients_and_losses_of_the_models_own(self) -> None:
-        model = made(regularized(), model_name="m")
-        text = (
-            "The model 'm' has losses of its own, such as regularizers. They are left out, because "
-            "UpdateOp is given the gradients 'g'."
-        )
-        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
-            UpdateOp(model, "loss", gradients="g")
-        assert [warning.filename for warning in caught] == [__file__]
-
-
 def regularized() -> Any:
     x = layers.Input((2,))
     regularizers = keras.regularizers
@@ -74,6 +61,13 @@ def regularized() -> Any:
         activity_regularizer=regularizers.L2(0.3),
     )(x)
     return keras.Model(x, layers.Dense(1, kernel_regularizer=regularizers.L1(0.05))(y))
+
+
+def test_given_gradients_and_losses_of_the_models_own() -> None:
+    model = made(regularized(), model_name="m")
+    with pytest.warns(UserWarning, match="'m' has losses of its own.*left out.*'g'") as caught:
+        UpdateOp(model, "loss", gradients="g")
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 class Adding(keras.Model):
@@ -127,69 +121,56 @@ class TestLossesOfTheModelsOwn:
         twin.set_weights(model.get_weights())
         data = [{"x": tf.constant([[1.0, -2.0], [0.5, 3.0]])}] * 3
         train(TFNetwork(regression(model)), data, eager)
-        # as `loop`, with the sum of all losses in float32
-        optimizer = twin.optimizer
-        scale = getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss
-        for batch in data:
-            with tf.GradientTape() as tape:
-                loss = to_zero(twin(batch["x"], training=True), batch)
-                loss += sum(tf.cast(own, "float32") for own in twin.losses)
-                loss = scale(loss)
-            gradients = tape.gradient(loss, twin.trainable_variables)
-            if not KERAS_3:
-                gradients = optimizer.get_unscaled_gradients(gradients)
-            optimizer.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
+        loop(twin, twin.optimizer, data, to_zero)
         # half precision rounds otherwise wherever a graph computes in another order
         assert_close(model, twin, 3e-3)
 
 
 @EITHER_WAY
-class TestMerging:
-    def test_layers_that_are_frozen_between(self, eager: bool) -> None:
-        """A layer's gradients up to then count no more, once there was an update without them."""
-        model, twin = twins(mlp)
-        data = batches(5)
-        model = made(model, sgd())
-        network = TFNetwork(supervised(model, merge_grad=2))
-        train(network, data[:1], eager)
-        model.layers[0].trainable = False
-        train(network, data[1:2], eager, epoch=2)
-        model.layers[0].trainable = True
-        train(network, data[2:4], eager, epoch=3)
+def test_merging_while_layers_are_frozen_between(eager: bool) -> None:
+    """A layer's gradients up to then count no more, once there was an update without them."""
+    model, twin = twins(mlp)
+    data = batches(5)
+    model = made(model, sgd())
+    network = TFNetwork(supervised(model, merge_grad=2))
+    train(network, data[:1], eager)
+    model.layers[0].trainable = False
+    train(network, data[1:2], eager, epoch=2)
+    model.layers[0].trainable = True
+    train(network, data[2:4], eager, epoch=3)
 
-        def gradients(batch: Any) -> list[Any]:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(classify(twin(batch["x"]), batch))
-            return list(tape.gradient(loss, twin.trainable_variables))
+    def gradients(batch: Any) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(classify(twin(batch["x"]), batch))
+        return list(tape.gradient(loss, twin.trainable_variables))
 
-        optimizer = BY_NAME.SGD(0.1)
-        if KERAS_3:
-            optimizer.build(twin.trainable_variables)
-        one, two = gradients(data[0]), gradients(data[1])
-        pairs = zip(one[2:], two[2:], twin.trainable_variables[2:], strict=True)
-        optimizer.apply_gradients([((a + b) / 2, variable) for a, b, variable in pairs])
-        one, two = gradients(data[2]), gradients(data[3])
-        pairs = zip(one, two, twin.trainable_variables, strict=True)
-        optimizer.apply_gradients([((a + b) / 2, variable) for a, b, variable in pairs])
-        assert_close(model, twin)
+    optimizer = BY_NAME.SGD(0.1)
+    if KERAS_3:
+        optimizer.build(twin.trainable_variables)
+    one, two = gradients(data[0]), gradients(data[1])
+    pairs = zip(one[2:], two[2:], twin.trainable_variables[2:], strict=True)
+    optimizer.apply_gradients([((a + b) / 2, variable) for a, b, variable in pairs])
+    one, two = gradients(data[2]), gradients(data[3])
+    pairs = zip(one, two, twin.trainable_variables, strict=True)
+    optimizer.apply_gradients([((a + b) / 2, variable) for a, b, variable in pairs])
+    assert_close(model, twin)
 
 
 @EITHER_WAY
-class TestGivenGradients:
-    @ALL_KINDS
-    @pytest.mark.parametrize("defer", [False, True])
-    def test_are_not_scaled_down(self, eager: bool, kind: Any, defer: bool) -> None:
-        """Gradients of a loss that is not scaled make the update that they stand for."""
-        wrappers = [lambda: SCALING.LossScaleOptimizer(kind.SGD(1.0))]
-        if KERAS_3:
-            wrappers.append(lambda: kind.SGD(1.0, loss_scale_factor=512.0))
-        for make in wrappers:
-            model = made(line(), make)
-            before = weights(model)
-            network = TFNetwork([UpdateOp(model, "loss", gradients="g", defer=defer)])
-            train(network, [{"g": [tf.ones((2, 1)), tf.ones((1,))]}], eager)
-            for now, then in zip(weights(model), before, strict=True):
-                np.testing.assert_allclose(now, then - 1, rtol=1e-6)
+@ALL_KINDS
+@pytest.mark.parametrize("defer", [False, True])
+def test_given_gradients_are_not_scaled_down(eager: bool, kind: Any, defer: bool) -> None:
+    """Gradients of a loss that is not scaled make the update that they stand for."""
+    wrappers = [lambda: SCALING.LossScaleOptimizer(kind.SGD(1.0))]
+    if KERAS_3:
+        wrappers.append(lambda: kind.SGD(1.0, loss_scale_factor=512.0))
+    for make in wrappers:
+        model = made(line(), make)
+        before = weights(model)
+        network = TFNetwork([UpdateOp(model, "loss", gradients="g", defer=defer)])
+        train(network, [{"g": [tf.ones((2, 1)), tf.ones((1,))]}], eager)
+        for now, then in zip(weights(model), before, strict=True):
+            np.testing.assert_allclose(now, then - 1, rtol=1e-6)
 
 
 @EITHER_WAY
@@ -240,37 +221,36 @@ def late() -> Any:
 
 
 @EITHER_WAY
-class TestFrozenLayers:
-    @ALL_KINDS
-    @pytest.mark.parametrize("make", [mlp, late])
-    def test_that_are_thawed_later(self, eager: bool, kind: Any, make: Any) -> None:
-        """An optimizer that takes no new variables has those of frozen layers from the start."""
-        data = batches(4)
-        keras.utils.set_random_seed(4)
-        model = make()
-        model.layers[0].trainable = False
-        model = made(model, lambda: kind.Adam(0.01))
-        network = TFNetwork(supervised(model))
-        train(network, data[:1], eager)
-        keras.utils.set_random_seed(4)
-        twin = make()
-        twin(data[0]["x"])
-        twin.layers[0].trainable = False
-        train(network, data[1:2], eager)
-        for now, then in zip(*(one.layers[0].get_weights() for one in (model, twin)), strict=True):
-            np.testing.assert_array_equal(now, then)
-        model.layers[0].trainable = True
-        train(network, data[2:], eager, epoch=2)
-        # by hand, with the steps counted from the first one on, as the optimizer counts them
-        optimizer = kind.Adam(0.01)
-        if hasattr(optimizer, "build"):
-            twin.layers[0].trainable = True
-            optimizer.build(twin.trainable_variables)
-            twin.layers[0].trainable = False
-        loop(twin, optimizer, data[:2], classify)
+@ALL_KINDS
+@pytest.mark.parametrize("make", [mlp, late])
+def test_frozen_layers_that_are_thawed_later(eager: bool, kind: Any, make: Any) -> None:
+    """An optimizer that takes no new variables has those of frozen layers from the start."""
+    data = batches(4)
+    keras.utils.set_random_seed(4)
+    model = make()
+    model.layers[0].trainable = False
+    model = made(model, lambda: kind.Adam(0.01))
+    network = TFNetwork(supervised(model))
+    train(network, data[:1], eager)
+    keras.utils.set_random_seed(4)
+    twin = make()
+    twin(data[0]["x"])
+    twin.layers[0].trainable = False
+    train(network, data[1:2], eager)
+    for now, then in zip(*(one.layers[0].get_weights() for one in (model, twin)), strict=True):
+        np.testing.assert_array_equal(now, then)
+    model.layers[0].trainable = True
+    train(network, data[2:], eager, epoch=2)
+    # by hand, with the steps counted from the first one on, as the optimizer counts them
+    optimizer = kind.Adam(0.01)
+    if hasattr(optimizer, "build"):
         twin.layers[0].trainable = True
-        loop(twin, optimizer, data[2:], classify)
-        assert_close(model, twin, 1e-4)
+        optimizer.build(twin.trainable_variables)
+        twin.layers[0].trainable = False
+    loop(twin, optimizer, data[:2], classify)
+    twin.layers[0].trainable = True
+    loop(twin, optimizer, data[2:], classify)
+    assert_close(model, twin, 1e-4)
 
 
 def embedding() -> Any:
@@ -298,3 +278,38 @@ class TestSparseGradients:
         train(TFNetwork(ops), self.data(), eager)
         loop(twin, make(0.1), self.data(), classify, merge)
         assert_close(model, twin, 1e-4)
+
+
+def test_weights_that_are_not_trained_are_copied_or_averaged() -> None:
+    def make() -> Any:
+        return keras.Sequential([layers.Input((6,)), layers.BatchNormalization(), layers.Dense(3)])
+
+    for use_buffers in (False, True):
+        model = build(make, sgd())
+        ema = EMA(model, decay=0.5, use_buffers=use_buffers)
+        network = TFNetwork([*supervised(model), ema])
+        train(network, batches(1))
+        before = [one.numpy() for one in model.non_trainable_weights]
+        train(network, batches(1, seed=1))
+        after = [one.numpy() for one in model.non_trainable_weights]
+        means = [one.numpy() for one in ema.averaged.weights if "moving" in one.name]
+        for mean, one, other in zip(means, before, after, strict=True):
+            expected = (one + other) / 2 if use_buffers else other
+            np.testing.assert_allclose(mean, expected, rtol=1e-5)
+
+
+def test_what_is_for_torch_is_refused() -> None:
+    model = build(mlp, sgd(), model_name="m")
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*`trainable = False`.*trainable=False"):
+        ModelOp(model, "x", "y", eval_layers="dense")
+    with pytest.raises(ValueError, match=r"LRSchedule.*'m'.*'tf'.*learning_rate"):
+        LRSchedule(model, lambda optimizer: optimizer)
+    network = TFNetwork([LambdaOp(lambda x: x, "x", "y")])
+    with pytest.raises(TypeError, match="transform got device='cuda', which is for torch"):
+        network.transform({"x": np.ones(1)}, "infer", device="cuda")
+
+
+def test_a_model_without_weights_has_no_average() -> None:
+    model = build(lambda: keras.Sequential([layers.Dense(3)]), None, model_name="m")
+    with pytest.raises(ValueError, match=r"'m'.*EMA.*build\(shape\)"):
+        EMA(model)
