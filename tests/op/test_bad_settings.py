@@ -73,8 +73,8 @@ SETTINGS: list[tuple[Any, str, list[Any]]] = [
     (tensorop.Normalize, "std", [None, "abc", ("a", 0.5), ()]),
     (tensorop.Normalize, "max_pixel_value", [0]),
     (tensorop.UnHadamard, "n_classes", [0]),
-    (partial(tensorop.UnHadamard, n_classes=3), "code_length", [6, 2]),
-    (partial(univariate.Hadamard, n_classes=3), "code_length", [6, 2]),
+    (partial(tensorop.UnHadamard, n_classes=3), "code_length", [0, 6, 2]),
+    (partial(univariate.Hadamard, n_classes=3), "code_length", [0, 6, 2]),
     (univariate.Hadamard, "n_classes", [2.0]),
     (univariate.Onehot, "num_classes", ["3"]),
     (partial(univariate.Onehot, num_classes=3), "label_smoothing", [1.5]),
@@ -178,7 +178,7 @@ class TestKeys:
     @pytest.mark.parametrize("cls", LOSSES)
     @pytest.mark.parametrize(
         ("inputs", "outputs"),
-        [(PAIR, None), (PAIR, ["y", "z"]), (None, "y"), ("p", "y"), (["p", "t", "w"], "y")],
+        [(PAIR, None), (PAIR, ["y", "z"]), ("p", "y"), (["p", "t", "w"], "y")],
     )
     def test_a_loss_reads_two_and_writes_one(self, cls: Any, inputs: Any, outputs: Any) -> None:
         op = cls(inputs, outputs)
@@ -219,14 +219,6 @@ class TestKeys:
     )
     def test_other_counts(self, op: Any) -> None:
         refuse(lambda: op, ValueError, type(op).__name__)
-
-    @pytest.mark.parametrize(("setting", "key"), [("loss_name", None), ("loss_name", ["a", "b"])])
-    def test_an_update_reads_one_loss(self, model: Model, setting: str, key: Any) -> None:
-        refuse(lambda: UpdateOp(model, key), ValueError, "UpdateOp", "'m'", setting, repr(key))
-
-    def test_an_update_reads_one_key_of_gradients(self, model: Model) -> None:
-        make = partial(UpdateOp, model, "l", gradients=["g"])
-        refuse(make, ValueError, "UpdateOp", "'m'", "gradients", ["g"])
 
 
 class TestModels:
@@ -313,6 +305,8 @@ class TestMetaOps:
         other = array_op() if op is inner else inner()
         for given, got in ((type(op()), type(op()).__name__), (other, type(other).__name__)):
             refuse(lambda given=given: getattr(ops, name)(given), TypeError, name, "op 0", got)
+        if op is array_op:
+            refuse(lambda: getattr(ops, name)(numpyop.Batch()), ValueError, name, "Batch")
 
     def test_ops_that_differ(self, ops: Any, op: Any) -> None:
         # As in FastEstimator, the classes of the errors differ.
@@ -320,33 +314,26 @@ class TestMetaOps:
             refuse(partial(make, op(mode="train"), op(mode="eval")), kind, "mode", ["eval"])
             refuse(partial(make, op(ds_id="a"), op()), kind, "ds_id", "op 1", [])
 
-    @pytest.mark.parametrize("probs", [0.5, ["a", "b"], [1.0], [0.5, 0.6], [1.5, -0.5]])
-    def test_probs(self, ops: Any, op: Any, probs: Any) -> None:
-        refuse(partial(ops.OneOf, op(), op(), probs=probs), AssertionError, "OneOf", probs)
-        refuse(partial(ops.OneOf, op(), op(), probs=[float("nan"), 1]), AssertionError, "nan")
-
-    @pytest.mark.parametrize("prob", [-0.1, 1.1, float("nan"), "a", None])
-    def test_prob(self, ops: Any, op: Any, prob: Any) -> None:
-        refuse(partial(ops.Sometimes, op(), prob), ValueError, "Sometimes", repr(prob))
-
     @pytest.mark.parametrize(
-        ("settings", "kind"),
+        ("name", "settings", "kind"),
         [
-            ({"repeat": 0}, ValueError),
-            ({"repeat": -2}, ValueError),
-            ({"repeat": 2.5}, TypeError),
-            ({"repeat": "x"}, TypeError),
-            # It has no signature.
-            ({"repeat": max}, TypeError),
-            ({"repeat": len, "max_iter": 0}, ValueError),
-            ({"repeat": len, "max_iter": "a"}, ValueError),
-            ({"repeat": len, "max_iter": 1.5}, ValueError),
-            ({"repeat": 3, "max_iter": 5}, ValueError),
+            *[
+                ("OneOf", {"probs": one}, AssertionError)
+                for one in (0.5, ["a", 1], [1.0], [0.5, 0])
+            ],
+            *[("Sometimes", {"prob": one}, ValueError) for one in (-0.1, float("nan"), "a", None)],
+            *[("Repeat", {"repeat": one}, ValueError) for one in (0, -2)],
+            # One of them has no signature.
+            *[("Repeat", {"repeat": one}, TypeError) for one in (2.5, "x", max)],
+            *[("Repeat", {"repeat": len, "max_iter": one}, ValueError) for one in (0, "a", 1.5)],
+            ("Repeat", {"repeat": 3, "max_iter": 5}, ValueError),
         ],
     )
-    def test_repeat(self, ops: Any, op: Any, settings: Any, kind: Any) -> None:
-        name = list(settings)[-1]
-        refuse(partial(ops.Repeat, op(), **settings), kind, "Repeat", name, settings[name])
+    def test_settings(self, ops: Any, op: Any, name: str, settings: Any, kind: Any) -> None:
+        inside = [op(), op()] if name == "OneOf" else [op()]
+        setting, value = list(settings.items())[-1]
+        shown = value if name == "OneOf" else repr(value)
+        refuse(partial(getattr(ops, name), *inside, **settings), kind, name, setting, shown)
 
 
 def test_other_keys_in_one_of() -> None:
@@ -356,11 +343,6 @@ def test_other_keys_in_one_of() -> None:
         (inner(outputs=["x"]), "out_list"),
     ):
         refuse(partial(meta.OneOf, inner(), other), AssertionError, "OneOf", name)
-
-
-@pytest.mark.parametrize("name", ["Fuse", "OneOf", "Repeat", "Sometimes"])
-def test_a_batch_inside(name: str) -> None:
-    refuse(lambda: getattr(numpy_meta, name)(numpyop.Batch()), ValueError, name, "Batch")
 
 
 def test_rua() -> None:
@@ -376,10 +358,14 @@ def test_rua() -> None:
         *[({"clip_norm": value}, [f"clip_norm={value}"]) for value in (-1, 0, float("nan"))],
         *[({"clip_value": value}, [f"clip_value={value!r}"]) for value in ("a", True)],
         ({"clip_norm": 1.0, "clip_value": 2}, ["clip_norm=1.0", "clip_value=2", "Leave one"]),
+        ({"loss_name": None}, ["loss_name", "None"]),
+        ({"loss_name": ["a", "b"]}, ["loss_name", "['a', 'b']"]),
+        ({"gradients": ["g"]}, ["gradients", "['g']"]),
         ({"rest": "keep"}, ["rest='keep'", "'carry', 'flush', 'drop'"]),
         ({"outputs": "norm"}, ["outputs", "{'grad_norm': 'norm'}", "got 'norm'"]),
         ({"outputs": {"grad_nrm": "n"}}, ["'grad_nrm'", "'stepped'"]),
     ],
 )
 def test_updates(model: Model, settings: dict[str, Any], parts: list[str]) -> None:
-    refuse(partial(UpdateOp, model, "l", **settings), ValueError, "UpdateOp", "'m'", *parts)
+    make = partial(UpdateOp, model, **{"loss_name": "l", **settings})
+    refuse(make, ValueError, "UpdateOp", "'m'", *parts)

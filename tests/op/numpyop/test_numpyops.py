@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import threading
 from typing import Any
@@ -9,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate
 
 from fastnet.errors import MissingKeyError
 from fastnet.op.numpyop import (
-    Batch,
     Delete,
     FilteredData,
     LambdaOp,
@@ -217,41 +216,17 @@ class TestForwardBatch:
             op.forward_batch(data, STATE)
 
 
-class TestRemoveIf:
-    @pytest.mark.parametrize("replacement", [True, False])
-    def test_condition(self, replacement: bool) -> None:
-        op = RemoveIf(lambda x, y: x > y, replacement=replacement, inputs=["x", "y"])
-        for forward in (op.forward, op.forward_batch):
-            assert forward([1, 2], STATE) is None
-            filtered = forward([2, 1], STATE)
-            assert isinstance(filtered, FilteredData)
-            assert filtered.replacement is replacement
+@pytest.mark.parametrize("replacement", [True, False])
+def test_a_condition_removes_samples_and_batches(replacement: bool) -> None:
+    op = RemoveIf(lambda x, y: x > y, replacement=replacement, inputs=["x", "y"])
+    for forward in (op.forward, op.forward_batch):
+        assert forward([1, 2], STATE) is None
+        filtered = forward([2, 1], STATE)
+        assert isinstance(filtered, FilteredData)
+        assert filtered.replacement is replacement
 
 
-class TestBatch:
-    def test_collate_fn(self) -> None:
-        def own(batch: list[dict[str, Any]]) -> dict[str, Any]:
-            return batch[0]
-
-        assert Batch(collate_fn=own).collate_fn is own
-        assert Batch().collate_fn is default_collate
-
-
-def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> LambdaOp:
-    return LambdaOp(lambda x: x + value, key, out or key, **rest)
-
-
-def run(op: Any, batched: str | None = None, **data: Any) -> dict[str, Any]:
-    assert forward_numpyop([op], data, STATE, batched=batched) is None
-    return data
-
-
-class TestFuse:
-    def test_what_it_deletes_inside_is_no_output(self) -> None:
-        fused = Fuse([add(1, "x", "y"), add(1, "y", "z"), Delete("y")])
-        assert (fused.inputs, fused.outputs) == (["x"], ["z"])
-        assert run(fused, x=1) == {"x": 1, "z": 3}
-
+class TestMetaOps:
     @pytest.mark.parametrize("batched", [None, "np"])
     def test_data_left_out(self, batched: str | None) -> None:
         seen: list[Any] = []
@@ -260,14 +235,12 @@ class TestFuse:
         assert isinstance(forward_numpyop([fused], {"x": x}, STATE, batched=batched), FilteredData)
         assert not seen
 
-
-class TestRepeat:
-    @pytest.mark.parametrize(("most", "expected"), [(None, 10), (2, 6), (1, 3)])
-    def test_while_a_condition_holds(self, most: int | None, expected: int) -> None:
-        op = LambdaOp(lambda x: x + 3 if x < 7 else x + 1, "x", "x")
-        repeat = Repeat(op, lambda x, limit: x < limit, max_iter=most)
+    def test_a_condition_reads_keys_of_its_own(self) -> None:
+        repeat = Repeat(LambdaOp(lambda x: x + 3, "x", "x"), lambda x, limit: x < limit)
         assert repeat.inputs == ["x", "limit"]
-        assert run(repeat, x=0, limit=10)["x"] == expected
+        data = {"x": 0, "limit": 10}
+        assert forward_numpyop([repeat], data, STATE) is None
+        assert data["x"] == 12
 
 
 @pytest.mark.parametrize("index", [3, 1.0, -1])
@@ -286,3 +259,13 @@ def test_minmax_of_bytes_and_of_a_constant() -> None:
     np.testing.assert_allclose(data["y"], [0, 0.2, 1], rtol=1e-6)
     assert data["z"].tolist() == [2, 2, 2]
     assert data["y"].dtype == data["z"].dtype == "float32"
+
+
+@pytest.mark.parametrize(("n_classes", "length"), [(1, 1), (2, 2), (5, 8), (32, 32)])
+def test_hadamard_codes_are_short_and_far_apart(n_classes: int, length: int) -> None:
+    op = Hadamard("x", "y", n_classes)
+    codes = np.stack([op.forward([index], STATE)[0] for index in range(n_classes)])
+    assert codes.shape == (n_classes, length)
+    for row, other in itertools.combinations(codes, 2):
+        # The first column alternates, so only the others are compared.
+        assert (row[1:] != other[1:]).sum() >= length / 2

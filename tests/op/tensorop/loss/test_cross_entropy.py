@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -21,17 +20,17 @@ FRAMEWORKS = pytest.mark.parametrize("way", ["torch", TF, STATIC])
 WEIGHTS: dict[int, float] = {0: 0.5, 2: 3.0}
 # predictions, and where their classes are
 SHAPES: list[tuple[tuple[int, ...], int | None]] = [
-    ((6, 3), None),
     ((2, 3, 3), None),
     ((2, 4, 3), -1),
     ((2, 3, 2, 4), 1),
 ]
-# Whether the loss is averaged, the weights of classes, and whether predictions are logits.
-SETTINGS: list[tuple[bool, dict[int, float] | None, bool]] = [
-    (True, None, True),
-    (False, WEIGHTS, True),
-    (True, WEIGHTS, False),
-    (False, None, False),
+# Whether the loss is averaged, the weights of classes, whether predictions are logits, the label
+# that is ignored, and how labels are smoothed.
+SETTINGS: list[tuple[bool, dict[int, float] | None, bool, int | None, float]] = [
+    (True, None, True, None, 0.1),
+    (False, WEIGHTS, True, 1, 0.0),
+    (True, WEIGHTS, False, -1, 0.1),
+    (False, None, False, None, 0.0),
 ]
 
 
@@ -87,12 +86,11 @@ def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) 
     source = np.random.default_rng(len(shape))
     scores = source.standard_normal(shape)
     y = source.integers(0, 3, [size for at, size in enumerate(shape) if at != along % len(shape)])
-    ignored_labels = [None, 1, -1] if form == "sparse" else [None]
-    for ignored, smoothing, (average, weights, logits) in itertools.product(
-        ignored_labels, [0.0, 0.1], SETTINGS
-    ):
+    for average, weights, logits, ignored, smoothing in SETTINGS:
         labels = y.copy()
-        if ignored == -1:
+        if form == "categorical":
+            ignored = None
+        elif ignored == -1:
             labels.flat[0] = -1
         true = labels if form == "sparse" else np.moveaxis(np.eye(3)[y], -1, along)
         op = op_of(
@@ -116,30 +114,6 @@ def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) 
         if logits and not average:
             found = gradient(framework_of(way), lambda p: call(way, op, p, true), scores)  # noqa: B023
             np.testing.assert_allclose(found, slopes(oracle, scores), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("way", ["torch", TF])
-@pytest.mark.parametrize(
-    ("pred", "true", "form"),
-    [
-        ((6, 3), (6, 3), "categorical"),
-        ((6, 3), (6,), "sparse"),
-        ((6, 3), (6, 1), "sparse"),
-        ((6, 1), (6, 1), "binary"),
-        ((6, 1), (6,), "binary"),
-        ((6,), (6,), "binary"),
-        ((2, 3, 4), (2, 3, 4), "binary"),
-    ],
-)
-def test_the_form_is_seen_from_the_shapes(way: str, pred: Any, true: Any, form: str) -> None:
-    scores = tensor(way, np.random.default_rng(0).random(pred))
-    y = np.zeros(true, int)
-    if form == "categorical":
-        y[:, 0] = 1
-    seen, given = (
-        call(way, op_of(way, from_logits=True, form=one), scores, y) for one in (None, form)
-    )
-    np.testing.assert_array_equal(read(seen), read(given))
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse_loss"])
@@ -213,7 +187,7 @@ class TestLabels:
 
     @FRAMEWORKS
     @pytest.mark.parametrize("settings", [{}, {"ignore_index": -1, "axis": -1}])
-    @pytest.mark.parametrize("label", [-2, 4, 99])
+    @pytest.mark.parametrize("label", [-2, 4])
     def test_one_that_is_no_class(self, way: str, settings: Any, label: int) -> None:
         op = op_of(way, from_logits=True, label_smoothing=0.1 if settings else 0, **settings)
         kind: Any = IndexError
@@ -222,8 +196,9 @@ class TestLabels:
         with pytest.raises(kind, match=f"(Target|label value).*{label}"):
             call(way, op, tensor(way, np.zeros((3, 4))), np.array([0, label, 1]))
 
-    @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf, 1e30])
-    @pytest.mark.parametrize("weights", [None, WEIGHTS])
+    @pytest.mark.parametrize(
+        ("label", "weights"), [(math.nan, None), (math.inf, WEIGHTS), (1e30, None)]
+    )
     @FRAMEWORKS
     def test_one_that_is_no_number(self, way: str, label: float, weights: Any) -> None:
         make_network = TorchNetwork if way == "torch" else TFNetwork
@@ -242,15 +217,17 @@ class TestLabels:
             assert np.isfinite(read(result["loss"]))
 
     @pytest.mark.parametrize("way", ["torch", TF])
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-    def test_fractions(self, way: str, dtype: str) -> None:
-        scores = tensor(way, np.zeros((2, 3)))
-        for weights, average, axis in itertools.product([None, WEIGHTS], [True, False], [None, 1]):
-            op = op_of(way, class_weights=weights, average_loss=average, axis=axis)
-            with pytest.raises(
-                ValueError, match=rf"whole numbers.*{dtype} is 0\.(9|899).*integer dtype"
-            ):
-                call(way, op, scores, np.array([0.9, 1.9], dtype))
+    @pytest.mark.parametrize("dtype", ["float16", "float64"])
+    @pytest.mark.parametrize("settings", [{}, {"class_weights": WEIGHTS}, {"axis": 1}])
+    def test_fractions(self, way: str, dtype: str, settings: Any) -> None:
+        text = rf"whole numbers.*{dtype} is 0\.(9|899).*integer dtype"
+        with pytest.raises(ValueError, match=text):
+            call(
+                way,
+                op_of(way, **settings),
+                tensor(way, np.zeros((2, 3))),
+                np.array([0.9, 1.9], dtype),
+            )
 
     @pytest.mark.tf
     def test_fractions_in_a_graph(self) -> None:
