@@ -22,6 +22,7 @@ from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_failing_step, check_free, notes_of, refusing, words_of
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
+from tests.conformance.test_training import regression
 from tests.missing_keys import deleted, missing, reads
 from tests.network.schedulers import Trouble
 
@@ -197,83 +198,76 @@ class TestInputs:
             fw.step(fw.network([Own(keys, "y")]), {"x": X})
 
 
-class TestOpsThatRaise:
-    @pytest.mark.parametrize(
-        "kind", [Trouble, KeyError, AttributeError, StopIteration, RuntimeError]
-    )
-    def test_errors_keep_their_type_and_arguments(
-        self, fw: Framework, kind: type[Exception]
-    ) -> None:
-        def fail(x: Any, ok: str) -> Any:
-            if ok != "yes":
-                raise kind("a text", {"of": ["parts", 1]})
-            return x
+@pytest.mark.parametrize("kind", [Trouble, KeyError, AttributeError, StopIteration, RuntimeError])
+def test_errors_of_ops_keep_their_type_and_arguments(fw: Framework, kind: type[Exception]) -> None:
+    def fail(x: Any, ok: str) -> Any:
+        if ok != "yes":
+            raise kind("a text", {"of": ["parts", 1]})
+        return x
 
-        network = fw.network([LambdaOp(fail, ["x", "ok"], "y")])
-        for _ in range(2):
-            with pytest.raises(kind) as caught:
-                fw.step(network, {"x": X, "ok": "no"})
-            assert type(caught.value) is kind
-            if sys.version_info >= (3, 11):
-                assert caught.value.args == ("a text", {"of": ["parts", 1]})
-                note = "Raised by LambdaOp (op 0, inputs ['x', 'ok'], outputs ['y'])."
-                assert words_of(caught.value)[1:] == notes_of(fw, note)
-            check_free(network)
-        assert_same(fw.step(network, {"x": X, "ok": "yes"}), {"x": X, "ok": "yes", "y": X})
+    network = fw.network([LambdaOp(fail, ["x", "ok"], "y")])
+    for _ in range(2):
+        with pytest.raises(kind) as caught:
+            fw.step(network, {"x": X, "ok": "no"})
+        assert type(caught.value) is kind
+        if sys.version_info >= (3, 11):
+            assert caught.value.args == ("a text", {"of": ["parts", 1]})
+            note = "Raised by LambdaOp (op 0, inputs ['x', 'ok'], outputs ['y'])."
+            assert words_of(caught.value)[1:] == notes_of(fw, note)
+        check_free(network)
+    assert_same(fw.step(network, {"x": X, "ok": "yes"}), {"x": X, "ok": "yes", "y": X})
 
 
-class TestSlicers:
-    @pytest.mark.parametrize(
-        ("fn", "slicers", "bad", "good", "kind", "parts"),
-        [
-            (
-                lambda fw, x, w: x,
-                [AxisSlicer(0, slice="x", unslice="y"), AxisSlicer(1, slice=["w"], unslice=None)],
-                {"x": X, "w": X},
-                {"x": X, "w": X.T},
-                ValueError,
-                ["AxisSlicer made 2 of ['x'], AxisSlicer made 3 of ['w']"],
-            ),
-            (
-                lambda fw, x, w: x,
-                AxisSlicer(2, slice="x", unslice="y"),
-                {"x": X, "w": 1},
-                {"x": X[None], "w": 1},
-                IndexError,
-                ["axis 2, but got data of shape (2, 3)", "Raised by AxisSlicer while it sliced"],
-            ),
-            (
-                lambda fw, x, w: fw.mean(x) if w else x,
-                AxisSlicer(1, slice="x", unslice="y"),
-                {"x": X, "w": 1},
-                {"x": X, "w": 0},
-                IndexError,
-                ["a new axis 1", "MeanUnslicer", "Raised by AxisSlicer while it un-sliced 'y'."],
-            ),
-            (
-                lambda fw, x, w: x[:, w:],
-                SlidingSlicer([1, -1], slice="x", unslice=["y"]),
-                {"x": X, "w": 1},
-                {"x": X, "w": 0},
-                ValueError,
-                ["'y': a slice of shape [1, 2]", "unslice_shape", "while it un-sliced 'y'."],
-            ),
-        ],
-        ids=["numbers", "no axis", "no new axis", "no window"],
-    )
-    def test_that_do_not_fit(
-        self,
-        fw: Framework,
-        fn: Any,
-        slicers: Any,
-        bad: Any,
-        good: Any,
-        kind: type[Exception],
-        parts: list[str],
-    ) -> None:
-        op = LambdaOp(partial(fn, fw), ["x", "w"], "y")
-        network = fw.network([op], slicers=slicers)
-        check_failing_step(fw, network, bad, good, {"y": good["x"]}, kind, *parts)
+@pytest.mark.parametrize(
+    ("fn", "slicers", "bad", "good", "kind", "parts"),
+    [
+        (
+            lambda fw, x, w: x,
+            [AxisSlicer(0, slice="x", unslice="y"), AxisSlicer(1, slice=["w"], unslice=None)],
+            {"x": X, "w": X},
+            {"x": X, "w": X.T},
+            ValueError,
+            ["AxisSlicer made 2 of ['x'], AxisSlicer made 3 of ['w']"],
+        ),
+        (
+            lambda fw, x, w: x,
+            AxisSlicer(2, slice="x", unslice="y"),
+            {"x": X, "w": 1},
+            {"x": X[None], "w": 1},
+            IndexError,
+            ["axis 2, but got data of shape (2, 3)", "Raised by AxisSlicer while it sliced"],
+        ),
+        (
+            lambda fw, x, w: fw.mean(x) if w else x,
+            AxisSlicer(1, slice="x", unslice="y"),
+            {"x": X, "w": 1},
+            {"x": X, "w": 0},
+            IndexError,
+            ["a new axis 1", "MeanUnslicer", "Raised by AxisSlicer while it un-sliced 'y'."],
+        ),
+        (
+            lambda fw, x, w: x[:, w:],
+            SlidingSlicer([1, -1], slice="x", unslice=["y"]),
+            {"x": X, "w": 1},
+            {"x": X, "w": 0},
+            ValueError,
+            ["'y': a slice of shape [1, 2]", "unslice_shape", "while it un-sliced 'y'."],
+        ),
+    ],
+    ids=["numbers", "no axis", "no new axis", "no window"],
+)
+def test_slicers_that_do_not_fit(
+    fw: Framework,
+    fn: Any,
+    slicers: Any,
+    bad: Any,
+    good: Any,
+    kind: type[Exception],
+    parts: list[str],
+) -> None:
+    op = LambdaOp(partial(fn, fw), ["x", "w"], "y")
+    network = fw.network([op], slicers=slicers)
+    check_failing_step(fw, network, bad, good, {"y": good["x"]}, kind, *parts)
 
 
 class Case:
@@ -286,12 +280,8 @@ class Case:
         self.fw = fw
 
     def supervised(self, *between: Any, **update: Any) -> list[Any]:
-        return [
-            ModelOp(self.model, "x", "y"),
-            MeanSquaredError(("y", "t"), "loss"),
-            *between,
-            UpdateOp(self.model, "loss", **update),
-        ]
+        *ops, last = regression(self.model, **update)
+        return [*ops, *between, last]
 
     def check_trains(self, network: Any, epoch: int = 1, rate: float = 0.1, **extra: Any) -> None:
         for batch in make_batches(2):

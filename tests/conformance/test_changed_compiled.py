@@ -11,12 +11,12 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
 from fastnet import CompileOptions
 from fastnet.op.tensorop import TensorOp
 from tests.conformance import test_changed_ops as settings
 from tests.conformance.frameworks import TF, Framework, Torch
-
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 NAMES = {"CrossEntropy", "LambdaOp", "ModelOp", "OneOf", "Repeat", "Sometimes", "UpdateOp"}
 CASES = [

@@ -1,4 +1,4 @@
-"""The state that ops get, and what a network tells of its losses and its scheduled items."""
+"""The state that ops get, schedulers of ops and optimizers, and what a network tells of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from fastnet.op.numpyop import NumpyOp
-from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer
-from tests.conformance.agreement import conforms
+from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, make_layers
-from tests.conformance.oracle import make_batches
+from tests.conformance.oracle import Line, make_batches
+from tests.conformance.test_training import regression
 
 
 @conforms
@@ -68,3 +69,52 @@ def test_losses_and_scheduled_items(fw: Framework) -> None:
     updates = RepeatScheduler([UpdateOp(one, "b"), UpdateOp(other, "c")])
     scheduled = fw.network([EpochScheduler({1: Fuse(ops[-1:]), 2: None}), updates])
     assert scheduled.get_loss_keys() == {"a", "b", "c"}
+
+
+X = np.ones((2, 3), dtype="float32")
+
+
+def add(value: float, key: str = "x", **rest: Any) -> LambdaOp:
+    return LambdaOp(lambda x: x + value, key, key, **rest)
+
+
+@conforms
+def test_ops_by_epoch(fw: Framework) -> Any:
+    network = fw.network(
+        [
+            EpochScheduler({2: add(1), 4: None, 5: add(10)}),
+            RepeatScheduler([None, add(100), add(1000)]),
+            add(10000),
+        ]
+    )
+    results = [fw.step(network, {"x": X}, "train", epoch) for epoch in (1, 2, 3, 4, 5, 6, 2)]
+    sums = [result["x"][0, 0] - 1 for result in results]
+    assert sums == [10000, 10101, 11001, 10000, 10110, 11010, 10101]
+    return results
+
+
+@pytest.mark.parametrize("kind", ["epochs", "repeat"])
+@conforms
+def test_rates_of_scheduled_optimizers(fw: Framework, kind: str) -> Any:
+    layers = make_layers(3, 2)
+    fast, slow = fw.sgd(0.5), fw.sgd(0.125)
+    schedules = {
+        "epochs": EpochScheduler({1: fast, 3: slow}),
+        "repeat": RepeatScheduler([fast, slow]),
+    }
+    model = fw.build(layers, schedules[kind])
+    rates = [fw.rate(model)]
+    network = fw.network(regression(model))
+    line = Line(*layers[0])
+    weights = []
+    for epoch in (1, 2, 3, 4):
+        batches = make_batches(2, seed=epoch)
+        results = fw.steps(network, batches, "train", epoch)
+        rates.append(fw.rate(model))
+        losses = [line.train(batch, rates[-1]) for batch in batches]
+        assert_same([result["loss"] for result in results], losses)
+        assert_same(fw.weights(model), line.weights)
+        weights.append(fw.weights(model))
+    expected = [0.5] * 3 + [0.125] * 2 if kind == "epochs" else [0.5] + [0.5, 0.125] * 2
+    assert rates == expected
+    return rates, weights

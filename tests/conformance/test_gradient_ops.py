@@ -42,24 +42,9 @@ def prediction(model: Any) -> list[Any]:
 
 
 class TestGradientOp:
+    @pytest.mark.parametrize("given", [None, "grads"])
     @conforms
-    def test_an_update_by_its_gradients(self, fw: Framework) -> Any:
-        model, kernel, bias = line(fw)
-        batch = make_batches(1)[0]
-        network = fw.network(
-            [
-                *prediction(model),
-                GradientOp("loss", "grads", model=model, mode="train"),
-                UpdateOp(model, "loss", gradients="grads"),
-            ]
-        )
-        fw.step(network, batch, "train", desired_output_keys={"loss"})
-        by_kernel, by_bias, _ = by_weights(batch, kernel, bias)
-        assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
-        return fw.weights(model)
-
-    @conforms
-    def test_before_and_after_an_update_of_the_same_graph(self, fw: Framework) -> Any:
+    def test_beside_an_update_by_the_same_graph(self, fw: Framework, given: Any) -> Any:
         model, kernel, bias = line(fw)
         batch = make_batches(1)[0]
         network = fw.network(
@@ -68,7 +53,7 @@ class TestGradientOp:
                 *prediction(model),
                 GradientOp("loss", "dx", inputs="x"),
                 GradientOp("loss", "grads", model=model, mode="train"),
-                UpdateOp(model, "loss"),
+                UpdateOp(model, "loss", gradients=given),
             ]
         )
         result = fw.step(network, batch, "train", desired_output_keys={"dx", "loss"})
@@ -93,56 +78,54 @@ class TestGradientOp:
         return result
 
 
-class TestFGSM:
-    @pytest.mark.parametrize(
-        ("mode", "clips"),
-        [("train", (None, None)), ("train", (-0.5, 0.5)), ("eval", (0.0, 2.0))],
+@pytest.mark.parametrize(
+    ("mode", "clips"),
+    [("train", (None, None)), ("train", (-0.5, 0.5)), ("eval", (0.0, 2.0))],
+)
+@conforms
+def test_fgsm(fw: Framework, mode: str, clips: tuple[Any, Any]) -> Any:
+    model, kernel, bias = line(fw)
+    low, high = clips
+    network = fw.network(
+        [
+            Watch("x"),
+            *prediction(model),
+            FGSM("x", "loss", "moved", epsilon=0.05, clip_low=low, clip_high=high),
+            ModelOp(model, "moved", "y2"),
+            MeanSquaredError(("y2", "t"), "loss2", mode=None),
+            UpdateOp(model, "loss2"),
+        ]
     )
-    @conforms
-    def test_values(self, fw: Framework, mode: str, clips: tuple[Any, Any]) -> Any:
-        model, kernel, bias = line(fw)
-        low, high = clips
-        network = fw.network(
-            [
-                Watch("x"),
-                *prediction(model),
-                FGSM("x", "loss", "moved", epsilon=0.05, clip_low=low, clip_high=high),
-                ModelOp(model, "moved", "y2"),
-                MeanSquaredError(("y2", "t"), "loss2", mode=None),
-                UpdateOp(model, "loss2"),
-            ]
-        )
-        batches = make_batches(2)
-        results = fw.steps(network, batches[:1], mode)
-        x = batches[0]["x"]
-        sign = np.sign(by_weights(batches[0], kernel, bias)[2])
-        moved = np.clip(x + np.float32(0.05) * sign, low or x.min(), high or x.max())
-        assert_same(results[0]["moved"], moved)
-        if mode == "train":
-            # only the weights get gradients, through the moved inputs
-            by_kernel, by_bias, _ = by_weights({**batches[0], "x": moved}, kernel, bias)
-            assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
-        else:
-            assert_same(fw.weights(model), [kernel, bias])
-        results += fw.steps(network, batches[1:], mode)
-        return results, fw.weights(model)
+    batches = make_batches(2)
+    results = fw.steps(network, batches[:1], mode)
+    x = batches[0]["x"]
+    sign = np.sign(by_weights(batches[0], kernel, bias)[2])
+    moved = np.clip(x + np.float32(0.05) * sign, low or x.min(), high or x.max())
+    assert_same(results[0]["moved"], moved)
+    if mode == "train":
+        # only the weights get gradients, through the moved inputs
+        by_kernel, by_bias, _ = by_weights({**batches[0], "x": moved}, kernel, bias)
+        assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
+    else:
+        assert_same(fw.weights(model), [kernel, bias])
+    results += fw.steps(network, batches[1:], mode)
+    return results, fw.weights(model)
 
 
-class TestErrors:
-    def test_no_watch_in_front(self, fw: Framework) -> None:
-        network = fw.network(
-            [
-                Watch("w"),
-                LambdaOp(lambda x, w: x**2 + w, ["x", "w"], "loss"),
-                FGSM("x", "loss", "moved"),
-            ]
-        )
-        batch = {"x": X, "w": X}
-        for _ in range(2):
-            # torch's own error, or fastnet's where TensorFlow gives no gradient
-            with pytest.raises((RuntimeError, ValueError)) as caught:
-                fw.step(network, batch)
-            words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-            assert "FGSM" in words
-            assert "Watch" in words
-            check_free(network)
+def test_fgsm_without_a_watch_in_front(fw: Framework) -> None:
+    network = fw.network(
+        [
+            Watch("w"),
+            LambdaOp(lambda x, w: x**2 + w, ["x", "w"], "loss"),
+            FGSM("x", "loss", "moved"),
+        ]
+    )
+    batch = {"x": X, "w": X}
+    for _ in range(2):
+        # torch's own error, or fastnet's where TensorFlow gives no gradient
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            fw.step(network, batch)
+        words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert "FGSM" in words
+        assert "Watch" in words
+        check_free(network)

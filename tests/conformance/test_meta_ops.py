@@ -11,6 +11,7 @@ tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -144,38 +145,72 @@ class TestChoices:
         assert runs[0] == runs[1] != runs[2]
 
 
-class TestErrors:
-    @pytest.mark.parametrize("wrap", ["fuse", "sometimes", "one_of", "repeat", "nested"])
-    def test_an_op_inside_is_named(self, fw: Framework, wrap: str) -> None:
-        def check(x: Any, ok: str) -> Any:
-            if ok != "yes":
-                raise RuntimeError(f"not {ok}")
-            return x + 1
+@pytest.mark.parametrize(
+    ("around", "times"),
+    [
+        (lambda op: Fuse([OneOf(op, op), op]), 2),
+        (lambda op: OneOf(Fuse([op, op]), Fuse([op, op])), 2),
+        (lambda op: Repeat(Sometimes(op, 1.0), 3), 3),
+        (lambda op: Sometimes(op, 0.0), 0),
+    ],
+    ids=["OneOf in Fuse", "Fuse in OneOf", "Sometimes in Repeat", "never"],
+)
+def test_an_op_with_a_condition_on_values_inside(fw: Framework, around: Any, times: int) -> None:
+    def shift(y: Any) -> Any:
+        if fw.mean(y) > 1:
+            y = y / 2
+        else:
+            y = y * 4
+        return y
 
-        op = LambdaOp(check, ["x", "ok"], "x")
-        inside = "Raised by the inner op {} (op {}, inputs ['x', 'ok'], outputs ['x'])."
-        outer, notes = {
-            "fuse": (Fuse([add(0), op]), [inside.format("LambdaOp", 1)]),
-            "sometimes": (Sometimes(op, 1.0), [inside.format("LambdaOp", 0)]),
-            "one_of": (OneOf(op, op), [inside.format("LambdaOp", "?")]),
-            "repeat": (Repeat(op, 1), [inside.format("LambdaOp", 0)]),
-            "nested": (
-                Fuse([add(0), Repeat(op, 1)]),
-                [inside.format("LambdaOp", 0), inside.format("Repeat", 1)],
-            ),
-        }[wrap]
-        out = "['x']"
-        name = type(outer).__name__
-        if wrap == "one_of":
-            notes = []
-        notes.append(f"Raised by {name} (op 0, inputs ['x', 'ok'], outputs {out}).")
-        check_failing_step(
-            fw,
-            fw.network([outer]),
-            {"x": X, "ok": "no"},
-            {"x": X, "ok": "yes"},
-            {"x": X + 1},
-            RuntimeError,
-            "not no",
-            *notes_of(fw, *notes),
-        )
+    network = fw.network(
+        [
+            Watch("x"),
+            LambdaOp(lambda x: x * 1, "x", "y"),
+            around(LambdaOp(shift, "y", "y")),
+            GradientOp("y", "slope", inputs="x"),
+        ]
+    )
+    batches = [{"x": X * factor} for factor in (1, -2, np.float32(0.125))]
+    for result, batch in zip(fw.steps(network, batches), batches, strict=True):
+        slope = 1.0
+        for _ in range(times):
+            slope *= 0.5 if (batch["x"] * slope).mean() > 1 else 4
+        assert_same(result["y"], batch["x"] * np.float32(slope))
+        assert_same(result["slope"], np.full_like(X, slope))
+
+
+@pytest.mark.parametrize("wrap", ["fuse", "sometimes", "one_of", "repeat", "nested"])
+def test_an_op_inside_that_raises_is_named(fw: Framework, wrap: str) -> None:
+    def check(x: Any, ok: str) -> Any:
+        if ok != "yes":
+            raise RuntimeError(f"not {ok}")
+        return x + 1
+
+    op = LambdaOp(check, ["x", "ok"], "x")
+    inside = "Raised by the inner op {} (op {}, inputs ['x', 'ok'], outputs ['x'])."
+    outer, notes = {
+        "fuse": (Fuse([add(0), op]), [inside.format("LambdaOp", 1)]),
+        "sometimes": (Sometimes(op, 1.0), [inside.format("LambdaOp", 0)]),
+        "one_of": (OneOf(op, op), [inside.format("LambdaOp", "?")]),
+        "repeat": (Repeat(op, 1), [inside.format("LambdaOp", 0)]),
+        "nested": (
+            Fuse([add(0), Repeat(op, 1)]),
+            [inside.format("LambdaOp", 0), inside.format("Repeat", 1)],
+        ),
+    }[wrap]
+    out = "['x']"
+    name = type(outer).__name__
+    if wrap == "one_of":
+        notes = []
+    notes.append(f"Raised by {name} (op 0, inputs ['x', 'ok'], outputs {out}).")
+    check_failing_step(
+        fw,
+        fw.network([outer]),
+        {"x": X, "ok": "no"},
+        {"x": X, "ok": "yes"},
+        {"x": X + 1},
+        RuntimeError,
+        "not no",
+        *notes_of(fw, *notes),
+    )

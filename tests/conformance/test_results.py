@@ -56,6 +56,8 @@ AROUND: dict[str, Wrap] = {
     ],
 }
 
+WRAPPED = list(AROUND)[1:]
+
 WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "other keys": (
         lambda x: {"y": x, "w": x},
@@ -88,12 +90,11 @@ def text_of(which: str, tensor: str) -> tuple[type[Exception], str]:
     return kind, text
 
 
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("kind", MAPPINGS)
+@pytest.mark.parametrize(
+    ("around", "kind"),
+    [*(("alone", kind) for kind in MAPPINGS), *((around, "ModelOutput") for around in WRAPPED)],
+)
 def test_a_mapping_writes_by_name(fw: Framework, around: str, kind: str) -> None:
-    if (fw.name, around, kind) == ("tf-static", "OneOf", "proxy"):
-        pytest.skip("TensorFlow's own switch knows no such mapping")
-
     def name(x: Any) -> Any:
         return MAPPINGS[kind]({"other": x, "z": x + 2, "y": x + 1})
 
@@ -116,8 +117,10 @@ def test_one_output(fw: Framework, kind: str) -> None:
     assert_same(bare, {"x": X, "y": {"y": X + 1}})
 
 
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("which", WRONG)
+@pytest.mark.parametrize(
+    ("around", "which"),
+    [*(("alone", which) for which in WRONG), *((around, "fewer") for around in WRAPPED)],
+)
 def test_all_else_is_an_error(fw: Framework, around: str, which: str) -> None:
     network = fw.network(AROUND[around](LambdaOp(WRONG[which][0], "x", ["y", "z"])))
     tensor = type(fw.tensor(X)).__name__ if fw.name != "tf-static" else "SymbolicTensor"

@@ -78,26 +78,25 @@ class TestOneModel:
         return results
 
 
-class TestGivenGradients:
-    @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
-    @conforms
-    def test_some_of_them_none(self, fw: Framework) -> Any:
-        layers = make_layers(3, 4, 2)
-        model = fw.build(layers, fw.sgd(0.1))
-        network = fw.network(
-            [
-                ModelOp(model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                TakeGradients(fw, model, "loss", "g"),
-                LambdaOp(lambda g: [None, None, *g[2:]], "g", "g", mode="train"),
-                UpdateOp(model, "loss", gradients="g"),
-            ]
-        )
-        fw.steps(network, make_batches(2), "train", desired_output_keys={"loss"})
-        weights = fw.weights(model)
-        assert_same(weights[:2], list(layers[0]))
-        assert not np.allclose(weights[2], layers[1][0])
-        return weights
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+@conforms
+def test_given_gradients_some_of_which_are_none(fw: Framework) -> Any:
+    layers = make_layers(3, 4, 2)
+    model = fw.build(layers, fw.sgd(0.1))
+    network = fw.network(
+        [
+            ModelOp(model, "x", "y"),
+            MeanSquaredError(("y", "t"), "loss"),
+            TakeGradients(fw, model, "loss", "g"),
+            LambdaOp(lambda g: [None, None, *g[2:]], "g", "g", mode="train"),
+            UpdateOp(model, "loss", gradients="g"),
+        ]
+    )
+    fw.steps(network, make_batches(2), "train", desired_output_keys={"loss"})
+    weights = fw.weights(model)
+    assert_same(weights[:2], list(layers[0]))
+    assert not np.allclose(weights[2], layers[1][0])
+    return weights
 
 
 class TestDeferredUpdates:
@@ -182,25 +181,22 @@ class TestDeferredUpdates:
         return fw.weights(model)
 
 
-class TestTwoModels:
-    @pytest.mark.parametrize("gradients", [False, True])
-    @conforms
-    def test_one_that_others_gradients_go_through_or_not(
-        self, fw: Framework, gradients: bool
-    ) -> Any:
-        layers = make_layers(3, 2, seed=1)
-        below = fw.build(layers, fw.sgd(0.1), name="below")
-        above = fw.build(make_layers(2, 2, seed=2), fw.sgd(0.1), name="above")
-        network = fw.network(
-            [
-                ModelOp(below, "x", "h", trainable=False, gradients=gradients),
-                ModelOp(above, "h", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                LambdaOp(lambda h: fw.mean(h), "h", "size"),
-                *([UpdateOp(below, "loss")] if gradients else []),
-                UpdateOp(above, "loss"),
-            ]
-        )
-        results = fw.steps(network, make_batches(3), "train")
-        assert np.allclose(fw.weights(below)[0], layers[0][0]) == (not gradients)
-        return results, fw.weights(below), fw.weights(above)
+@pytest.mark.parametrize("gradients", [False, True])
+@conforms
+def test_a_model_that_others_gradients_go_through_or_not(fw: Framework, gradients: bool) -> Any:
+    layers = make_layers(3, 2, seed=1)
+    below = fw.build(layers, fw.sgd(0.1), name="below")
+    above = fw.build(make_layers(2, 2, seed=2), fw.sgd(0.1), name="above")
+    network = fw.network(
+        [
+            ModelOp(below, "x", "h", trainable=False, gradients=gradients),
+            ModelOp(above, "h", "y"),
+            MeanSquaredError(("y", "t"), "loss"),
+            LambdaOp(lambda h: fw.mean(h), "h", "size"),
+            *([UpdateOp(below, "loss")] if gradients else []),
+            UpdateOp(above, "loss"),
+        ]
+    )
+    results = fw.steps(network, make_batches(3), "train")
+    assert np.allclose(fw.weights(below)[0], layers[0][0]) == (not gradients)
+    return results, fw.weights(below), fw.weights(above)
