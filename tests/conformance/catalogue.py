@@ -524,7 +524,7 @@ ROWS = [
 
 
 def pair_of(
-    cls: type, form: str, batch: Arrays, compute: Callable[[Any], Any], **options: Any
+    cls: type, form: str, batch: Arrays, compute: Callable[[Any], Any], /, **options: Any
 ) -> Row:
     """Return the row of a loss of images or of targets of some type."""
     return dataclasses.replace(
