@@ -319,38 +319,33 @@ def weigh(framework: str, excess: Any, regularization: float = 1.0) -> Any:
 @pytest.mark.parametrize("regularization", [1.0, 0.25])
 @pytest.mark.parametrize("dtype", list(ROOM))
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tf", marks=pytest.mark.tf)])
-def test_values(framework: str, dtype: str, regularization: float) -> None:
+def test_weights_of_super_loss(framework: str, dtype: str, regularization: float) -> None:
     excess = (EXCESSES * regularization).astype(dtype)
     confidences, weighed = exact(excess, regularization)
     found = weigh(framework, make(framework, excess), regularization)
     room = 12 * ROOM[dtype]
     np.testing.assert_allclose(read(found[1]) / confidences, 1, atol=room)
     np.testing.assert_allclose(read(found[0]), weighed, rtol=room, atol=room)
+    slope = gradient(framework, lambda x: weigh(framework, x, regularization)[0], excess)
+    np.testing.assert_allclose(slope / confidences, 1, atol=room)
 
 
 @pytest.mark.parametrize("dtype", list(ROOM))
 @WITH_GRADIENTS
-class TestSlopes:
-    def test_of_weighed_losses_are_the_confidences(self, framework: str, dtype: str) -> None:
-        excess = EXCESSES.astype(dtype)
-        confidences, _ = exact(excess, 1.0)
-        found = gradient(framework, lambda x: weigh(framework, x)[0], excess)
-        np.testing.assert_allclose(found / confidences, 1, atol=12 * ROOM[dtype])
+def test_slopes_of_slopes_of_super_loss(framework: str, dtype: str) -> None:
+    """Gradients can be taken of gradients, as by a penalty on them."""
+    excess = np.array([-3.0, -0.7, 0.3, 4.0], dtype)
 
-    def test_of_slopes(self, framework: str, dtype: str) -> None:
-        """Gradients can be taken of gradients, as by a penalty on them."""
-        excess = np.array([-3.0, -0.7, 0.3, 4.0], dtype)
+    def slopes(x: Any) -> Any:
+        if framework == "torch":
+            total = weigh(framework, x)[0].sum()
+            return torch.autograd.grad(total, x, create_graph=True)[0]
+        tf = pytest.importorskip("tensorflow")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = weigh(framework, x)[0]
+        return tape.gradient(total, x)
 
-        def slopes(x: Any) -> Any:
-            if framework == "torch":
-                total = weigh(framework, x)[0].sum()
-                return torch.autograd.grad(total, x, create_graph=True)[0]
-            tf = pytest.importorskip("tensorflow")
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                total = weigh(framework, x)[0]
-            return tape.gradient(total, x)
-
-        found = gradient(framework, slopes, excess)
-        wanted = gradient(framework, lambda x: weigh(framework, x)[1], excess)
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    found = gradient(framework, slopes, excess)
+    wanted = gradient(framework, lambda x: weigh(framework, x)[1], excess)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -74,10 +74,10 @@ def reads_a_table(node: ast.expr) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "__dict__"
 
 
-def texts_of(tree: ast.Module) -> Iterator[ast.Constant]:
+def texts_of(nodes: list[ast.AST]) -> Iterator[ast.Constant]:
     """Go through texts that are no docstrings."""
-    statements = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-    for node in ast.walk(tree):
+    statements = {id(one.value) for one in nodes if isinstance(one, ast.Expr)}
+    for node in nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if is_text and id(node) not in statements:
             yield node
@@ -85,9 +85,9 @@ def texts_of(tree: ast.Module) -> Iterator[ast.Constant]:
 
 def private_names_in(source: str) -> list[tuple[int, str]]:
     """List the private names that a module asks other objects for, with their lines."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             if (is_private(node.attr) and not is_own(node.value)) or node.attr == "__internal__":
                 found.append((node.lineno, node.attr))
@@ -107,7 +107,7 @@ def private_names_in(source: str) -> list[tuple[int, str]]:
             found.append((node.lineno, literal(node.slice)))
     found += [
         (text.lineno, text.value)
-        for text in texts_of(tree)
+        for text in texts_of(nodes)
         if any(inside in f"{text.value}." for inside in INSIDES)
     ]
     return found
