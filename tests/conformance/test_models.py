@@ -81,7 +81,7 @@ def test_inputs_that_do_not_fit_the_signature(fw: Framework) -> None:
     model = model_of(fw, in_order)
     with refusing(ValueError, "ModelOp", "'m'", "'aa'", "Did you mean 'a'"):
         ModelOp(model, {"aa": "x", "b": "x"}, "y")
-    with refusing(ValueError, "ModelOp", "'m'", "needs 'a', too"):
+    with refusing(ValueError, "ModelOp", "'m'", "missing", "'a'"):
         ModelOp(model, {"b": "x"}, "y")
     op = ModelOp(model, {"a": "x", "b": "z"}, "y")
     op.inputs.pop()
