@@ -178,16 +178,16 @@ def test_a_step_that_overflows_is_none(fw: Framework, clip: dict[str, Any]) -> N
     predict, _, update = regression(model, outputs=REPORTS, **clip)
     error = LambdaOp(lambda y, t: fw.mean((fw.cast(y, "float32") - t) ** 2), ["y", "t"], "loss")
     network = fw.network([predict, error, update, ema])
-    # so small that a scaled loss has gradients that float16 can hold
-    batch = {key: value * np.float32(0.1) for key, value in make_batches(1)[0].items()}
-    loop = Loop(**clip)
+    (batch,), loop = make_batches(1), Loop(**clip)
+    # so near to the targets that float16 can hold the gradients of a scaled loss
+    batch["t"] = (loop.line.predict(batch) + 0.2 * batch["t"]).astype("float32")
     for factor in (1, 6e4, 1):
         before = fw.weights(model), fw.weights(ema.averaged)
         (result,) = fw.steps(network, [{**batch, "x": batch["x"] * np.float32(factor)}], "train")
         assert result["stepped"] == (factor == 1)
         if result["stepped"]:
             # unscaled, and before it is clipped
-            np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=1e-2)
+            np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=3e-2)
         else:
             assert_same((fw.weights(model), fw.weights(ema.averaged)), before)
     for own, expected in zip(fw.weights(ema.averaged), loop.average, strict=True):
