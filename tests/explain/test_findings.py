@@ -15,7 +15,7 @@ from fastnet.op.numpyop import LambdaOp as LambdaArray
 from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse, Sometimes
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.explain.programs import (
     KEYS,
@@ -218,7 +218,7 @@ class TestMissing:
         model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
         fixed = fastnet.build(lambda: torch.nn.Linear(4, 3), None, model_name="fixed")
         fixed.requires_grad_(False)
-        passes = [ModelOp(fixed, "x", "x2"), ModelOp(model, "x", "y")]
+        passes = [ModelOp(fixed, "x", "x2"), ModelOp(model, "x", "y"), EMA(model, 0.9)]
         network = TorchNetwork([*passes, CrossEntropy(("y", "t"), "loss", from_logits=True)])
         (text,) = texts(network.explain("train"), "no_update")
         assert "['line'] in mode 'train'" in text

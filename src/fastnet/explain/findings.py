@@ -72,8 +72,9 @@ def list_findings(
         *_unwritten_keys(ops, absent, keys),
     ]
     if mode == "train":
-        # An op that holds a model and writes nothing may update it by `update_model`.
-        updated = {name for item in [*ops, *absent] if item.has_effects for name in item.models}
+        # EMA and LRSchedule also hold models and have effects, but compute no gradients.
+        updates = [one for one in (*ops, *absent) if one.has_effects and one.takes_gradients]
+        updated = {name for item in updates for name in item.models}
         findings += _no_update(optimizers, updated)
         if updated:
             findings += _no_optimizer(optimizers)
