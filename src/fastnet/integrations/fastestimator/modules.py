@@ -36,10 +36,13 @@ def replace(pairs: list[tuple[Any, Any]], describe: Callable[[Any], str]) -> dic
         The full names that were changed, and what `describe` says of each.
     """
     others = {id(old): new for old, new in pairs}
+    # One object may stand for several, each under a name of its own.
+    named = {(id(old), getattr(new, "__name__", None)): new for old, new in pairs}
     changed = {}
     for module in modules():
         for name, value in list(vars(module).items()):
             if id(value) in others:
-                setattr(module, name, others[id(value)])
-                changed[f"{module.__name__}.{name}"] = describe(others[id(value)])
+                new = named.get((id(value), name), others[id(value)])
+                setattr(module, name, new)
+                changed[f"{module.__name__}.{name}"] = describe(new)
     return changed
