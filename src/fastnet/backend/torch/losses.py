@@ -124,7 +124,7 @@ def sparse_categorical_crossentropy(
     if class_weights:
         # An ignored index may be that of no class. Its loss is 0.
         classes = y_true.clamp(0, y_pred.shape[1] - 1)
-        loss = loss * _row_of(class_weights, y_pred)[classes]
+        loss = loss * _row_of(class_weights, y_pred).take(classes)
     if not average_loss:
         return loss
     if ignore_index is None:
