@@ -210,6 +210,8 @@ CHANGES = [
     ),
     # --- classes
     ("own(a=[1])", "op.a.append(2)", "op class Own.a[1]"),
+    ("Plain(a=type(own(K=1)))", "op.a.K = 2", "op.a.K"),
+    ("own(a=type(own(K=1)))", "op.a.K = 2", "op.a.K"),
     ("own(type('Base', (), {'a': 1}))", "type(op).__mro__[1].a = 2", "op class Base.a"),
     ("own(Plain)", "type(op).__bases__ = (Other,)", "op class Own.__bases__"),
     ("own()", "type(op).__call__ = lambda self: 2", "op class Own.__call__"),
@@ -262,7 +264,7 @@ SAME = [
     # --- compared by identity, or not at all
     ("Plain(a=np.ones(2))", "op.a.fill(2)"),
     ("Plain(a=module(K=1))", "op.a.K = 2"),
-    ("Plain(a=type(own(K=1)))", "op.a.K = 2"),
+    ("Plain(a=type(own(__module__='decimal')))", "op.a.K = 2"),
     ("Plain(a=numbers())", "next(op.a)"),
     ("Plain(a=threading.Thread())", "op.a.name = 'other'"),
     ("Plain(a=LOGGER)", "op.a.setLevel(logging.ERROR)"),

@@ -90,7 +90,7 @@ cdef class BaseSnapshot:
     cdef int visit(self, value, Py_ssize_t parent, Py_ssize_t position) except -1
     cdef object layout_of(self, cls)
     cdef bint expand(self, Py_ssize_t index) except -1
-    cdef int enter_class(self, cls, Py_ssize_t index) except -1
+    cdef int enter_class(self, cls, Py_ssize_t index, Py_ssize_t position) except -1
     cdef int enter_globals(self, function, Py_ssize_t index) except -1
     cdef int read(self, Node* node, list values) except -1
     cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2

@@ -97,8 +97,8 @@ cdef class BaseSnapshot:
             return 0
         if inside and not isinstance(value, (dict, list, tuple, set, frozenset)):
             return 0
-        if isinstance(value, type) and parent >= 0 and self.nodes[parent].kind == GLOBAL:
-            return self.enter_class(value, parent) if self.rules.is_own_class(value) else 0
+        if isinstance(value, type) and parent >= 0 and self.rules.is_own_class(value):
+            return self.enter_class(value, parent, position)
         if type(value) is FunctionType:
             kinds = self.rules.kinds_of_function(value)
         else:
@@ -136,11 +136,11 @@ cdef class BaseSnapshot:
         self.nodes[index] = node
         if node.kind == OBJECT:
             start, step = 3, 2
-            self.enter_class(found[node.first], index)
+            self.enter_class(found[node.first], index, -1)
         elif node.kind == CLASS:
             start, step = 2, 2
             for base in <tuple> found[node.first]:
-                self.enter_class(base, index)
+                self.enter_class(base, index, -1)
             if not self.rules.is_own_class(owner):
                 return True
         elif node.kind == SLOTS:
@@ -154,9 +154,9 @@ cdef class BaseSnapshot:
             self.enter_globals(owner, index)
         return True
 
-    cdef int enter_class(self, cls, Py_ssize_t index) except -1:
+    cdef int enter_class(self, cls, Py_ssize_t index, Py_ssize_t position) except -1:
         if is_mutable(cls):
-            self.enter(address(cls), CLASS, cls, index, -1)
+            self.enter(address(cls), CLASS, cls, index, position)
         return 0
 
     cdef int enter_globals(self, function, Py_ssize_t index) except -1:

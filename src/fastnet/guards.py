@@ -187,12 +187,12 @@ class Snapshot(BaseSnapshot):
             if kind == Kind.GLOBAL:
                 is_of_module = self._node(parent)[0] == Kind.GLOBAL
                 steps.append(f".{values[0]}" if is_of_module else f" global {values[0]!r}")
-            elif kind == Kind.CLASS and below != Kind.CLASS:
-                # A base class is reached from its subclass, which the path omits.
-                steps.append(f" class {_class_name(owner)}")
             elif position >= 0 and parent >= 0:
                 above, owner, _, _, values = self._node(parent)
                 steps.append(_step(above, owner, values, position))
+            elif kind == Kind.CLASS and below != Kind.CLASS:
+                # A base class is reached from its subclass, which the path omits.
+                steps.append(f" class {_class_name(owner)}")
             below, index = kind, parent
         if len(steps) > _MAX_STEPS:
             steps[:-_MAX_STEPS] = ["..."]

@@ -83,6 +83,10 @@ class Snapshot:
 
     def parts_of(self, value: Any, is_root: bool) -> Parts:
         """Go through the values that an object holds, each with the rest of its path."""
+        if isinstance(value, type) and value.__module__ not in sys.stdlib_module_names:
+            if not self.shallow:
+                yield from self.attributes_of_class(value)
+            return
         if isinstance(value, LEAVES):
             return
         yield from self.items_of(value)
