@@ -97,6 +97,10 @@ def _in_place(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
 
+def _margin_loss(x: torch.Tensor) -> torch.Tensor:
+    return functional.multilabel_margin_loss(x, torch.tensor([2, -1, 0]))
+
+
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
@@ -106,6 +110,7 @@ def _in_place(x: torch.Tensor) -> torch.Tensor:
         (_global, ".fn global 'CALLS'"),
         (OfClass(), ".fn class OfClass.calls"),
         (_in_place, "writes into a tensor of the batch"),
+        (_margin_loss, "decomposes multilabel_margin_loss to another function"),
         (_drawn, "gave other results than the same step run eagerly: 'y' differs by"),
         (_counted, "gave other results than the same step run eagerly: 'y' differs by"),
     ],
@@ -245,13 +250,16 @@ def test_globals_and_closures_are_compared() -> None:
     global SCALE
     cell = [1.0]
 
+    class Local:
+        factor = 1.0
+
     def fn(x: torch.Tensor) -> torch.Tensor:
-        return x * SCALE * CONFIG.scale * cell[0] * CONFIG.sizes[-1]
+        return x * SCALE * CONFIG.scale * cell[0] * CONFIG.sizes[-1] * Local.factor
 
     network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
     try:
         with network("infer", 1):
-            for place in range(10):
+            for place in range(12):
                 if place == 2:
                     SCALE = 5.0
                 if place == 4:
@@ -260,15 +268,18 @@ def test_globals_and_closures_are_compared() -> None:
                     cell[0] = 3.0
                 if place == 8:
                     CONFIG.sizes.append(9)
+                if place == 10:
+                    Local.factor = 2.0
                 result = network.run_step({"x": torch.ones(2)})["y"]
                 torch.testing.assert_close(result, fn(torch.ones(2)))
     finally:
         SCALE, CONFIG.scale, CONFIG.sizes = 2.0, 2.0, [1, 2]
-    assert captured(network) == 5
+    assert captured(network) == 6
     reasons = [one.reason for one in network.traces[1:]]
     assert "SCALE" in reasons[0]
     assert "scale" in reasons[1]
     assert "sizes" in reasons[3]
+    assert "closure variable 'Local'.factor" in reasons[4]
 
 
 @pytest.mark.filterwarnings("ignore:Steps of mode")

@@ -232,7 +232,7 @@ class _Tracer:
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             torch.set_autocast_cache_enabled(caches)
-            with _ReadValues(), _looking_on(self._saved), self._around():
+            with _RefusedFunctions(), _looking_on(self._saved), self._around():
                 results = BoundPlan(self._kernel, self._context, self._make).run(batch)
             return [*self._take_out(results, batch, found, fakes), *left_merged()]
 
@@ -442,14 +442,17 @@ class DataDependentError(RuntimeError):
     """Raised where an op reads the values of a tensor."""
 
 
-class _ReadValues(TorchFunctionMode):
-    """Refuses functions that read the values of tensors without a call of the dispatcher."""
+class _RefusedFunctions(TorchFunctionMode):
+    """Refuses functions that read values without a call of the dispatcher, or trace wrongly."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _READ_VALUES:
             raise DataDependentError(func.__name__)
+        if func is torch.nn.functional.multilabel_margin_loss:
+            # Torch's decomposition also counts what a target has after its first -1.
+            raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
         return func(*args, **(kwargs or {}))
 
 
