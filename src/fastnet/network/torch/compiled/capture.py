@@ -7,7 +7,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import fastnet
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import map_form
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import (
     TorchDispatchMode,
     eager_recurrent_layers,
@@ -31,6 +33,7 @@ from fastnet.backend.torch._internals import (
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
+from fastnet.errors import describe_op
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.fake_tensors import RecordingDict, StepState
@@ -43,7 +46,6 @@ from fastnet.network.torch.compiled.input_signature import (
     require_plain,
     tensors_in,
 )
-from fastnet.network.torch.compiled.lr_schedulers import noting, require_once
 from fastnet.network.torch.compiled.number_inputs import bind_numbers
 from fastnet.network.torch.compiled.random_numbers import is_random, watched_process
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
@@ -240,7 +242,7 @@ class _Tracer:
         state_before = dict(self._context)
         deferred = self._context.get("deferred")
         replaced = self._state.replaced(fakes, numbers, symbols)
-        with replaced, merging as left_merged, noting(self._plan.ops) as found.followed:
+        with replaced, merging as left_merged, _noted_schedulers(self._plan.ops) as found.followed:
             try:
                 # Backward passes run in this thread, where the modes are active.
                 here = torch.autograd.set_multithreading_enabled(False)
@@ -283,7 +285,7 @@ class _Tracer:
         found.graph = graph
         found.examples = taken
         found.device = self._state.device
-        require_once(found.followed, self._plan.ops, self._state.taken)
+        _require_once(found.followed, self._plan.ops, self._state.taken)
         return found
 
     @contextmanager
@@ -421,6 +423,35 @@ def _looking_on(saved: _Saved) -> Iterator[None]:
 
     with Looking():
         yield
+
+
+@contextmanager
+def _noted_schedulers(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:
+    """Note which ops would step their schedulers in a trace, and let none do so."""
+    noted: list[LRSchedule] = []
+    with ExitStack() as stack:
+        for op in ops:
+            if isinstance(op, LRSchedule):
+                own = vars(op)
+                if "advance" in own:
+                    stack.callback(own.__setitem__, "advance", own["advance"])
+                else:
+                    stack.callback(own.pop, "advance")
+                own["advance"] = partial(noted.append, op)
+        yield noted
+
+
+def _require_once(noted: Sequence[LRSchedule], ops: Sequence[Any], taken: dict[int, int]) -> None:
+    """Refuse schedulers that step between several updates of one step."""
+    for op in noted:
+        if (
+            taken.get(id(get_metadata(op.model, "current_optimizer")), 0) != 1
+            or noted.count(op) > 1
+        ):
+            place = next(at for at, one in enumerate(ops) if one is op)
+            raise Uncapturable(
+                f"{describe_op(op, place)} steps a scheduler between several updates of a step"
+            )
 
 
 def _size_of(tensor: torch.Tensor, before: Any) -> Any:
