@@ -315,6 +315,15 @@ def test_what_is_skipped_may_change(take: Any, source: str, owner: str, change: 
     assert snapshot.is_unchanged()
 
 
+def test_modules_that_have_each_other(take: Any) -> None:
+    one = module(K=1)
+    one.other = module(one=one)
+    snapshot = take([("op", function("def f(): m.other.one.K", m=one))])
+    assert snapshot.is_unchanged()
+    one.K = 2
+    assert snapshot.first_change() == "op global 'm'.K"
+
+
 def test_nothing_else_of_the_name_is_skipped(take: Any) -> None:
     op = Plain(a=1, b=Plain(a=1))
     snapshot = take([("op", op)], skip=[(op, "a")])

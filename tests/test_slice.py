@@ -44,6 +44,9 @@ class TestForwardSlicers:
         with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*piece 1 has {count}"):
             kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
 
+    def test_more_values_than_keys_are_left_out(self, kernel: Kernel) -> None:
+        assert kernel.forward_slicers([Pieces(["x"], [(1, 2)])], {"x": 3}) == [{"x": 1}]
+
 
 class TestReverseSlicers:
     @pytest.mark.parametrize("data", [[], ()])

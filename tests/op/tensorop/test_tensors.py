@@ -300,6 +300,12 @@ def test_whole_numbers_are_mixed_as_floats(op_class: Any, framework: str, dtype:
     assert found[0].dtype == (dtype if op_class is CutMixBatch else "float32")
 
 
+def test_cutmix_takes_images() -> None:
+    op = CutMixBatch(("x", "l"), ("x", "l"))
+    with pytest.raises(ValueError, match=r"CutMixBatch .* 4 axes .* 'x' has 3"):
+        op.forward([IMAGES[:, 0], LABELS], {})
+
+
 class Fixed:
     """What users put in the place of the distribution: anything that can be sampled."""
 
