@@ -9,10 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.own_process import pytest_runtest_makereport, pytest_runtest_protocol
+from tests import own_process
 from tests.reference import Kernel, load
-
-__all__ = ["kernel", "kernels", "pytest_runtest_makereport", "pytest_runtest_protocol"]
 
 # Compiled code has no deadline that a busy machine could not miss.
 hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=100)
@@ -36,6 +34,7 @@ LONGEST = (
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share files out, let none be left with a long one at the end."""
+    own_process.gather(items)
     if not hasattr(config, "workerinput"):
         return
     sizes = Counter(item.path for item in items)

@@ -1,38 +1,22 @@
 """Tests in a process of their own: for what a process can have only before a framework starts.
 
-A module marked `own_process` is collected like any other, but its tests run together in a second
-pytest, whose import of the module asks for what they need (see `is_here`). What each test comes to
-there is reported here under its own id, with its own failure text.
+A module marked `own_process` is collected like any other, but those of its tests that were chosen
+are one item, which runs them in a second pytest, whose import of the module asks for what they need
+(see `is_here`).
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
-import sys
-from collections import defaultdict
-from collections.abc import Generator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
-# names the file that the second process leaves its reports in
+from tests.subprocesses import run_python
+
 VARIABLE = "FASTNET_OWN_PROCESS"
-
-
-@dataclass
-class Run:
-    """What the second process came to: each test's reports, and all that it printed."""
-
-    output: str
-    reports: dict[str, list[pytest.TestReport]] = field(default_factory=lambda: defaultdict(list))
-
-
-_runs = pytest.StashKey[dict[Path, Run]]()
 
 
 def is_here() -> bool:
@@ -40,76 +24,32 @@ def is_here() -> bool:
     return VARIABLE in os.environ
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Report what a test came to in the process of its own; the first of a module starts it."""
-    if is_here() or item.get_closest_marker("own_process") is None:
-        return None
-    runs = item.session.stash.setdefault(_runs, {})
-    if item.path not in runs:
-        runs[item.path] = _run_module(item)
-    run = runs[item.path]
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = run.reports[item.nodeid]
-    if not any(report.when == "teardown" for report in reports):
-        reports = [*reports, _missing(item, run)]
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    # what an item before this has set up for both of them is not for the next
-    item.session._setupstate.teardown_exact(nextitem)
-    return True
+class OwnProcess(pytest.Item):
+    """Tests of a module, which run in a process of their own."""
+
+    def __init__(self, *, ids: list[str], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.ids = ids
+
+    def runtest(self) -> None:
+        with TemporaryDirectory() as folder:
+            ids = Path(folder, "ids")
+            ids.write_text("\n".join(self.ids), encoding="utf-8")
+            options = ("-q", "-p", "no:cacheprovider", f"@{ids}")
+            root = self.config.rootpath
+            done = run_python("-m", "pytest", *options, cwd=root, **{VARIABLE: "yes"})
+        if done.returncode:
+            pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In the second process, leave the report where the first one looks for it."""
-    report = yield
+def gather(items: list[pytest.Item]) -> None:
+    """Put one item in the place of those of each module that is marked."""
     if is_here():
-        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        with open(os.environ[VARIABLE], "ab") as file:
-            pickle.dump(data, file)
-    return report
-
-
-def _run_module(item: pytest.Item) -> Run:
-    """Run all tests of an item's module that were chosen for this session."""
-    wanted = [each.nodeid for each in item.session.items if each.path == item.path]
-    with TemporaryDirectory() as folder:
-        ids, results = Path(folder, "ids"), Path(folder, "reports")
-        ids.write_text("\n".join(wanted), encoding="utf-8")
-        results.touch()
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{ids}"],
-            cwd=item.config.rootpath,
-            env={
-                **os.environ,
-                VARIABLE: str(results),
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        run = Run(done.stdout)
-        with results.open("rb") as file, suppress(EOFError):
-            while True:
-                report = item.config.hook.pytest_report_from_serializable(
-                    config=item.config, data=pickle.load(file)
-                )
-                run.reports[report.nodeid].append(report)
-    return run
-
-
-def _missing(item: pytest.Item, run: Run) -> pytest.TestReport:
-    """Make the report of a test in which the second process ended, or before which it did."""
-    return pytest.TestReport(
-        item.nodeid,
-        item.location,
-        keywords={},
-        outcome="failed",
-        longrepr=f"The process of its own ended here, or before:\n{run.output}",
-        when="call",
-    )
+        return
+    modules: dict[Any, list[str]] = {}
+    for item in items:
+        if item.get_closest_marker("own_process") is not None:
+            modules.setdefault(item.getparent(pytest.Module), []).append(item.nodeid)
+    items[:] = [item for item in items if item.get_closest_marker("own_process") is None]
+    for module, ids in modules.items():
+        items.append(OwnProcess.from_parent(module, name="in a process of its own", ids=ids))

@@ -19,5 +19,5 @@ def run_python(
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )

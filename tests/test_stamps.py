@@ -6,7 +6,6 @@ import struct
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -87,27 +86,6 @@ def filled(kernel: Kernel, *stamps: tuple[int, int, int]) -> Any:
 
 def doubles(*values: float) -> bytes:
     return struct.pack(f"={len(values)}d", *values)
-
-
-def test_sum_up(kernel: Kernel) -> None:
-    log = filled(
-        kernel,
-        (5_000_000_000, -1, 0),
-        (10, 0, 0),
-        (20, 1, 1),
-        (30, 0, 1),
-        (99, 2, 2),
-        (77, -1, 0),  # between two steps
-        (40, 1, 3),
-    )
-    steps, times, counts, minibatches = log.sum_up(doubles(1e-9, 2e-9, 0), b"\1\0\0", b"\0\0\1")
-    assert steps == 2
-    near = {"abs": 1e-14}
-    assert np.frombuffer(times) == pytest.approx([38e-9, 18e-9, 99e-9, 0, 38e-9, 0], **near)
-    assert np.frombuffer(counts, np.int64).tolist() == [1, 2, 1]
-    assert np.frombuffer(minibatches) == pytest.approx([47e-9, 0, 0, 0, 0, 38e-9], **near)
-    # The stamps are kept.
-    assert len(taken(log)) == 7
 
 
 ROWS = 4

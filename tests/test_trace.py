@@ -72,17 +72,6 @@ class TestSharedLengths:
         assert sorted(set(asked)) == [3, 4, 5, 7]
         assert len(asked) <= 5  # not again for those that are known
 
-    def test_admits_that_raises(self, kernel: Kernel, framework: Framework) -> None:
-        def admits(size: int) -> bool:
-            raise ValueError(f"not {size}")
-
-        length = kernel.Length(admits)
-        step = kernel.TracedStep(["x"], framework.kind, None)
-        step.traces = [kernel.Trace(list, [kernel.Slot("float", (length,))], {}, length=length)]
-        for _ in range(2):
-            with pytest.raises(ValueError, match="not 3"):
-                step.fits({"x": Tensor("float", 3)})
-
     def test_exact_traces_and_an_open_length(self, kernel: Kernel, framework: Framework) -> None:
         length = kernel.Length(lambda size: size > 1)
         any_size = kernel.Trace(

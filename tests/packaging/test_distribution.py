@@ -58,37 +58,22 @@ def wheel_metadata(distributions: Distributions) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
-@pytest.mark.parametrize("name", KERNEL)
-def test_wheel_has_each_compiled_module_with_its_stub(
-    distributions: Distributions, name: str
-) -> None:
+def test_wheel_has_the_compiled_and_typed_package_alone(distributions: Distributions) -> None:
     names = names_in_wheel(distributions)
-    assert f"fastnet/{name}.pyi" in names
-    assert any(f"fastnet/{name}{suffix}" in names for suffix in EXTENSION_SUFFIXES)
-
-
-def test_wheel_has_every_python_file_of_the_package_and_is_typed(
-    distributions: Distributions,
-) -> None:
-    names = names_in_wheel(distributions)
-    sources = (ROOT / "src").glob("fastnet/**/*.py")
-    assert {source.relative_to(ROOT / "src").as_posix() for source in sources} <= set(names)
-    assert "fastnet/py.typed" in names
-
-
-def test_wheel_has_declarations_but_no_sources_of_the_kernel(distributions: Distributions) -> None:
-    names = names_in_wheel(distributions)
-    declared = {f"fastnet/{path.name}" for path in (ROOT / "src/fastnet").glob("*.pxd")}
-    assert declared <= set(names)
+    for name in KERNEL:
+        assert f"fastnet/{name}.pyi" in names
+        assert any(f"fastnet/{name}{suffix}" in names for suffix in EXTENSION_SUFFIXES)
+    source = ROOT / "src"
+    for pattern in ("fastnet/**/*.py", "fastnet/*.pxd", "fastnet/py.typed"):
+        assert {path.relative_to(source).as_posix() for path in source.glob(pattern)} <= set(names)
     assert not [name for name in names if name.endswith((".pyx", ".c"))]
-
-
-def test_wheel_has_nothing_but_the_package(distributions: Distributions) -> None:
-    tops = {name.split("/")[0] for name in names_in_wheel(distributions)}
+    tops = {name.split("/")[0] for name in names}
     assert tops == {"fastnet", f"fastnet_runtime-{version('fastnet-runtime')}.dist-info"}
 
 
-def test_sdist_has_all_that_a_build_and_a_test_run_need(distributions: Distributions) -> None:
+def test_sdist_has_all_that_builds_and_tests_need(
+    distributions: Distributions,
+) -> None:
     unpacked = distributions.unpacked
     for pattern in ("src/fastnet/*.px[dy]", "src/fastnet/*.pyi", "src/fastnet/**/*.py"):
         for source in ROOT.glob(pattern):
@@ -96,9 +81,6 @@ def test_sdist_has_all_that_a_build_and_a_test_run_need(distributions: Distribut
     for name in ("LICENSE", "Makefile", "README.md", "constraints/dev.txt", "setup.py"):
         assert (unpacked / name).is_file(), name
     assert (unpacked / Path(__file__).relative_to(ROOT)).is_file()
-
-
-def test_sdist_has_nothing_that_was_built(distributions: Distributions) -> None:
     # build/ and *.egg-info in the unpacked folder are the wheel's; only the archive is asked.
     listing = run(sys.executable, "-m", "tarfile", "-l", distributions.sdist, cwd=ROOT)
     assert not re.findall(r"\S+\.(?:c|html|so|pyc|pyd)\b", listing)
