@@ -120,19 +120,11 @@ openings = st.builds(
 )
 
 
-def built(lib: Any, entries: list[Any], make: Make) -> tuple[list[Any], dict[int, int]]:
-    """Make a network's list of a drawn one.
-
-    Returns the list, and, by `id`, the place in the drawing of each thing made.
-    """
-    places: dict[int, int] = {}
+def built(lib: Any, entries: list[Any], make: Make) -> list[Any]:
+    """Make a network's list of a drawn one."""
 
     def one(item: Item | None) -> Any:
-        if item is None:
-            return None
-        result = make(item)
-        places[id(result)] = len(places)
-        return result
+        return None if item is None else make(item)
 
     things: list[Any] = []
     for entry in entries:
@@ -143,4 +135,4 @@ def built(lib: Any, entries: list[Any], make: Make) -> tuple[list[Any], dict[int
             things.append(lib.schedule.RepeatScheduler([one(item) for item in entry.values]))
         else:
             things.append(one(entry))
-    return things, places
+    return things
