@@ -76,7 +76,13 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "reduce_max": np.max,
     "reduce_min": np.min,
 }
-AXES: list[Any] = [None, 2, -3, [0, -1], (2, 0), (1,)]
+AXES: list[tuple[Any, bool]] = [
+    (None, False),
+    (None, True),
+    (-3, True),
+    ([0, -1], False),
+    ((2, 0), True),
+]
 
 
 def reduction(name: str, axis: Any, keepdims: bool) -> Function:
@@ -89,9 +95,9 @@ def reduction(name: str, axis: Any, keepdims: bool) -> Function:
 
 
 REDUCED = {
-    f"{name}-{axis}": reduction(name, axis, keepdims=index % 2 == 1)
+    f"{name}-{axis}-{keepdims}": reduction(name, axis, keepdims)
     for name in ORACLES
-    for index, axis in enumerate(AXES)
+    for axis, keepdims in AXES
 }
 FUNCTIONS = {
     **ELEMENTWISE,

@@ -617,6 +617,13 @@ FORMS = [
     ),
     pair_of(
         CrossEntropy,
+        "binary sequences",
+        {"p": X.reshape(2, 2, 3), "t": BITS.reshape(2, 2, 3)},
+        lambda b: of_bits(b["p"], b["t"]).mean(),
+        from_logits=True,
+    ),
+    pair_of(
+        CrossEntropy,
         "binary flat",
         {"p": X[:, :1], "t": BITS[:, 0]},
         lambda b: of_bits(b["p"][:, 0], b["t"]).mean(),

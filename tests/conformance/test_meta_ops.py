@@ -12,14 +12,11 @@ torch = pytest.importorskip("torch")
 
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
-from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_failing_step, notes_of
-from tests.conformance.frameworks import Framework, make_layers
-from tests.conformance.oracle import make_batches
+from tests.conformance.frameworks import Framework
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")
@@ -95,26 +92,6 @@ class TestRepeat:
                 expected, count = expected + 3, count + 1
             assert_same(result["x"], expected)
         return results
-
-    @conforms
-    def test_gradients_through_it(self, fw: Framework) -> Any:
-        outcomes = []
-        mean = fw.mean
-        step = LambdaOp(lambda y: y * 0.5, "y", "y")
-        for middle in ([step] * 3, [Repeat(step, 3)], [Repeat(step, lambda y: mean(y) != 0, 3)]):
-            model = fw.build(make_layers(3, 2), fw.sgd())
-            network = fw.network(
-                [
-                    ModelOp(model, "x", "y"),
-                    *middle,
-                    MeanSquaredError(("y", "t"), "loss"),
-                    UpdateOp(model, "loss"),
-                ]
-            )
-            outcomes.append((fw.steps(network, make_batches(3), "train"), fw.weights(model)))
-        assert_same(outcomes[1], outcomes[0])
-        assert_same(outcomes[2], outcomes[0])
-        return outcomes
 
 
 class TestChoices:

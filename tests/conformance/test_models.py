@@ -17,7 +17,7 @@ from fastnet.errors import MissingKeyError
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.conformance.agreement import assert_same
-from tests.conformance.failures import refusing
+from tests.conformance.failures import refusing, words_of
 from tests.conformance.frameworks import Framework
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
@@ -99,6 +99,10 @@ class TestOutputs:
         double = LambdaOp(lambda y: y.shape and y * 2, "y", "z")
         result = fw.step(fw.network([ModelOp(model, "x", {"logits": "y"}), double]), {"x": X})
         assert_same(result["z"], 2 * result["y"])
+        fail = LambdaOp(lambda y: y.no_such_thing, "y", "z")
+        with pytest.raises(AttributeError) as caught:
+            fw.step(fw.network([ModelOp(model, "x", {"logits": "y"}), fail]), {"x": X})
+        assert "returned it" not in "".join(words_of(caught.value))
         advice = f"returned it, with the parts {parts}", "outputs={'logits': 'y'}) selects one"
         with refusing(AttributeError, "The value of 'y' is of type", "model 'm'", *advice):
             fw.step(fw.network([ModelOp(model, "x", "y"), double]), {"x": X})

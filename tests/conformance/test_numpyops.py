@@ -115,6 +115,7 @@ class TestOfPipelines:
         network = fw.network([TensorLambdaOp(lambda x: x * 2, "x", "y")])
         with fw.opened(network):
             result = fw.arrays(network.run_step(batch))
+        assert Batch(collate_fn=len).collate_fn is len
         padded = np.array([[0, 1, 2], [6, 7, 8], [9, -1, -1]], "float32") + 1
         assert_same(result, {"x": padded, "y": padded * 2})
         return result

@@ -92,29 +92,6 @@ def test_a_super_loss_follows_the_average_of_each_mode(fw: Framework) -> None:
     np.testing.assert_allclose(fw.step(network, batches[2], "eval")["confidence"], 1)
 
 
-def test_what_is_remembered(fw: Framework) -> None:
-    program = Program(fw)
-    assert program.update.state_dict() == {
-        "merged": 0,
-        "gradients": [None, None],
-        "model_name": "m",
-    }
-    averages = dict.fromkeys(("train", "eval", "test", "infer"))
-    assert program.loss.state_dict()["averages"] == averages
-    program.run(BATCHES[:2])
-    state = program.update.state_dict()
-    assert state["merged"] == 2
-    assert sorted(one.ndim for one in state["gradients"]) == [1, 2]
-    averages = program.loss.state_dict()["averages"]
-    assert averages["train"] > 0
-    assert averages["eval"] is None
-    # arrays will do, as a file may hold them
-    arrays = merged_gradients(program)
-    other = Program(fw)
-    other.update.load_state_dict({"merged": 2, "gradients": arrays})
-    assert_same(merged_gradients(other), arrays)
-
-
 BAD_STATES: list[tuple[Any, str]] = [
     (lambda one: 3, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
     (lambda one: {"merged": 1}, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),

@@ -282,6 +282,10 @@ class TestErrors:
         for part in (pred, true, repr(form), f"axis={settings.get('axis')}", needs):
             assert str(part) in str(caught.value)
 
+    def test_no_shape(self) -> None:
+        with pytest.raises(ValueError, match=r"CrossEntropy's axis.*known number of axes"):
+            op_of("torch", axis=-1).forward([torch.zeros(3, 4), None], {})
+
     def test_ignore_index_of_one_hot_targets(self) -> None:
         with pytest.raises(ValueError, match="CrossEntropy's ignore_index"):
             op_of("torch", ignore_index=0).forward([torch.zeros(3, 4), torch.eye(3, 4)], {})

@@ -73,6 +73,26 @@ def test_a_graph_is_kept_for_as_long_as_a_later_op_takes_gradients_of_it(merge: 
         assert no_gradients(model)
 
 
+def test_a_derived_update_with_a_forward_of_its_own() -> None:
+    """It sees the settings that the network has for it, and they are not kept."""
+    seen: list[Any] = []
+
+    class Own(UpdateOp):
+        def forward(self, data: Any, state: Any) -> None:
+            seen.append((self.defer, self.retain_graph))
+            super().forward(data, state)
+
+    model, twin = twins(line)
+    *ops, update = regression(built(model, sgd(0.1)))
+    own = Own(model, "loss")
+    run(TorchNetwork([*ops, own, update]), X, "train")
+    assert seen == [(True, True)]
+    assert (own.defer, own.retain_graph) == (False, False)
+    by_hand(twin, [[X]], lambda one: 2 * (twin(one["x"]) ** 2).mean())
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 class TestErrorsOfAStep:
     def after(self, network: TorchNetwork, *models: nn.Module) -> None:
         assert is_free(network)
