@@ -12,8 +12,13 @@ import pytest
 from tests import own_process
 from tests.reference import Kernel, load
 
-# Compiled code has no deadline that a busy machine could not miss.
-hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=100)
+# A busy machine could miss any deadline, and draw slowly.
+hypothesis.settings.register_profile(
+    "fastnet",
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("fastnet")
 
 

@@ -317,3 +317,8 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"SlidingSlicer.*'y'.*\[2, 2\].*\[2, 4\]") as caught:
             slicer._unslice_batch(slices, key="y")
         assert str(list(shape)) in str(caught.value)
+
+    def test_the_rank_of_slices(self) -> None:
+        slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[-1, 4])
+        with pytest.raises(ValueError, match=r"SlidingSlicer.*\[-1, 4\].*\[2\]"):
+            slicer._unslice_batch((torch.ones(2), torch.ones(2)), key="y")
