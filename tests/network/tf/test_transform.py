@@ -46,7 +46,7 @@ class TestOneBatch:
         ],
         ids=str,
     )
-    def test_that_fits_none_runs_op_by_op(self, batch: Any, mode: str) -> None:
+    def test_that_fits_none_runs_eagerly(self, batch: Any, mode: str) -> None:
         op = Counting("x", "y")
         network = TFNetwork(op)
         infer(network, {"x": ones(2)})

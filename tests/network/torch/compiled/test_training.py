@@ -211,7 +211,7 @@ def test_weights_are_cast_once_a_step_as_autocast_does_it(caches: bool) -> None:
         torch.set_autocast_cache_enabled(True)
 
 
-def test_a_batch_in_the_memory_of_a_weight_is_run_op_by_op() -> None:
+def test_a_batch_in_the_memory_of_a_weight_is_run_eagerly() -> None:
     model = built(lambda: nn.Linear(6, 3))
     other = built(lambda: nn.Linear(6, 3))
     networks = [network_of(model), network_of(other, False)]
