@@ -35,4 +35,4 @@ def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         records.summarize()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fastnet: 2 compiled programs, 0 fallbacks, 22 s")
+    assert line.startswith("fastnet: compiled programs: 2, fallbacks: 0, 22 s")

@@ -80,7 +80,7 @@ class Records:
         fallbacks = sum(one.fallback is not None for one in self.kept)
         programs = sum(one.compile_seconds > 0 and not one.fallback for one in self.kept)
         print(
-            f"fastnet: {programs} compiled programs, {fallbacks} fallbacks, {seconds:.0f} s; see "
+            f"fastnet: compiled programs: {programs}, fallbacks: {fallbacks}, {seconds:.0f} s; see "
             "network.traces",
             file=sys.stderr,
         )

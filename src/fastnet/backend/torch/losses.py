@@ -203,7 +203,7 @@ def _row_of(class_weights: Mapping[int, float], like: Tensor) -> Tensor:
     """Return the weights of all classes, of which `like` has an entry on axis 1 each."""
     if not isinstance(class_weights, ClassWeights):
         class_weights = ClassWeights(class_weights)
-    return class_weights.row(like.shape[1], like.device)
+    return class_weights.row(like)
 
 
 class ClassWeights(dict[int, float]):
@@ -213,15 +213,18 @@ class ClassWeights(dict[int, float]):
         super().__init__(weights)
         self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
-    def row(self, count: int, device: torch.device) -> Tensor:
-        """Return the weights of `count` classes."""
-        row = self._rows.get((count, device))
+    def row(self, like: Tensor) -> Tensor:
+        """Return the weights of all classes on the device of `like`."""
+        key = count, device = like.shape[1], like.device
+        # A trace, whose tensors are of another type, takes the numbers as constants.
+        is_traced = type(like) is not Tensor
+        row = None if is_traced else self._rows.get(key)
         if row is None:
             check_class_weights(self, count)
+            weights = [self.get(index, 1.0) for index in range(count)]
             # Autograd cannot use tensors that were created in inference mode.
             with torch.inference_mode(False):
-                row = torch.ones(count, dtype=torch.float)
-                for index, weight in self.items():
-                    row[index] = weight
-                row = self._rows[count, device] = row.to(device)
+                row = torch.tensor(weights, dtype=torch.float, device=device)
+            if not is_traced:
+                self._rows[key] = row
         return row

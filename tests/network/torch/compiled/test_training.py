@@ -170,7 +170,7 @@ def _attacked(compile: Any) -> TorchNetwork:
         [
             Watch("x"),
             ModelOp(model, "x", "pred"),
-            CrossEntropy(["pred", "y"], "loss", from_logits=True),
+            CrossEntropy(["pred", "y"], "loss", from_logits=True, class_weights={1: 2.0}),
             GradientOp("loss", "slope", inputs="x"),
             FGSM("x", "loss", "bad"),
             ModelOp(model, "bad", "worse"),
