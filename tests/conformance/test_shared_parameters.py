@@ -18,9 +18,6 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
 from tests.conformance.agreement import assert_same
 from tests.conformance.frameworks import FRAMEWORKS, Array, Framework
 
@@ -175,10 +172,11 @@ class TFModels:
         return {name: np.array(layer.get_weights()[0]) for name, layer in self.layers.items()}
 
 
-def make_ops(fw: Framework, models: Any, case: Case) -> list[Any]:
-    """Make the ops of a case."""
+def make_ops(fw: Framework, models: Any, case: Case, lib: Any = fastnet) -> list[Any]:
+    """Make the ops of a case, of fastnet or of FastEstimator."""
+    lambda_op, model_op = lib.op.tensorop.LambdaOp, lib.op.tensorop.model.ModelOp
     built = {
-        name: fastnet.build(
+        name: lib.build(
             functools.partial(models.make, kernels),
             fw.sgd(RATES[name], momentum=MOMENTUM),
             model_name=name,
@@ -189,7 +187,7 @@ def make_ops(fw: Framework, models: Any, case: Case) -> list[Any]:
     def scheduled(make: Callable[[Any], Any], name: str) -> Any:
         if name != "generator":
             return make(built[name])
-        return EpochScheduler({1: make(built["a"]), 3: make(built["c"])})
+        return lib.schedule.EpochScheduler({1: make(built["a"]), 3: make(built["c"])})
 
     ops: list[Any] = []
     for players in case.passes():
@@ -200,16 +198,17 @@ def make_ops(fw: Framework, models: Any, case: Case) -> list[Any]:
                 read, key = key, f"{key}.{name}"
                 if key not in known:
                     known.add(key)
-                    ops.append(scheduled(lambda m, r=read, k=key: ModelOp(m, r, k), name))
+                    ops.append(scheduled(lambda m, r=read, k=key: model_op(m, r, k), name))
             error = lambda y, goal=player.goal: fw.mean((y - goal) ** 2)  # noqa: E731
-            ops.append(LambdaOp(error, key, f"loss{place}"))
+            ops.append(lambda_op(error, key, f"loss{place}"))
         for place, player in players:
             settings = {"merge_grad": case.merge, "defer": place in case.deferred}
-            update = functools.partial(UpdateOp, loss_name=f"loss{place}", **settings)
+            update = lib.op.tensorop.model.UpdateOp
+            update = functools.partial(update, loss_name=f"loss{place}", **settings)
             ops.append(scheduled(update, player.model))
     if case.interleaved:
         # An UpdateOp that is not the last op is deferred only if it says so.
-        ops.append(LambdaOp(lambda x: x, "x", "last"))
+        ops.append(lambda_op(lambda x: x, "x", "last"))
     return ops
 
 
