@@ -82,7 +82,6 @@ class Capture:
         precision: The floating-point dtype of the lowest precision in the graph.
         followed: The ops that step learning rate schedulers after the updates.
         size: The size of axis 0 that is open, as a symbol; None if there is none.
-        device: Where the ops run.
     """
 
     graph: torch.fx.GraphModule
@@ -95,7 +94,6 @@ class Capture:
     precision: torch.dtype
     followed: list[LRSchedule]
     size: Any = None
-    device: torch.device
 
 
 def capture(
@@ -284,7 +282,6 @@ class _Tracer:
         found.precision = _lowest_precision(graph)
         found.graph = graph
         found.examples = taken
-        found.device = self._state.device
         _require_once(found.followed, self._plan.ops, self._state.taken)
         return found
 
