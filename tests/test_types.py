@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from fastnet.types import (
+    Keys,
+    Names,
     NumpyOpLike,
     OpLike,
     SchedulerLike,
@@ -118,3 +121,8 @@ def test_is_given(item: Any, given: bool) -> None:
 def test_missing_attributes() -> None:
     assert missing_attributes(duck(OP), tuple(OP)) == []
     assert missing_attributes(without(OP, "mode"), ("inputs", "mode", "other")) == ["mode", "other"]
+
+
+def test_keys_are_strings_and_names_may_be_left_out() -> None:
+    assert get_args(Keys) == (str, Iterable[str])
+    assert get_args(Names) == (str, Iterable[str], type(None))
