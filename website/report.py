@@ -24,6 +24,7 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results"
 TITLES = {
     "report": "Steps in PyTorch",
     "compiled": "Compiled steps in PyTorch",
+    "entering": "Entering a network",
     "compiled_parts": "Compiled steps of BERT",
     "gpu": "Steps on a GPU",
     "first_steps": "First compiled steps and memory",
