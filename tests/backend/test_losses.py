@@ -266,7 +266,7 @@ def test_refused_settings(name: str, setting: str, value: Any) -> None:
 
 @FRAMEWORKS
 def test_weights_of_classes(framework: str) -> None:
-    """Of minus the logarithms of the probabilities of what is true."""
+    """The weights multiply the negative log-likelihoods of the true classes."""
     pred, bits = make(framework, [[0.9], [0.3]]), make(framework, [[1.0], [0.0]])
     found = backend.binary_crossentropy(y_pred=pred, y_true=bits, class_weights={1: 2.0})
     np.testing.assert_allclose(read(found), (-np.log([0.9, 0.7]) * [2, 1]).mean(), rtol=1e-6)

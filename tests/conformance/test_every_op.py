@@ -209,7 +209,7 @@ def test_a_network_is_as_before_a_step_that_fails(fw: Framework, row: Row) -> No
         spoiled.append(dataclasses.replace(row, batch=wrong).batch_for(fw))
     with fw.opened(network, "train"):
         for each in spoiled:
-            # of which type it is, is the framework's to say
+            # The framework decides on the type of the error.
             with pytest.raises(Exception) as caught:  # noqa: PT011
                 network.run_step(fw.tensors(each))
             words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])

@@ -172,11 +172,11 @@ class Side(ABC):
 
     @abstractmethod
     def optimizer(self, name: str) -> Any:
-        """Return a model's optimizer in force."""
+        """Return the current optimizer of a model."""
 
     @abstractmethod
     def put_optimizer(self, name: str, optimizer: Any) -> None:
-        """Return a model another one, from now on."""
+        """Replace the current optimizer of a model."""
 
     @abstractmethod
     def change_op(self, name: str, attribute: str, value: Any) -> None:

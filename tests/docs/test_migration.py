@@ -46,7 +46,7 @@ def test_a_section_has_what_its_module_has(path: str) -> None:
     public = set(module.__all__)  # type: ignore[attr-defined]
     assert public.isdisjoint(section.missing)
     assert public - {*there} <= (ON_TOP if not path else set())
-    # no name is told of twice
+    # Each name is listed once.
     assert len({*there, *section.missing}) == len(there) + len(section.missing)
 
 

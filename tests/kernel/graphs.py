@@ -191,7 +191,7 @@ batches |= st.just({name: f"batch {name}" for name in [*KEYS, "other"]})
 
 
 def outcome(work: Callable[[], Any]) -> Any:
-    """What work returns, or else the error's type and everything that it says, in any order."""
+    """Return the result of `work`, or the type and the sorted texts of its error."""
     try:
         return "returned", work()
     except Exception as error:

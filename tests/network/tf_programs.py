@@ -1,4 +1,4 @@
-"""What tests of `TFNetwork` share: ops that count, and reasons of traces."""
+"""Helpers for tests of `TFNetwork`: ops that count their calls, and reasons for traces."""
 
 from __future__ import annotations
 

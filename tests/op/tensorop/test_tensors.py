@@ -143,7 +143,7 @@ def test_one_with_its_keys_the_other_way_round() -> None:
 
 
 def test_weights_of_dice_loss_follow_the_channels() -> None:
-    """What is kept for later steps is not taken for masks of more channels, or by another build."""
+    """Cached weights are not used for masks with more channels, or after another build."""
     op = DiceLoss(("p", "t"), "loss", channel_weights={1: 3.0}, channel_average=False)
     for _ in range(2):
         op.build("torch", torch.device("cpu"))
@@ -162,7 +162,7 @@ def test_weights_of_dice_loss_made_in_inference_mode_have_gradients() -> None:
         op.forward([truth, truth], {})
     predicted = torch.full((1, 2, 3, 3), 0.5, requires_grad=True)
     op.forward([predicted, truth], {}).backward()
-    # of -w * 2 * sum(p) / (sum(p) + 9), averaged over two channels, by each p
+    # The gradient of -w * 2 * sum(p) / (sum(p) + 9), averaged over two channels.
     slope = -2 * 9 / 13.5**2 / 2
     assert predicted.grad is not None
     torch.testing.assert_close(predicted.grad[0, :, 0, 0], torch.tensor([2 * slope, slope]))
@@ -180,7 +180,7 @@ def test_regularized_weights_that_come_between_steps() -> None:
 
 
 class Value:
-    """What can be watched."""
+    """A value whose lifetime a weak reference can follow."""
 
 
 def step(op: Any, batch: dict[str, Any]) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def test_cutmix_takes_images() -> None:
 
 
 class Fixed:
-    """What users put in the place of the distribution: anything that can be sampled."""
+    """A replacement of the distribution, with a `sample` method."""
 
     def __init__(self, share: float) -> None:
         self.share = share

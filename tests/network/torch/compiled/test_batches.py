@@ -1,4 +1,4 @@
-"""What compiled steps read of batches: shared tensors, nests, deleted keys, other devices."""
+"""Batches of compiled steps: shared tensors, nests, deleted keys, other devices."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SHAPES: list[tuple[tuple[int, ...], int | None]] = [
     ((2, 3, 2, 4), 1),
 ]
 # Whether the loss is averaged, the weights of classes, whether predictions are logits, the label
-# that is ignored, and how labels are smoothed.
+# that is ignored, and the label smoothing.
 SETTINGS: list[tuple[bool, dict[int, float] | None, bool, int | None, float]] = [
     (True, None, True, None, 0.1),
     (False, WEIGHTS, True, 1, 0.0),

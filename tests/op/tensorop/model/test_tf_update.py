@@ -241,7 +241,7 @@ def test_frozen_layers_that_are_thawed_later(eager: bool, kind: Any, make: Any) 
         np.testing.assert_array_equal(now, then)
     model.layers[0].trainable = True
     train(network, data[2:], eager, epoch=2)
-    # by hand, with the steps counted from the first one on, as the optimizer counts them
+    # By hand; steps are counted from the first one, as by the optimizer.
     optimizer = kind.Adam(0.01)
     if hasattr(optimizer, "build"):
         twin.layers[0].trainable = True
