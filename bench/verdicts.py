@@ -4,8 +4,7 @@ Run it by `python -m bench.verdicts`.
 
 A small training step is profiled in a process of its own, beside two busy processes: twice
 unchanged, and once with an op that takes a tenth of the step. A comparison of the first two should
-have no verdict on the step, and one with the third should say that it grew. If a comparison is too
-noisy, both sides are measured again with twice the steps. It takes many minutes.
+have no verdict on the step, and one with the third should say that it grew. It takes many minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from bench.machine import processor, use_one_thread, versions
 from bench.tables import markdown_table
 
 _PLANTED = 0.10
-_MOST_TRIES = 4
 _SKIPPED = 100
 _BUSY = 2
 OP = "LambdaOp(x) -> kept"
@@ -103,15 +101,10 @@ def _turns(folder: Path, steps: int) -> int:
             return round(tried * _PLANTED * float(np.mean(step.blocks) / np.mean(row.blocks)))
 
 
-def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> dict[str, Any]:
-    """Measure and compare, with more steps while that is too noisy; changes are parts of a step."""
-    for tries in range(1, _MOST_TRIES + 1):
-        first = before if tries == 1 else _profile(folder, steps, None)
-        comparison = first.compare(_profile(folder, steps, turns))
-        (step,) = comparison.steps
-        if step.verdict != "too noisy" or tries == _MOST_TRIES:
-            break
-        steps *= 2
+def _compared(before: Any, after: Any) -> dict[str, Any]:
+    """Compare two profiles; changes are parts of a step."""
+    comparison = before.compare(after)
+    (step,) = comparison.steps
     both = [row for row in comparison.rows if row.before is not None and row.after is not None]
     return {
         "verdict": step.verdict,
@@ -119,8 +112,6 @@ def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> dict[
         "noise": None if step.noise is None else step.noise / step.before,
         "part_verdicts": sum(row.verdict in ("grew", "shrank") for row in both),
         "parts": len(both),
-        "tries": tries,
-        "steps": steps,
     }
 
 
@@ -136,14 +127,15 @@ def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
         turns = _turns(folder, steps)
         while len(planted) < comparisons and time.monotonic() - started < 60 * minutes:
             before = _profile(folder, steps, None)
-            same.append(_compared(folder, steps, None, before))
-            planted.append(_compared(folder, steps, turns, before))
+            same.append(_compared(before, _profile(folder, steps, None)))
+            planted.append(_compared(before, _profile(folder, steps, turns)))
             print(f"{len(planted)}: {same[-1]}\n   {planted[-1]}", file=sys.stderr, flush=True)
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M+00:00", time.gmtime()),
         "processor": processor(),
         "versions": versions("torch"),
         "busy_processes": _BUSY,
+        "steps": steps,
         "turns": turns,
         "seconds": round(time.monotonic() - started),
         "same": same,
@@ -156,7 +148,7 @@ def page(data: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     kinds = {"is the same": data["same"], "takes 10 % more": data["planted"]}
     columns = ["the later step", "comparisons", "grew", "shrank", "no change", "too noisy"]
-    columns += ["change", "95 % interval, median", "tries, mean", "parts with a verdict"]
+    columns += ["change", "noise, median", "parts with a verdict"]
     rows = [_cells(title, found) for title, found in kinds.items() if found]
     return f"""\
 # How often a comparison of profiles is right
@@ -165,8 +157,9 @@ Measured {data["when"]} on {data["processor"]}, one thread, \
 {data["busy_processes"]} busy processes beside it, in {data["seconds"]} s.
 - {versions}
 
-Each comparison is of two processes that train a small MLP. The change is the median of all, with
-the 5 % and 95 % quantiles; parts are the rows of a step, of which none but the planted op changed.
+Each comparison is of two processes that train a small MLP, {data["steps"]} steps each. The change
+is the median of all, with the 5 % and 95 % quantiles; parts are the rows of a step, of which none
+but the planted op changed.
 
 {markdown_table(columns, rows, left=1)}
 """
@@ -182,7 +175,6 @@ def _cells(title: str, found: Sequence[dict[str, Any]]) -> list[Any]:
         *(verdicts[name] for name in ("grew", "shrank", "", "too noisy")),
         f"{change:+.1%} ({low:+.1%} to {high:+.1%})",
         f"± {np.median(noises):.1%}" if noises else "-",
-        f"{np.mean([each['tries'] for each in found]):.1f}",
         f"{sum(each['part_verdicts'] for each in found)} of {sum(each['parts'] for each in found)}",
     ]
 
@@ -196,7 +188,7 @@ def measured_page(comparisons: int, steps: int, minutes: float) -> tuple[str, di
 if __name__ == "__main__":
     options = {
         "comparisons": (100, "comparisons of each kind"),
-        "steps": (2000, "steps of a profile"),
+        "steps": (16000, "steps of a profile"),
         "minutes": (30.0, "minutes at most"),
     }
     sys.exit(pages.run("verdicts", __doc__, measured_page, **options))

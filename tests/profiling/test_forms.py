@@ -225,6 +225,21 @@ class TestComparison:
         assert found.count(verdict) >= 32
         assert len(found) - found.count(verdict) - found.count("too noisy") <= 2
 
+    @pytest.mark.parametrize("steps", [1_000, 16_000])
+    def test_a_machine_whose_own_speed_changes(self, steps: int) -> None:
+        """The speed of a virtual machine: one side may be measured while it is slower."""
+        source = np.random.default_rng(0)
+        verdicts = []
+        for _ in range(40):
+            speeds = np.repeat(source.uniform(1, 2, 8), steps // 4)
+            starts = source.integers(0, len(speeds) - steps, 2)
+            times = [1e-3 * speeds[start : start + steps] for start in starts]
+            before, after = (
+                made({"a": list(source.normal(1, 0.02, steps) * one)}) for one in times
+            )
+            verdicts.append(before.compare(after).steps[0].verdict)
+        assert verdicts.count("too noisy") >= 38
+
     def test_merged_updates_are_whole_periods(self) -> None:
         """Every fourth step updates: blocks of its mean, wherever they begin."""
         times = np.tile([1.0, 1.0, 1.0, 5.0], 30)

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 
+import numpy as np
+
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.table import Table, format_seconds, format_tables
 
 # The same network in another process differs by one or two percent, as its memory lies elsewhere.
 LEAST = 0.05
 _LEAST_OF_STEP = 0.01
+_EIGHTHS = 8
 _NOISY = "too noisy"
 _COLUMNS = ("", "kind", "before", "after", "change", "noise", "least", "verdict")
 
@@ -22,9 +25,10 @@ class ComparedRow:
     """A part of a step in two profiles. Times are seconds per step.
 
     Other programs on the machine make steps slower, never faster. So a profile's time of a part is
-    the least of its block medians (`Row.blocks`), and its noise is how far the fastest eighth of
-    the blocks spreads above that. The noise of a change is the root of the sum of both squares. A
-    part grew or shrank if the change is larger than its noise, and at least as large as `least`.
+    the least of its block medians (`Row.blocks`). Its noise is how much the least of each eighth of
+    the steps, in order, varies: where the machine's own speed changes, some eighths are slower. The
+    noise of a change is the root of the sum of both squares. A part grew or shrank if the change is
+    larger than its noise, and at least as large as `least`.
 
     Attributes:
         name: The name of the part.
@@ -157,8 +161,8 @@ def _estimate(row: Row | None) -> tuple[float | None, float | None]:
         return None, 0.0
     if not row.blocks:
         return row.p50, None
-    blocks = sorted(row.blocks)
-    return blocks[0], blocks[max(2, len(blocks) // 8)] - blocks[0]
+    least = [float(blocks.min()) for blocks in np.array_split(row.blocks, _EIGHTHS)]
+    return min(least), max(least) - min(least)
 
 
 def _numbered(section: Section) -> dict[tuple[str, str, int], Row]:

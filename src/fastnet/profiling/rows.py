@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 _BLOCKS = 40
 _MIN_BLOCKS = 8
 _MIN_BLOCK_SIZE = 3
-_MAX_BLOCK_SIZE = 25
+_MAX_BLOCK_SIZE = 10
 
 
 def block_medians(times: NDArray[np.float64], period: int = 1) -> tuple[float, ...]:
-    """Return the medians of 40 blocks of consecutive steps, or of more if these exceed 25 steps.
+    """Return the medians of 40 blocks of consecutive steps, or of more if these exceed 10 steps.
 
     Where the ops repeat only every `period` steps, as with merged gradients, the medians are of
     the means of whole periods. Fewer than 24 periods give no blocks.
