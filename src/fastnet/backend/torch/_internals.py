@@ -269,6 +269,8 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
         "fallback_random": fallback_random,
         # The caller compares dtypes, shapes and strides.
         "size_asserts": False,
+        # Without it, Inductor compiles a test program for each instruction set, for 4 s each.
+        "cpp.vec_isa_ok": config.cpp.vec_isa_ok is not False,
         # The caller records CUDA graphs.
         "triton.cudagraphs": False,
         # All updates read the optimizers' numbers, which is no reason to try to fuse each pair.
