@@ -16,7 +16,7 @@ from fastnet.op.tensorop.meta import Fuse, Repeat
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_free
-from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
 from tests.conformance.oracle import make_batches
 
 X = np.array([[1, -2, 3], [0.5, 4, -1]], dtype="float32")
@@ -42,6 +42,25 @@ def prediction(model: Any) -> list[Any]:
 
 
 class TestGradientOp:
+    def test_again_by_the_same_graph(self) -> None:
+        network = FRAMEWORKS["torch"].network(
+            [
+                Watch("x"),
+                LambdaOp(lambda x: (x**2, 0 * x), "x", ["y", "total"]),
+                Repeat(
+                    Fuse(
+                        [
+                            GradientOp("y", "g", inputs="x"),
+                            LambdaOp(lambda total, g: total + g, ["total", "g"], "total"),
+                        ]
+                    ),
+                    lambda total: total.max() < 30,
+                ),
+            ]
+        )
+        result = FRAMEWORKS["torch"].step(network, {"x": X})
+        assert_same(result["total"], 8 * X)
+
     @pytest.mark.parametrize("given", [None, "grads"])
     @conforms
     def test_beside_an_update_by_the_same_graph(self, fw: Framework, given: Any) -> Any:

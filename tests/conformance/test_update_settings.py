@@ -89,6 +89,18 @@ def test_is_the_loop_by_hand(
     assert_same(result["averaged"], (batches[0]["x"] @ kernel + bias).astype("float32"))
 
 
+@pytest.mark.parametrize("decay", [0, 1])
+def test_decays_of_averages_are_from_0_to_1(fw: Framework, decay: int) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ema = EMA(model, decay=decay)
+    network = fw.network([*regression(model), ema])
+    each = []
+    for batch in make_batches(3):
+        fw.step(network, batch, "train")
+        each.append(fw.weights(model))
+    assert_same(fw.weights(ema.averaged), each[0 if decay else -1])
+
+
 @pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_is_left_at_an_epochs_end(fw: Framework, rest: str, inside: bool) -> None:

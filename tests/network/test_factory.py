@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
 import fastnet
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 
 
@@ -31,6 +33,18 @@ def test_the_fourth_argument_is_the_axes(ops: list[Any]) -> None:
     assert type(made) is fastnet.network.TFNetwork
     with pytest.raises(TypeError, match="open_axes holds 'no axis'"):
         fastnet.Network(ops, None, None, "no axis")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("missing", ["torch", "tensorflow"])
+def test_ops_without_models_run_in_the_framework_that_is_imported(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    pytest.importorskip("tensorflow")
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, missing, raising=False)
+        made = fastnet.Network([LambdaOp(lambda x: x, "x", "y")])
+    assert type(made).__name__ == {"torch": "TFNetwork", "tensorflow": "TorchNetwork"}[missing]
 
 
 def test_axes_of_graphs_are_refused_in_torch() -> None:

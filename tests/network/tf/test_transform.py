@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import infer, tf
 from tests.network.tf_programs import FITS, Counting, first, ones, reasons
@@ -54,6 +54,15 @@ class TestOneBatch:
         assert op.runs == 2
         assert type(result["y"]) is type(batch["x"])
         assert reasons(network) == [first()]
+
+    def test_that_fits_none_has_no_tape(self) -> None:
+        class Taped(TensorOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                return data * (0 if state["tape"] is None else 1)
+
+        network = TFNetwork(Taped("x", "y"))
+        infer(network, {"x": ones(2)})
+        assert network.transform({"x": ones(1, 2)}, "infer")["y"].numpy().tolist() == [[0.0, 0.0]]
 
     def test_after_a_change_runs_eagerly(self) -> None:
         scale = {"by": 1.0}

@@ -352,6 +352,10 @@ UNFIT = {
     ),
     "Python's numbers": (set_at("random.python", (3, (1, 2), None)), "does not fit the network"),
     "numpy's numbers": (set_at("random.numpy.state.pos", 10**9), "numpy's random numbers"),
+    "numpy's generator": (
+        set_at("random.numpy.bit_generator", "other"),
+        "does not fit the network",
+    ),
     "a version": (set_at("version", 99), "its format is version 99, not 1"),
     "models": (set_at("models", {}), "has models named []"),
 }
@@ -483,6 +487,7 @@ class TestFailing:
             module, "encode", lambda value, part, *rest: encode(parts[part], part, *rest)
         )
         path = other.save(tmp_path / "run.ckpt")
+        seed_all(2)
         self.refused(run, path, text)
         run.go(5, 8)
 

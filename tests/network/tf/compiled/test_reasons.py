@@ -224,6 +224,17 @@ class TestSignatures:
         ]
         assert len(texts) == 1
 
+    def test_programs_are_limited_over_all_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compiled, "_MAX_PROGRAMS", 2)
+        network = of(lambda x: x * 2, compile=True)
+        for size in (1, 2, 3):
+            assert run(network, np.ones(size, "float32")).tolist() == [2.0] * size
+        assert fallbacks(network) == [
+            None,
+            None,
+            "2 programs were compiled for what runs in this mode",
+        ]
+
 
 class TestAround:
     def test_copies_and_pickles_keep_it(self) -> None:

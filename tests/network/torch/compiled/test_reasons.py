@@ -151,6 +151,17 @@ def test_a_value_of_a_tensor_that_an_op_reads_is_never_old() -> None:
             assert network.run_step({"x": torch.ones(1)})["x"].item() == place // 3
 
 
+def test_tensors_of_an_op_that_share_memory_run_eagerly() -> None:
+    held = torch.ones(3)
+    op = Holding((held, held[:1]), lambda pair: pair[0] + pair[1])
+    network = TorchNetwork([op], compile=QUICK)
+    with falls_back(network, "in the memory of another one", "infer"):
+        for place in range(4):
+            held.fill_(place)
+            result = network.run_step({"x": torch.ones(3)})["x"]
+            assert result.tolist() == [2 * place] * 3
+
+
 @pytest.mark.filterwarnings("ignore:Steps of mode")
 def test_a_list_that_was_replaced_while_something_else_differed() -> None:
     first, second = Holding([2.0], lambda one: one[0]), Holding(1.0, lambda one: one)
