@@ -86,6 +86,13 @@ class TestSamples:
         assert data["x"].tolist() == [1, 1]
         assert op.calls == 3
 
+    def test_only_ops_that_write_to_arrays_run_again(self) -> None:
+        calls: list[int] = []
+        op = LambdaOp(lambda x: int(calls.append(x) or "one"), "x", "x")
+        with pytest.raises(ValueError, match="invalid literal"):
+            forward_numpyop([op], {"x": 1}, STATE)
+        assert calls == [1]
+
     def test_a_missing_key(self) -> None:
         with pytest.raises(MissingKeyError, match=r"Delete.*'lable'.*'label'"):
             forward_numpyop([Delete("lable")], {"label": 2}, STATE)
