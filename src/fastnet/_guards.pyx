@@ -282,15 +282,10 @@ cdef inline PyObject* next_member(PyObject* members, Py_ssize_t* position) noexc
 
 cdef bint is_ignored(PyObject* key, PyObject* value, Node* node) except -1:
     """Return whether an item of a dict is none of the values of its node."""
-    cdef Py_ssize_t position
     if type(<object> key) is not str:
         return False
-    if node.skip != NULL:
-        for position in range(Py_SIZE(<object> node.skip)):
-            if items_of(node.skip)[position] == key:  # Most names are interned.
-                return True
-        if <object> key in <tuple> node.skip:
-            return True
+    if node.skip != NULL and <object> key in <tuple> node.skip:
+        return True
     if node.kind != CLASS or not (<str> key).startswith("__") or not (<str> key).endswith("__"):
         return False
     cls = type(<object> value)  # Python itself adds some of these names later.
@@ -314,11 +309,14 @@ cdef bint has_items(PyObject* items, Node* node, PyObject** at, PyObject** end) 
     """Return whether the items of a dict are the very objects of a range, in the same order."""
     cdef PyObject* key
     cdef PyObject* value
-    cdef Py_ssize_t position = 0
+    cdef Py_ssize_t position = 0, skipped = 0
+    cdef Py_ssize_t count = 0 if node.skip == NULL else Py_SIZE(<object> node.skip)
     with cython.critical_section(<object> items):
         while PyDict_Next(items, &position, &key, &value):
             if at != end and key == at[0] and value == at[1]:
                 at += 2
+            elif skipped < count and key == items_of(node.skip)[skipped]:
+                skipped += 1  # Most names to skip are in the order of the attributes.
             elif not is_ignored(key, value, node):
                 return False
         return at == end

@@ -20,7 +20,7 @@ from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
 # A change of these builds another plan, and thereby another program.
-_OF_PLANS = ("mode", "ds_id", "inputs", "outputs")
+_OF_PLANS = ("inputs", "outputs", "mode", "ds_id")
 # `Program` compares the first three. Schedulers and optimizers write the others in each step.
 _OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
 

@@ -12,6 +12,7 @@ import torch
 
 from fastnet._trace import Length, Trace, TracedStep
 from fastnet.backend.torch._internals import (
+    GlobalState,
     grad_hooks,
     modes_are_active,
     note_step,
@@ -46,7 +47,7 @@ class Program:
         capture: Capture,
         lowered: Lowered,
         state: StepState,
-        current_environment: tuple[Any, ...],
+        global_state: GlobalState,
         takes_gradients: bool,
         phase: Phase | None = None,
         dynamic: tuple[Sequence[int], Length] | None = None,
@@ -62,8 +63,7 @@ class Program:
         self.is_verified = False
         self.unverified: str | None = None
         self.changed_number: NumberInput | None = None
-        self._environment = current_environment
-        self._device = state.device.type
+        self._global_state = global_state
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self.state = state
         # The order of the graph's inputs: state, numbers, batch and gradient sums, others.
@@ -150,7 +150,7 @@ class Program:
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is."""
-        if environment(self._device) != self._environment:
+        if is_observed() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():
             change = self._guard.first_change()
@@ -272,20 +272,11 @@ def _raise_no_match(values: list[Any]) -> Trace:
     raise NoMatch
 
 
-def environment(device: str) -> tuple[Any, ...] | None:
-    """Return this thread's settings that affect computation on a type of device, if known."""
-    if (
+def is_observed() -> bool:
+    """Return whether a mode, a transform or anomaly detection observes the steps of this thread."""
+    return (
         modes_are_active()
         or transforms_are_active()
         or torch.is_inference_mode_enabled()
         or torch.is_anomaly_enabled()
-    ):
-        return None
-    autocast = torch.is_autocast_enabled(device)
-    return (
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_autocast_dtype(device) if autocast else None,
-        torch.is_autocast_cache_enabled(),
     )

@@ -11,7 +11,7 @@ import torch
 from fastnet._execute import BoundPlan
 from fastnet._trace import Length
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.torch._internals import grad_hooks
+from fastnet.backend.torch._internals import GlobalState, grad_hooks
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan
@@ -28,7 +28,7 @@ from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import lower
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.optimizers import waits_for_state
-from fastnet.network.torch.compiled.program import Program, environment
+from fastnet.network.torch.compiled.program import Program, is_observed
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
@@ -112,10 +112,9 @@ class ProgramCache:
     ) -> None:
         """Look up or compile the program for steps like the one that has just run eagerly."""
         context = bound.state
-        env = environment(self._device.type)
         if self._plan.takes_gradients and not torch.is_grad_enabled():
             return
-        if env is None:
+        if is_observed():
             # It may stay for the rest of the program, so it is reported once.
             if not self.programs and not self._is_observed:
                 self._is_observed = True
@@ -142,7 +141,7 @@ class ProgramCache:
         if refusal is not None:
             self.fall_back(refusal, context)
             return
-        traced = self._compile(_Step(batch, bound, make, env), reason, number)
+        traced = self._compile(_Step(batch, bound, make, GlobalState()), reason, number)
         if report is not None:
             report(*traced)
 
@@ -284,7 +283,7 @@ class ProgramCache:
                 forms = open_forms(forms, rows.is_open, length)
                 dynamic = [at for at, opened in enumerate(rows.is_open) if opened], length
             program = Program(
-                *(self.keys, forms, captured, lowered, state, step.env, takes_gradients),
+                *(self.keys, forms, captured, lowered, state, step.global_state, takes_gradients),
                 phase=phase,
                 dynamic=dynamic,
             )
@@ -301,7 +300,7 @@ class _Step(NamedTuple):
     batch: Mapping[str, Any]
     bound: BoundPlan
     make: Callable[[], Any] | None
-    env: tuple[Any, ...]
+    global_state: GlobalState
 
 
 class _Failed(Exception):
