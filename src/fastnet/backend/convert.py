@@ -8,7 +8,6 @@ from typing import Any
 from fastnet._nest import map_leaves
 from fastnet.backend.dispatch import backend_of, get_backend
 from fastnet.backend.precision import compute_precision
-from fastnet.util.tensors import to_number
 
 __all__ = ["cast", "convert_tensor_precision", "to_shape", "to_tensor", "to_type"]
 
@@ -39,15 +38,6 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
     if target_type == "torch":
         convert = partial(convert, shared_memory=shared_memory)
     return map_leaves(data, convert)
-
-
-def copy_to_arrays(data: Any) -> Any:
-    """Copy the tensors, arrays and numbers of a nest to numpy arrays."""
-
-    def copy(value: Any) -> Any:
-        return value if value is None or isinstance(value, (str, bytes)) else to_number(value)
-
-    return map_leaves(data, copy)
 
 
 def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> Any:
@@ -119,8 +109,6 @@ def cast(data: Any, dtype: Any) -> Any:
         if hasattr(data, "dtype") or isinstance(data, (list, tuple)):
             return like(data, dtype)
         return map_leaves(data, lambda value: like(value, dtype))
-    if hasattr(data, "dtype"):
-        return backend_of(data).cast(data, dtype)
     return map_leaves(data, lambda value: _cast_leaf(value, dtype))
 
 

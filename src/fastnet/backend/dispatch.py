@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from fastnet.errors import shorten
@@ -26,17 +25,6 @@ def backend_of(value: object) -> Any:
         return package
 
 
-def backend_with(function: str, value: object, title: str) -> Any:
-    """Return the package for a tensor's framework, which must have a function, as numpy may not."""
-    package = backend_of(value)
-    if not hasattr(package, function):
-        raise TypeError(
-            f"{title} runs on tensors of torch or TensorFlow, but got an array of type "
-            f"{type(value).__name__}. Convert it to a tensor first."
-        )
-    return package
-
-
 def get_backend(framework: str) -> Any:
     """Return the package for a framework: "torch", "tf" or "np"."""
     if framework not in _PACKAGES:
@@ -57,19 +45,6 @@ def framework_of(model: object) -> str | None:
     if any(one is not None and isinstance(model, one.Model) for one in (keras, tf_keras)):
         return "tf"
     return "torch" if torch is not None and isinstance(model, torch.nn.Module) else None
-
-
-class _ByValue:
-    """The backend of an op that was not built: the first argument decides which package runs."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(value: Any, *rest: Any, **named: Any) -> Any:
-            return getattr(backend_with(name, value, name), name)(value, *rest, **named)
-
-        return call
-
-
-BY_VALUE: Any = _ByValue()
 
 
 def _framework_of_tensor(value: object) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from fastnet.backend.dispatch import backend_module, framework_of
@@ -18,6 +18,19 @@ _SLOT = "_fastnet_beside"
 
 # The optimizer that was last made the `current_optimizer` of each model.
 _current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
+
+
+class OptimizerKind(NamedTuple):
+    """What all optimizers of a framework have, and a function that makes one, for errors."""
+
+    attribute: str
+    example: str
+
+
+OPTIMIZER_KINDS = {
+    "torch": OptimizerKind("param_groups", "lambda params: torch.optim.AdamW(params, lr=1e-3)"),
+    "tf": OptimizerKind("apply_gradients", "lambda: tf.keras.optimizers.AdamW(1e-3)"),
+}
 
 
 class Beside:
@@ -98,31 +111,6 @@ def every_optimizer_of(model: Model) -> list[Any]:
     return [*optimizers, current] if is_other else optimizers
 
 
-def current_place(model: Model) -> int | None:
-    """Return the index of the current optimizer in `optimizers_of`, or None."""
-    current = get_metadata(model, "current_optimizer")
-    indices = (index for index, one in enumerate(optimizers_of(model)) if one is current)
-    return next(indices, None)
-
-
-def pair_optimizers(
-    model: Model, state: Any, scheduled: Sequence[Any], source: str
-) -> list[tuple[Any, Any]]:
-    """Pair the optimizers of a model with the saved states of a schedule.
-
-    The current one gets the saved current `state` if there is no schedule, or was none.
-    """
-    optimizers = optimizers_of(model)
-    if len(scheduled) < 2 or len(optimizers) < 2:
-        return [(get_metadata(model, "current_optimizer"), state)]
-    if len(optimizers) != len(scheduled):
-        raise ValueError(
-            f"{source} is of a schedule of {len(scheduled)} optimizers, where the model's has "
-            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
-        )
-    return list(zip(optimizers, scheduled, strict=True))
-
-
 def optimizer_of(model: Model) -> Any:
     """Return the current optimizer of a model that was built, which must have one."""
     holder = holder_of(model, "current_optimizer")
@@ -160,9 +148,10 @@ def other_owner(model: Model, is_owner: Callable[[Model], bool]) -> Model | None
 
 
 def foreign_optimizer(
-    optimizer: Any, name: str, owner: Model | None, example: str
+    optimizer: Any, model: Model, name: str, owner: Model | None
 ) -> WrongOptimizerError:
-    """Return the error for an optimizer that updates no parameter of the model called `name`."""
+    """Return the error for an optimizer that updates no parameter of a model called `name`."""
+    example = OPTIMIZER_KINDS[str(framework_of(model))].example
     of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
     return WrongOptimizerError(
         f"Model '{name}' has the optimizer {type(optimizer).__name__} of {of}, which would never "
@@ -177,7 +166,7 @@ def check_optimizer(model: Model, optimizer: Any) -> None:
     if optimizer is None or (noted is not None and optimizer is noted()):
         return
     framework = str(framework_of(model))
-    if not hasattr(optimizer, "param_groups" if framework == "torch" else "apply_gradients"):
+    if not hasattr(optimizer, OPTIMIZER_KINDS[framework].attribute):
         raise WrongOptimizerError(
             f"The optimizer of model '{name_of(model)}' was set to {shorten(optimizer)} of type "
             f"{type(optimizer).__name__}, which is not an optimizer. Set an optimizer, or call "

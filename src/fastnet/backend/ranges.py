@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any
 
 
@@ -13,18 +12,14 @@ class OpRanges:
 
     def __init__(
         self,
-        names: Callable[[], Sequence[str]],
+        names: Sequence[str],
         make_range: Callable[[str], AbstractContextManager[Any]],
         active: Callable[[], bool],
     ) -> None:
-        self._give_names = names
+        self._names = names
         self._make_range = make_range
         self.active = active
         self._open: list[AbstractContextManager[Any]] = []
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        return self._give_names()
 
     def before(self, index: int) -> None:
         """Open the range of an op."""

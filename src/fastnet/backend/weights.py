@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from fastnet.backend.files import check_path
-from fastnet.backend.model_metadata import get_metadata, name_of, require_built
+from fastnet.backend.model_metadata import get_metadata, name_of, optimizers_of, require_built
 from fastnet.backend.models import module_for
 from fastnet.types import Model
 
@@ -99,3 +101,28 @@ def _require_optimizer(model: Model, function: str, setting: str) -> None:
         raise AssertionError(
             f"{function} has {setting}=True, but model '{name_of(model)}' has no optimizer now."
         )
+
+
+def current_place(model: Model) -> int | None:
+    """Return the index of the current optimizer in `optimizers_of`, or None."""
+    current = get_metadata(model, "current_optimizer")
+    indices = (index for index, one in enumerate(optimizers_of(model)) if one is current)
+    return next(indices, None)
+
+
+def pair_optimizers(
+    model: Model, state: Any, scheduled: Sequence[Any], source: str
+) -> list[tuple[Any, Any]]:
+    """Pair the optimizers of a model with the saved states of a schedule.
+
+    The current one gets the saved current `state` if there is no schedule, or was none.
+    """
+    optimizers = optimizers_of(model)
+    if len(scheduled) < 2 or len(optimizers) < 2:
+        return [(get_metadata(model, "current_optimizer"), state)]
+    if len(optimizers) != len(scheduled):
+        raise ValueError(
+            f"{source} is of a schedule of {len(scheduled)} optimizers, where the model's has "
+            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
+        )
+    return list(zip(optimizers, scheduled, strict=True))

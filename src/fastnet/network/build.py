@@ -209,10 +209,8 @@ def _prepare_model(
         if path:
             # Every process reads the whole file before it keeps only its shard.
             load_model(model, path)
-        how = setup.Placement(*placement)
-        model = setup.parallelize(model, how, name)
-        setup.reserve_names(model, source)
-        setup.note_placement(model, how)
+        module = backend_module("torch", "parallelize")
+        model = module.parallelize(model, module.Placement(*placement), name)
     else:
         device, parallel, options = placement
         given = {"device": device, "parallel": parallel, **options}
@@ -223,8 +221,7 @@ def _prepare_model(
                 "torch. Leave them out, and give settings of an optimizer in a function, such as "
                 "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
             )
-        model = setup.prepare(model)
-        setup.reserve_names(model, source)
+        model = setup.prepare(model, source)
         if path:
             load_model(model, path)
     set_metadata(model, "mixed_precision", mixed_precision)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastnet.backend.archive import Archive, Block, open_archive, write_archive
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.files import check_file_path, find_file, write_atomically
-from fastnet.backend.model_metadata import current_place, name_of, optimizers_of, set_metadata
+from fastnet.backend.model_metadata import name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
+from fastnet.backend.weights import current_place
 from fastnet.distributed import processes_of, together
 from fastnet.errors import shorten
 from fastnet.network.run_state import (

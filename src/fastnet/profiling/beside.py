@@ -27,7 +27,7 @@ class Communication:
     def __init__(self, network: BaseNetwork, skip: int) -> None:
         self._record: Callable[[], AbstractContextManager[dict[str, list[float]]]] | None = None
         if network.target_type == "torch" and processes_of("torch") is not None:
-            self._record = backend_module("torch", "ranges").communication
+            self._record = backend_module("torch", "processes").time_collectives
         self._steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
         self.found: list[dict[str, list[float]]] = []
 
@@ -56,7 +56,7 @@ class ModuleTimes:
     def active(self) -> Iterator[None]:
         """Time the modules in a block."""
         handles = []
-        unwrap = backend_module("torch", "names").unwrap
+        unwrap = backend_module("torch", "wrappers").unwrap
         for model_name, model in self._models:
             for name, module in unwrap(model).named_children():
                 started: list[float] = []

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import fastnet
-from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.wrappers import innermost
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.loss import CrossEntropy, L2Regularization

@@ -20,8 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, DistributedSampler
 
 import fastnet
-from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.torch.wrappers import innermost, parallel_type
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse

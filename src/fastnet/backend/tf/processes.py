@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.joining import TensorKind
-from fastnet.backend.joining import join_results as join_results
+from fastnet.distributed import TensorKind
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 # The strategy that `start` has made. TensorFlow has one cluster for as long as a process lives.

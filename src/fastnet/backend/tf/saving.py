@@ -20,10 +20,8 @@ from fastnet.backend.files import (
     write_atomically,
 )
 from fastnet.backend.model_metadata import (
-    current_place,
     get_metadata,
     optimizers_of,
-    pair_optimizers,
     taken_names,
 )
 from fastnet.backend.tf import processes
@@ -32,6 +30,7 @@ from fastnet.backend.tf.models import no_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tree import block_to_array, decode, encode
+from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
 
 _NAMED = ".weights.h5"
@@ -131,12 +130,11 @@ def save_weights(model: Any, path: str) -> None:
         file.attrs[_CHECKSUM] = _checksum(file)
 
 
-def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
+def load_weights(model: Any, name: str) -> None:
     """Fill a model from a file of Keras; raise a ValueError if it does not fit.
 
     Keras reads only the arrays of a file, also of a whole model, and executes nothing.
     """
-    name = find_file(path, "weights file")
     if not name.endswith(_ENDINGS):
         raise ValueError(
             f"The weights file '{name}' ends with none of {list(_ENDINGS)}. Save it again with "

@@ -33,8 +33,6 @@ from fastnet.errors import add_note
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
 _SEED_STEP = 0x9E3779B1
 
-_EXAMPLE = "lambda: tf.keras.optimizers.AdamW(1e-3)"
-
 _NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 
 
@@ -79,8 +77,12 @@ def restart_names(models: list[Any]) -> None:
         restart_uids(name)
 
 
-def prepare(model: Any) -> Any:
-    """Prepare a new model; raise a ValueError if its Keras computes with another framework."""
+def prepare(model: Any, source: Any) -> Any:
+    """Prepare a new model, whose optimizer is made of `source`.
+
+    Raises:
+        ValueError: If its Keras computes with another framework.
+    """
     processes.note_model(model)
     if is_keras3(model):
         backend = keras_of(model).config.backend()
@@ -94,6 +96,7 @@ def prepare(model: Any) -> Any:
     else:
         # Keras 2 would reject batches whose shapes can be broadcast.
         model.input_spec = None
+    _reserve_names(model, source)
     return model
 
 
@@ -135,7 +138,7 @@ def _computes_in_half(model: Any) -> bool:
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(model))
 
 
-def reserve_names(model: Any, source: Any) -> None:
+def _reserve_names(model: Any, source: Any) -> None:
     """Record which attribute names a model uses itself.
 
     Keras's `optimizer` of a compiled model is replaced by fastnet's, if `source` makes one.
@@ -156,7 +159,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
     """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
     keras = keras_of(model)
     names = partial(_by_name, keras, is_keras3(model))
-    optimizer = call_optimizer_fn(source, name, names, (), "apply_gradients", _EXAMPLE)
+    optimizer = call_optimizer_fn(source, model, name, names)
     check_owner(optimizer, model, name)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = read_precision(mixed_precision) in (True, "float16")
@@ -181,7 +184,7 @@ def check_owner(optimizer: Any, model: Any, name: str) -> None:
     if own and not any(updates(inner, one) for one in own):
         owner = other_owner(model, is_owner)
         if owner is not None:
-            raise foreign_optimizer(optimizer, name, owner, _EXAMPLE)
+            raise foreign_optimizer(optimizer, model, name, owner)
 
 
 def prepare_optimizer(optimizer: Any, model: Any) -> None:

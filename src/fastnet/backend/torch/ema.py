@@ -17,8 +17,7 @@ from fastnet.backend.model_metadata import (
     reserve,
     set_metadata,
 )
-from fastnet.backend.torch.names import unwrap
-from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.torch.wrappers import parallel_type, unwrap
 
 
 def copy_for_average(model: Module, name: str) -> Module:

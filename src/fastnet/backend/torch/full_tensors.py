@@ -11,8 +11,7 @@ from torch.nn import Module
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.torch._internals import put_versions, versions_in
-from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.wrappers import is_sharded
+from fastnet.backend.torch.wrappers import innermost, is_sharded
 
 T = TypeVar("T")
 

@@ -17,8 +17,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
 from fastnet.backend.named_values import ByName, check_arguments, find_layer
 from fastnet.backend.torch._internals import SUBMODULES
-from fastnet.backend.torch.names import unwrap
-from fastnet.backend.torch.wrappers import is_sharded
+from fastnet.backend.torch.wrappers import is_sharded, unwrap
 from fastnet.types import State
 
 

@@ -10,8 +10,9 @@ import torch
 
 from fastnet._nest import map_leaves
 from fastnet.backend.torch.full_tensors import shard_like
-from fastnet.backend.torch.names import innermost, without_wrappers
 from fastnet.backend.torch.parameters import parameters_in
+from fastnet.backend.torch.weights import without_wrappers
+from fastnet.backend.torch.wrappers import innermost
 
 _NUMBERS = (bool, int, float, type(None))
 # Optimizers of torch whose state has other shapes than their parameters.

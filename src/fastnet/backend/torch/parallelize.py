@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from fastnet.backend.model_metadata import set_metadata
+from fastnet.backend.model_metadata import reserve, set_metadata
 from fastnet.backend.torch.parallel_update import note_parameters
 from fastnet.backend.torch.wrappers import has_group, parallel_type, world_size
 from fastnet.errors import shorten
@@ -30,13 +30,25 @@ class Placement(NamedTuple):
 
 
 def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torch.nn.Module:
-    """Move a model to its device, and wrap or shard it; one that already is stays as it is.
+    """Move a model to its device, wrap or shard it, and note in its metadata how it was placed.
+
+    A model that is wrapped or sharded already stays as it is.
 
     Raises:
         ValueError: If there is no such engine or device, the model has another engine, or there is
             no process group where one is needed.
         TypeError: If the engine has no such option.
     """
+    placed = _place(model, placement, name)
+    reserve(placed)
+    given = placement.device is not None or parallel_type(placed) is not None
+    first = next(placed.parameters(), None)
+    set_metadata(placed, "fe_device", first.device if given and first is not None else None)
+    set_metadata(placed, "fe_alone", placement.parallel is None)
+    return placed
+
+
+def _place(model: torch.nn.Module, placement: Placement, name: str) -> torch.nn.Module:
     parallel = placement.parallel
     if parallel not in PARALLEL:
         raise ValueError(
@@ -61,14 +73,6 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
         raise _no_group(parallel, name)
     wrap = _wrap_ddp if engine == "ddp" else _shard
     return wrap(model, resolve_device(placement.device), dict(placement.options))
-
-
-def note_placement(model: torch.nn.Module, placement: Placement) -> None:
-    """Record on a model the device that it was built on, and whether it trains alone."""
-    given = placement.device is not None or parallel_type(model) is not None
-    first = next(model.parameters(), None)
-    set_metadata(model, "fe_device", first.device if given and first is not None else None)
-    set_metadata(model, "fe_alone", placement.parallel is None)
 
 
 def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:

@@ -10,8 +10,7 @@ import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
-from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.wrappers import reshard
+from fastnet.backend.torch.wrappers import innermost, reshard
 
 
 class PreservedState:

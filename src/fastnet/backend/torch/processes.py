@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fastnet.backend.joining import TensorKind
-from fastnet.backend.joining import join_results as join_results
+from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type
 from fastnet.backend.torch.wrappers import world_size as world_size
+from fastnet.distributed import TensorKind
 from fastnet.errors import add_note
 from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
+
+# How torch's profiler names collectives.
+_COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 
 # Whether `start` made the process group, and `stop` destroys it.
 _owned = False
@@ -86,6 +91,23 @@ def describe_parallelism(model: torch.nn.Module) -> str | None:
         return None
     count = math.prod(map(dist.get_world_size, groups_of(model)))
     return f"{how[engine]} over {count} processes"
+
+
+@contextmanager
+def time_collectives() -> Iterator[dict[str, list[float]]]:
+    """Time collectives with torch's profiler; the dict is filled when the context is left."""
+    found: dict[str, list[float]] = {}
+    if profiler_is_on():
+        yield found
+        return
+    devices = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        devices.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=devices) as profile:
+        yield found
+    for event in profile.events():
+        if event.name.startswith(_COLLECTIVES):
+            found.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
 
 
 def _backend_for(device: torch.device) -> str:

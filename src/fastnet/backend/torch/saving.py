@@ -10,11 +10,9 @@ import torch
 
 from fastnet.backend.files import require_optimizer_file, write_atomically
 from fastnet.backend.model_metadata import (
-    current_place,
     get_metadata,
     name_of,
     optimizers_of,
-    pair_optimizers,
 )
 from fastnet.backend.torch import processes
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights, has_shards
@@ -22,6 +20,7 @@ from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimize
 from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import fill, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
 
 

@@ -9,17 +9,12 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fastnet.backend.model_metadata import foreign_optimizer, other_owner, reserve
+from fastnet.backend.model_metadata import foreign_optimizer, other_owner
 from fastnet.backend.optimizer_fn import call_optimizer_fn
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.backend.torch.parallelize import Placement as Placement
-from fastnet.backend.torch.parallelize import note_placement as note_placement
-from fastnet.backend.torch.parallelize import parallelize as parallelize
 from fastnet.backend.torch.parameters import parameters_in, trainable
 from fastnet.backend.torch.wrappers import parallel_type, reshard
 from fastnet.errors import WrongOptimizerError
-
-_EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
 # Learning rates that FastEstimator sets in place of torch's defaults.
 _RATES = {"sgd": 0.01}
@@ -37,24 +32,15 @@ def _by_name() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     return found | {name: partial(found[name], lr=rate) for name, rate in _RATES.items()}
 
 
-def reserve_names(model: Module, source: Any) -> None:
-    """Record which attribute names a model uses itself. `source` is for TensorFlow."""
-    reserve(model)
-
-
-def make_optimizer(
-    source: Any, model: Module, name: str, mixed_precision: Precision
-) -> torch.optim.Optimizer:
+def make_optimizer(source: Any, model: Module, name: str, mixed_precision: Precision) -> Any:
     """Make an optimizer by name or function. Its `scaler` is None unless losses are scaled."""
-    optimizer: torch.optim.Optimizer = call_optimizer_fn(
-        source, name, _by_name, (model.parameters(),), "param_groups", _EXAMPLE
-    )
+    optimizer: Any = call_optimizer_fn(source, model, name, _by_name, model.parameters())
     check_owner(optimizer, model, name, must_own=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = precision == "float16" or (precision is True and device == "cuda")
-    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
+    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None
     return optimizer
 
 
@@ -83,4 +69,4 @@ def check_owner(optimizer: Any, model: Module, name: str, *, must_own: bool = Fa
 
     owner = other_owner(model, is_owner)
     if owner is not None or must_own:
-        raise foreign_optimizer(optimizer, name, owner, _EXAMPLE)
+        raise foreign_optimizer(optimizer, model, name, owner)

@@ -6,15 +6,15 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from fastnet.backend.files import find_file, reading, require_content
-from fastnet.backend.torch._internals import put_versions, versions_in
+from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
-from fastnet.backend.torch.names import fit_names, innermost
+from fastnet.backend.torch.wrappers import innermost
 
 
 def fill(
@@ -75,3 +75,27 @@ def read_file(name: str, kind: str, writer: str) -> Any:
             return torch.load(name, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise ValueError("it holds objects that would have to be executed") from error
+
+
+def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """Rename the weights of a state dict to those of a model, if only wrappers make a difference.
+
+    The model itself is not wrapped, but parts of it may be.
+    """
+    own = list(model.state_dict())
+    form: Callable[[str], str] = str if set(own) == set(state) else without_wrappers
+    known = {form(name): name for name in own}
+    names = {name: known.get(form(name)) for name in state}
+    if len(known) < len(own) or set(names.values()) != set(own) or len(names) != len(own):
+        return dict(state)
+    fitted: dict[str, Any] = OrderedDict((str(names[name]), state[name]) for name in state)
+    versions = versions_in(state)
+    if versions is not None:
+        modules = {form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
+        put_versions(fitted, {modules.get(form(name), name): versions[name] for name in versions})
+    return fitted
+
+
+def without_wrappers(name: str) -> str:
+    """Return the name of a weight without the parts that wrappers add."""
+    return ".".join(part for part in name.split(".") if part not in (COMPILED, "module"))

@@ -1,4 +1,4 @@
-"""DistributedDataParallel, FSDP2 and DataParallel: which of them a model has, and its groups."""
+"""The wrappers around models: `torch.compile`, DataParallel, DistributedDataParallel and FSDP2."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-from fastnet.backend.torch._internals import has_reduce_dtype
-from fastnet.backend.torch.names import compiled_in
+from fastnet.backend.torch._internals import COMPILED, has_reduce_dtype
 
 
 def parallel_type(model: Module) -> str | None:
@@ -32,6 +31,27 @@ def wrapper_of(model: Module) -> Module:
     while inner is not None:
         model, inner = inner, compiled_in(inner)
     return model
+
+
+def unwrap(model: Module) -> Module:
+    """Return the model inside of DataParallel or DistributedDataParallel, if it is wrapped."""
+    wrappers = (torch.nn.DataParallel, DistributedDataParallel)
+    inner: Module = model.module if isinstance(model, wrappers) else model
+    return inner
+
+
+def innermost(model: Module) -> Module:
+    """Return the model inside of all wrappers, including that of `torch.compile`."""
+    while True:
+        inner = compiled_in(model) or unwrap(model)
+        if inner is model:
+            return model
+        model = inner
+
+
+def compiled_in(model: Module) -> Module | None:
+    """Return the model inside of the result of `torch.compile`, or None for other models."""
+    return dict(model.named_children()).get(COMPILED)
 
 
 def groups_of(model: Module) -> list[Any]:

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._nest import leaves_of, map_leaves
-from fastnet.backend import joining
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, strategy_of
+from fastnet.distributed import combine
 from fastnet.network.context import NetworkContext
 from fastnet.network.same_plans import require_same_plans
 from fastnet.types import Model, RunStep
@@ -73,7 +73,7 @@ class Replicas:
         returned = self.strategy.run(run_part, args=tuple(leaves))
         replicas = self.strategy.experimental_local_results(returned)
         weights = [one.rows for one in replicas]
-        return joining.combine(
+        return combine(
             [one.results for one in replicas],
             lambda _, parts: _join(parts, weights),
             "devices",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -60,7 +60,7 @@ class TFRunner(Runner):
 
     def ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""
-        names = partial(titles, self.context.plan.ops)
+        names = titles(self.context.plan.ops)
         return OpRanges(names, tf.profiler.experimental.Trace, profiler_is_on)
 
     def merge_replicas(self, run: RunStep) -> RunStep:

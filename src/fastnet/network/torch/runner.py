@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
@@ -16,7 +17,6 @@ from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
-from fastnet.backend.torch.ranges import op_ranges
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.context import NetworkContext, Runner
@@ -136,10 +136,7 @@ class TorchRunner(Runner):
 
     def ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""
-        return op_ranges(self._titles)
-
-    def _titles(self) -> list[str]:
-        return titles(self.context.plan.ops)
+        return OpRanges(titles(self.context.plan.ops), record_function, profiler_is_on)
 
     def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that synchronizes the current stream; None if nothing is copied."""

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from fastnet._execute import split_outputs
-from fastnet.backend.convert import copy_to_arrays, to_tensor
+from fastnet._nest import map_leaves
+from fastnet.backend.convert import to_tensor
 from fastnet.errors import add_note, describe_op, missing_key, shorten
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import Forward, Keys, Names
 from fastnet.util.padding import pad_batch
+from fastnet.util.tensors import to_number
 
 
 class FilteredData:
@@ -376,7 +378,7 @@ def run_on_batch(
                 verb = "deletes" if deletes else "reads"
                 raise missing_key(op, key, there, position, culprit, verb)
             if not deletes:
-                arrays[key] = read[key] = copy_to_arrays(data[key])
+                arrays[key] = read[key] = _copy_to_arrays(data[key])
         if deletes:
             for key in op.inputs:
                 arrays.pop(key, None)
@@ -464,3 +466,12 @@ def _check_sizes(op: Any, values: Sequence[Any]) -> None:
 def _is_filtered(result: object) -> bool:
     # The name is that of FastEstimator's class.
     return isinstance(result, FilteredData) or type(result).__name__ == "FilteredData"
+
+
+def _copy_to_arrays(data: Any) -> Any:
+    """Copy the tensors, arrays and numbers of a nest to numpy arrays."""
+
+    def copy(value: Any) -> Any:
+        return value if value is None or isinstance(value, (str, bytes)) else to_number(value)
+
+    return map_leaves(data, copy)

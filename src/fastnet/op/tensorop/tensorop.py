@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import BY_VALUE, backend_with, framework_of, get_backend
+from fastnet.backend.dispatch import backend_of, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op, PerInput
@@ -15,6 +15,27 @@ from fastnet.util.lazy import import_module
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
+
+
+def _backend_with(function: str, value: object, title: str) -> Any:
+    """Return the package for a tensor's framework, which must have a function, as numpy may not."""
+    package = backend_of(value)
+    if not hasattr(package, function):
+        raise TypeError(
+            f"{title} runs on tensors of torch or TensorFlow, but got an array of type "
+            f"{type(value).__name__}. Convert it to a tensor first."
+        )
+    return package
+
+
+class _ByValue:
+    """The backend of an op that was not built: the first argument decides which package runs."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(value: Any, *rest: Any, **named: Any) -> Any:
+            return getattr(_backend_with(name, value, name), name)(value, *rest, **named)
+
+        return call
 
 
 class TensorOp(Op):
@@ -45,7 +66,7 @@ class TensorOp(Op):
     """Whether `forward` calls functions of the program. In a TensorFlow graph these, like the
     `forward` of a program's own classes, may use Python conditions and loops over tensors."""
 
-    backend: Any = BY_VALUE
+    backend: Any = _ByValue()
     """The package with the functions of the framework that the op was built for. Until the op is
     built, the first argument of each call decides."""
     _framework: str | None = None
@@ -96,7 +117,7 @@ class TensorOp(Op):
         """Return the backend, which a tensor decides if the op was not built."""
         if self._framework is not None:
             return self.backend
-        return backend_with(function, tensor, type(self).__name__)
+        return _backend_with(function, tensor, type(self).__name__)
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""
