@@ -53,6 +53,10 @@ def in_order(self: Any, a: Any, b: Any) -> Any:
     return 10 * a + b
 
 
+def difference(self: Any, pair: Any, *, minus: bool = True) -> Any:
+    return pair[0] - pair[1] if minus else pair[0]
+
+
 def scaled(self: Any, a: Any, scale: Any = 3.0) -> Any:
     return a * scale
 
@@ -64,6 +68,7 @@ def scaled(self: Any, a: Any, scale: Any = 3.0) -> Any:
         (in_order, ("b", "a"), 12),
         (in_order, {"b": "a", "a": "b"}, 12),
         (lambda self, pair: 10 * pair[0] + pair[1], ["a", "b"], 21),
+        (difference, ["a", "b"], 1),
         # as in FastEstimator, `*inputs` is one parameter, and gets the list
         (lambda self, *inputs: 10 * inputs[0][0] + inputs[0][1], ["a", "b"], 21),
         (scaled, "b", 3),

@@ -96,6 +96,15 @@ def check_arguments(
         ) from None
 
 
+def takes_several_arguments(called: Callable[..., Any], passed_over: Collection[str] = ()) -> bool:
+    """Return whether a function takes several arguments; one with `*inputs` takes a list."""
+    parameters = list(inspect.signature(called).parameters.values())
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return len(parameters) > 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.name not in passed_over for one in parameters) > 1
+
+
 def find_layer(
     layers: Sequence[tuple[str, Any]],
     wanted: str | int,

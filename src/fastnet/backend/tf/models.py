@@ -12,7 +12,12 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.named_values import ByName, check_arguments, find_layer
+from fastnet.backend.named_values import (
+    ByName,
+    check_arguments,
+    find_layer,
+    takes_several_arguments,
+)
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
@@ -34,18 +39,9 @@ def is_of_layers(model: Any) -> bool:
     return module.partition(".")[0] == str(keras_of(model).__name__).partition(".")[0]
 
 
-def takes_several_arguments(model: Any) -> bool:
-    """Return whether a model's `call` takes its inputs as several arguments, and not as a list.
-
-    Models of Keras's own classes, and those with a ``call(*inputs)``, take a list.
-    """
-    if is_of_layers(model):
-        return False
-    parameters = list(inspect.signature(model.call).parameters.values())
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        return len(parameters) > 1
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.name not in CONTROLS for one in parameters) > 1
+def _spreads_inputs(model: Any) -> bool:
+    """Return whether a model's `call` takes its inputs as several arguments, and not as a list."""
+    return not is_of_layers(model) and takes_several_arguments(model.call, CONTROLS)
 
 
 @contextmanager
@@ -97,43 +93,34 @@ def add_l2_regularization(loss: tf.Tensor, model: Any, beta: float) -> tf.Tensor
 
 
 class TFPass:
-    """Runs a Keras model for a ModelOp, whose arguments these are, by position or by name.
+    """Runs a Keras model for a ModelOp, by position or by name.
 
     `split` makes a value of each output of the model. `eval_layers` are rejected, because Keras has
     `trainable` of layers instead.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        inputs: Sequence[str],
-        trainable: bool,
-        gradients: bool,
-        layers: Sequence[str | int],
-        split: Callable[[Any], Iterable[Any]],
-        arguments: Sequence[str] | None = None,
-        results: Sequence[str] | None = None,
-        eval_layers: Sequence[str | type] = (),
-    ) -> None:
-        if eval_layers:
+    def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
+        model, arguments, results = op.model, op.argument_names, op.result_names
+        if op.eval_layers:
             raise ValueError(
                 f"ModelOp of '{name_of(model)}' has eval_layers, which are for torch. In Keras set "
                 "`trainable = False` on a BatchNormalization to keep it as in evaluation, or pass "
                 "trainable=False to the op for the whole model."
             )
-        if len(inputs) > 1 and arguments is None:
-            _require_inputs(model, inputs)
+        has_several = arguments is None and len(op.inputs) > 1
+        if has_several:
+            _require_inputs(model, op.inputs)
         self._model = model
         self._called: Any = model
         if arguments is not None or results is not None:
             self._called = _by_name(model, arguments, results)
         self._split = split
-        self._trainable = trainable
-        self._gradients = gradients
-        self._spread = arguments is None and len(inputs) > 1 and takes_several_arguments(model)
+        self._trainable: bool = op.trainable
+        self._gradients: bool = op.gradients
+        self._spread = has_several and _spreads_inputs(model)
         own = _layers_of(model)
-        self._layers = [(find_layer(own, layer, model), layer) for layer in layers]
-        self._is_plain = gradients and not self._spread and not self._layers
+        self._layers = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
+        self._is_plain = self._gradients and not self._spread and not self._layers
 
     def __getstate__(self) -> dict[str, Any]:
         # The layers of a copy are found by their names.
@@ -230,7 +217,7 @@ def _require_inputs(model: Any, keys: Sequence[str]) -> None:
         inputs = getattr(model, "inputs", None)
     except ValueError:  # An unbuilt Sequential of Keras 3 raises it.
         return
-    if inputs is None or takes_several_arguments(model):
+    if inputs is None or _spreads_inputs(model):
         return
     if len(keys) > len(inputs):
         names = shorten([one.name for one in inputs])

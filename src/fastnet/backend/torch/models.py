@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any
@@ -15,7 +14,12 @@ from fastnet._nest import leaves_of, map_leaves
 from fastnet._resolve import same_entries
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of, set_metadata
-from fastnet.backend.named_values import ByName, check_arguments, find_layer
+from fastnet.backend.named_values import (
+    ByName,
+    check_arguments,
+    find_layer,
+    takes_several_arguments,
+)
 from fastnet.backend.torch._internals import SUBMODULES
 from fastnet.backend.torch.wrappers import is_sharded, unwrap
 from fastnet.types import State
@@ -106,27 +110,18 @@ def add_l2_regularization(loss: Tensor, model: Module, beta: float) -> Tensor:
 
 
 class TorchPass:
-    """Runs a torch model for a ModelOp, whose arguments these are, by position or by name.
+    """Runs a torch model for a ModelOp, by position or by name.
 
     `split` makes a value of each output of the model.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        inputs: Sequence[str],
-        trainable: bool,
-        gradients: bool,
-        layers: Sequence[str | int],
-        split: Callable[[Any], Iterable[Any]],
-        arguments: Sequence[str] | None = None,
-        results: Sequence[str] | None = None,
-        eval_layers: Sequence[str | type] = (),
-    ) -> None:
+    def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
+        model: Module = op.model
+        arguments, results = op.argument_names, op.result_names
         self._model = model
         self._split = split
-        self._trainable = trainable
-        self._gradients = gradients
+        self._trainable: bool = op.trainable
+        self._gradients: bool = op.gradients
         self._called: Callable[..., Any] = model
         self._by_name: ByName | None = None
         if arguments is not None or results is not None:
@@ -134,16 +129,16 @@ class TorchPass:
             if arguments is not None:
                 check_arguments(title, unwrap(model).forward, arguments)
             self._called = self._by_name = ByName(model, title, arguments, results)
-        taken = inspect.signature(unwrap(model).forward).parameters
-        self._spread = arguments is None and len(inputs) > 1 and len(taken) > 1
+        has_several = arguments is None and len(op.inputs) > 1
+        self._spread = has_several and takes_several_arguments(unwrap(model).forward)
         own = _layers_of(model)
-        for layer in eval_layers:
+        for layer in op.eval_layers:
             if isinstance(layer, str):
                 find_layer(own, layer, model, "eval_layers")
-        self._switch = TrainingSwitch(model, eval_layers)
+        self._switch = TrainingSwitch(model, op.eval_layers)
         spread = isinstance(model, torch.nn.DataParallel)
         # All layers are found before any hook is registered: one of them may be missing.
-        found = [(find_layer(own, layer, model), layer) for layer in layers]
+        found = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
         self._captures = [_Capture(module, layer, spread) for module, layer in found]
         self._opened: State | None = None
         self._epoch: Any = None

@@ -8,7 +8,7 @@ runs; otherwise the model inside it runs, and the update averages the gradients 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -52,10 +52,10 @@ REDUCED_BY_DDP = "reduced_by_ddp"
 _reduced: weakref.WeakKeyDictionary[Module, list[Parameter]] = weakref.WeakKeyDictionary()
 
 
-def make_pass(model: Module, **settings: Any) -> TorchPass:
+def make_pass(op: Any, split: Callable[[Any], Iterable[Any]]) -> TorchPass:
     """Return the pass of a ModelOp."""
-    cls = DDPPass if parallel_type(model) == "ddp" else TorchPass
-    return cls(model, **settings)
+    cls = DDPPass if parallel_type(op.model) == "ddp" else TorchPass
+    return cls(op, split)
 
 
 def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
@@ -90,9 +90,9 @@ def _is_reduced_by_ddp(model: Module, wrapper: Module, state: State) -> bool:
 class DDPPass(TorchPass):
     """Runs a model in DistributedDataParallel, which communicates in training only."""
 
-    def __init__(self, model: Module, **settings: Any) -> None:
-        super().__init__(model, **settings)
-        self._wrapper: Any = wrapper_of(model)
+    def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
+        super().__init__(op, split)
+        self._wrapper: Any = wrapper_of(op.model)
 
     def _run(self, data: Any) -> Any:
         state = self._opened

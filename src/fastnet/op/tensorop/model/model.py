@@ -163,17 +163,7 @@ def _make_pass(op: ModelOp) -> Any:
         from fastnet.backend.torch.parallel_update import make_pass
     else:
         from fastnet.backend.tf.models import TFPass as make_pass
-    return make_pass(
-        op.model,
-        inputs=op.inputs,
-        trainable=op.trainable,
-        gradients=op.gradients,
-        layers=op.intermediate_layers,
-        split=partial(_own_outputs, op),
-        arguments=op.argument_names,
-        results=op.result_names,
-        eval_layers=op.eval_layers,
-    )
+    return make_pass(op, partial(_own_outputs, op))
 
 
 def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:
