@@ -120,7 +120,9 @@ class TestOpening:
                 call()
             check_works(fw, network)
 
-    @pytest.mark.parametrize(("keys", "found"), [({3}, "3 of type int"), ([None], "None of type")])
+    @pytest.mark.parametrize(
+        ("keys", "found"), [({3}, "3 of type int"), (5, "5 of type int"), ([None], "None of type")]
+    )
     def test_for_keys_that_are_no_strings(self, fw: Framework, keys: Any, found: str) -> None:
         network = fw.network([add_one()])
         with refusing(TypeError, f"desired_output_keys holds {found}"):

@@ -7,7 +7,7 @@ execution plan and makes the runner. `start_context` enters it; `NetworkContext.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -162,8 +162,9 @@ def check_request(
             'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
             f"{shorten(ds_id)} of type {type(ds_id).__name__}."
         )
-    keys = desired_output_keys
-    desired = frozenset([keys] if isinstance(keys, str) else keys or ())
+    keys = () if desired_output_keys is None else desired_output_keys
+    is_one = isinstance(keys, str) or not isinstance(keys, Iterable)
+    desired = frozenset([keys] if is_one else keys)
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(
