@@ -270,7 +270,7 @@ def dice_score(
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
     if not mask_overlap:
-        largest = functions.reduce_max(y_pred, [functions.CHANNEL_AXIS], True)
+        largest = functions.reduce_max(y_pred, (functions.CHANNEL_AXIS,), True)
         y_pred = functions.where(y_pred >= largest, y_pred, 0.0)
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)

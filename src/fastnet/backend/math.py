@@ -144,7 +144,7 @@ def iwd(
     weights = functions.divide(1.0, distances)
     if power != 1.0:
         weights = functions.pow(weights, power)
-    return functions.divide(weights, functions.reduce_sum(weights, [-1], True))
+    return functions.divide(weights, functions.reduce_sum(weights, (-1,), True))
 
 
 def lambertw(tensor: T) -> T:

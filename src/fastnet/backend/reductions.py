@@ -111,5 +111,7 @@ def percentile(
     return found[0] if single else found
 
 
-def _axes(axis: int | Sequence[int] | None) -> Sequence[int] | None:
-    return [axis] if isinstance(axis, int) else axis
+def _axes(axis: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if isinstance(axis, int):
+        return (axis,)
+    return None if axis is None else tuple(axis)

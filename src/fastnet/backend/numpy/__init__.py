@@ -8,7 +8,7 @@ that are called outside of a network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import add, attrgetter, mul, truediv
 from typing import Any, NoReturn, TypeAlias
 
@@ -22,7 +22,7 @@ from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
 Array: TypeAlias = NDArray[Any]
-Axes: TypeAlias = Sequence[int] | None
+Axes: TypeAlias = tuple[int, ...] | None
 
 CHANNEL_AXIS = -1
 
@@ -68,34 +68,19 @@ def zscore(data: Array, epsilon: float) -> Any:
 # Reductions.
 
 
-def reduce_mean(tensor: Array, axis: Axes, keepdims: bool) -> Any:
-    return np.mean(tensor, axis=_axes(axis), keepdims=keepdims)
+def _reduction(reduce: Callable[..., Any]) -> Callable[[Array, Axes, bool], Any]:
+    def along_axes(tensor: Array, axis: Axes, keepdims: bool) -> Any:
+        return reduce(tensor, axis=axis, keepdims=keepdims)
+
+    return along_axes
 
 
-def reduce_sum(tensor: Array, axis: Axes, keepdims: bool) -> Any:
-    return np.sum(tensor, axis=_axes(axis), keepdims=keepdims)
-
-
-def reduce_std(tensor: Array, axis: Axes, keepdims: bool) -> Any:
-    return np.std(tensor, axis=_axes(axis), keepdims=keepdims)
-
-
-def reduce_max(tensor: Array, axis: Axes, keepdims: bool) -> Any:
-    return np.max(tensor, axis=_axes(axis), keepdims=keepdims)
-
-
-def reduce_min(tensor: Array, axis: Axes, keepdims: bool) -> Any:
-    return np.min(tensor, axis=_axes(axis), keepdims=keepdims)
+reduce_mean, reduce_sum, reduce_std = _reduction(np.mean), _reduction(np.sum), _reduction(np.std)
+reduce_max, reduce_min = _reduction(np.max), _reduction(np.min)
 
 
 def percentile(tensor: Array, percentiles: Sequence[float], axis: Axes, keepdims: bool) -> Any:
-    return np.percentile(
-        tensor, list(percentiles), axis=_axes(axis), keepdims=keepdims, method="lower"
-    )
-
-
-def _axes(axis: Axes) -> tuple[int, ...] | None:
-    return None if axis is None else tuple(axis)
+    return np.percentile(tensor, list(percentiles), axis=axis, keepdims=keepdims, method="lower")
 
 
 # Creation and conversion.

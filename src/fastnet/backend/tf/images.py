@@ -16,13 +16,7 @@ CHANNEL_AXIS = -1
 class Normalizer:
     """Normalizes images per channel, in float32, or float16 under that Keras precision policy."""
 
-    def __init__(
-        self,
-        mean: float | Sequence[float],
-        std: float | Sequence[float],
-        max_pixel_value: float,
-        epsilon: float = 1e-7,
-    ) -> None:
+    def __init__(self, mean: Any, std: Any, max_pixel_value: float, epsilon: float = 1e-7) -> None:
         precision = compute_precision()
         self._dtype = tf.as_dtype(precision)
         with tf.init_scope():

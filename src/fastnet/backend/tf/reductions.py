@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import floor, nan
 from typing import Any
 
@@ -19,30 +19,22 @@ prepare_axes = list
 reduce_std = tf.math.reduce_std
 
 
-def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    return tf.reduce_mean(tensor, _axis(axis), keepdims)
+def _reduction(reduce: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor, Any, bool], tf.Tensor]:
+    def along_axes(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
+        # A single axis as an int need not be converted to a tensor.
+        one_or_more = axis[0] if axis is not None and len(axis) == 1 else axis
+        return reduce(tensor, one_or_more, keepdims)
+
+    return along_axes
 
 
-def reduce_sum(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    return tf.reduce_sum(tensor, _axis(axis), keepdims)
-
-
-def reduce_max(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    return tf.reduce_max(tensor, _axis(axis), keepdims)
-
-
-def reduce_min(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    return tf.reduce_min(tensor, _axis(axis), keepdims)
+reduce_mean, reduce_sum = _reduction(tf.reduce_mean), _reduction(tf.reduce_sum)
+reduce_max, reduce_min = _reduction(tf.reduce_max), _reduction(tf.reduce_min)
 
 
 def extremes(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the minimum and the maximum of a tensor."""
     return tf.reduce_min(tensor), tf.reduce_max(tensor)
-
-
-def _axis(axis: Sequence[int] | None) -> Any:
-    # A single axis as an int need not be converted to a tensor.
-    return axis[0] if axis is not None and len(axis) == 1 else axis
 
 
 def percentile(

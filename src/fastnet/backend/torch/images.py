@@ -17,13 +17,7 @@ CHANNEL_AXIS = 1
 class Normalizer:
     """Normalizes images per channel, in float32, or float16 under that Keras precision policy."""
 
-    def __init__(
-        self,
-        mean: float | Sequence[float],
-        std: float | Sequence[float],
-        max_pixel_value: float,
-        epsilon: float = 1e-7,
-    ) -> None:
+    def __init__(self, mean: Any, std: Any, max_pixel_value: float, epsilon: float = 1e-7) -> None:
         self._mean, self._std = mean, std
         self._max_pixel_value, self._epsilon = max_pixel_value, epsilon
         self._dtype: torch.dtype = getattr(torch, compute_precision())

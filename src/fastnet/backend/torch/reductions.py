@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import floor, nan
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+Axes: TypeAlias = tuple[int, ...] | None
 
 # torch's own functions, which treat an empty list of axes as all axes.
 mean_of = mean_of_losses = torch.mean
@@ -17,11 +19,11 @@ prepare_axes: Any = tuple
 """Converts axes for `sum_of`."""
 
 
-def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def reduce_mean(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     if axis is None:
         if not keepdims:
             return tensor.mean()
-        axis = range(tensor.dim())
+        axis = tuple(range(tensor.dim()))
     elif len(axis) == 1:
         return tensor.mean(axis[0], keepdims)
     # The order of the axes decides the last bit: FastEstimator reduces the last axis first.
@@ -31,28 +33,28 @@ def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> T
     return tensor if keepdims or not ordered else tensor.squeeze(tuple(ordered))
 
 
-def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def reduce_sum(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     if axis is None:
         return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
     # torch treats an empty list of axes as all axes.
-    return tensor.sum(tuple(axis), keepdims) if len(axis) else tensor[None].sum(0)
+    return tensor.sum(axis, keepdims) if len(axis) else tensor[None].sum(0)
 
 
-def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def reduce_std(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     if axis is None:
         if not keepdims:
             return tensor.std(unbiased=False)
-        axis = range(tensor.dim())
+        axis = tuple(range(tensor.dim()))
     if not len(axis):
         return torch.zeros_like(tensor)
-    return tensor.std(dim=tuple(axis), unbiased=False, keepdim=keepdims)
+    return tensor.std(dim=axis, unbiased=False, keepdim=keepdims)
 
 
-def reduce_max(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def reduce_max(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return _extreme("max", tensor, axis, keepdims)
 
 
-def reduce_min(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def reduce_min(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return _extreme("min", tensor, axis, keepdims)
 
 
@@ -62,9 +64,7 @@ def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return least, largest
 
 
-def percentile(
-    tensor: Tensor, percentiles: Sequence[float], axis: Sequence[int] | None, keepdims: bool
-) -> Tensor:
+def percentile(tensor: Tensor, percentiles: Sequence[float], axis: Axes, keepdims: bool) -> Tensor:
     """Return percentiles, rounded down to an element, stacked along a new first axis."""
     count = tensor.dim()
     axes = list(range(count)) if axis is None else [each % count for each in axis]
@@ -82,7 +82,7 @@ def percentile(
     return torch.stack(found)
 
 
-def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+def _extreme(name: str, tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     # `amax` would distribute the gradient among equal values. FastEstimator gives it to the first.
     if axis is None:
         found: Tensor = getattr(tensor.reshape(-1), name)(0)[0]
@@ -92,4 +92,4 @@ def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bo
         return only
     for each in sorted(axis, reverse=True):
         tensor = getattr(tensor, name)(dim=each, keepdim=True)[0]
-    return tensor if keepdims or not len(axis) else tensor.squeeze(tuple(axis))
+    return tensor if keepdims or not len(axis) else tensor.squeeze(axis)
