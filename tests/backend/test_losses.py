@@ -155,10 +155,10 @@ def test_focal_loss(framework: str, settings: Any, kind: str, dtype: str) -> Non
         pred,
         dtype,
     )
-    # a truth of integers is as good as one of floats, and so is a graph of any batch size
-    ints = make(framework, true, "int64")
-    loss = function(ints, make(framework, pred, "float32"), **settings)
-    np.testing.assert_allclose(read(loss), wanted, rtol=2e-5, atol=2e-5)
+    # so do a truth of integers, an array, and a graph of any batch size
+    for ints in (make(framework, true, "int64"), true.astype("int64")):
+        loss = function(ints, make(framework, pred, "float32"), **settings)
+        np.testing.assert_allclose(read(loss), wanted, rtol=2e-5, atol=2e-5)
     if framework == "tf":
         loss = in_graph(lambda t, p: function(t, p, **settings), true, pred)
         np.testing.assert_allclose(read(loss), wanted, rtol=2e-5, atol=2e-5)

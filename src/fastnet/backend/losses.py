@@ -347,7 +347,7 @@ def focal_loss(
         "focal_loss", gamma, alpha, shape_reduction or "none", sample_reduction or "none"
     )
     options = gamma, alpha, from_logits, normalize, shape_reduction, sample_reduction
-    return compute_focal_loss(backend_of(y_true), y_true, y_pred, *options, label_smoothing)
+    return compute_focal_loss(backend_of(y_pred), y_true, y_pred, *options, label_smoothing)
 
 
 def check_focal_settings(
