@@ -194,7 +194,6 @@ class TensorKind(NamedTuple):
 
     Attributes:
         is_tensor: Whether a value is a tensor.
-        has_rows: Whether a tensor has a first axis.
         is_number: Whether a tensor is a real scalar.
         concatenate: Concatenates tensors along the first axis.
         mean_like: Converts a mean to the dtype of a given tensor, or to float64 for integers.
@@ -202,7 +201,6 @@ class TensorKind(NamedTuple):
     """
 
     is_tensor: Callable[[Any], bool]
-    has_rows: Callable[[Any], bool]
     is_number: Callable[[Any], bool]
     concatenate: Callable[[list[Any]], Any]
     mean_like: Callable[[float, Any], Any]
@@ -278,9 +276,7 @@ def _weights(
 
 
 def _has_rows(value: Any, kind: TensorKind) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.ndim > 0
-    return kind.is_tensor(value) and kind.has_rows(value)
+    return (isinstance(value, np.ndarray) or kind.is_tensor(value)) and len(value.shape) > 0
 
 
 def _join(key: str, parts: Sequence[Any], weights: Sequence[int], kind: TensorKind) -> Any:

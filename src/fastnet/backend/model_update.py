@@ -78,39 +78,6 @@ class ModelUpdate(ABC):
     def trained_now(self) -> list[Any]:
         """List the trainable parameters that `merged` covers, in order."""
 
-    def problem_of(self, state: Any) -> str | None:
-        """Return why a state cannot be loaded, to follow "The state to load", or None."""
-        if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
-            return "is not an UpdateOp's: it has no 'merged' and 'gradients'"
-        times, gradients = state["merged"], state["gradients"]
-        if not hasattr(times, "__index__") or times < 0 or not isinstance(gradients, (list, tuple)):
-            return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
-        if not times:
-            return None  # Other parameters may have been trainable.
-        name, saved = name_of(self._model), state.get("model_name")
-        if saved is not None and saved != name:
-            return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-        trained = self.trained_now()
-        if len(gradients) != len(trained):
-            return (
-                f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
-                "trainable weights"
-            )
-        if not self.is_merging:
-            merges = f"does not merge: it has merge_grad={self.merges}"
-            return f"has the merged gradients of {times} steps, but the op {merges}"
-        for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
-            shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
-            # Complex gradients fit complex parameters only.
-            kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
-            fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(one.shape)
-            if gradient is not None and not fits:
-                return (
-                    f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
-                    f"added to those of the shape {tuple(one.shape)} and {one.dtype}"
-                )
-        return None
-
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
         self.set_merged(0, [None] * len(self.merged()[1]))

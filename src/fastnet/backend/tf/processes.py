@@ -166,7 +166,6 @@ def _mean_like(mean: float, tensor: tf.Tensor) -> tf.Tensor:
 
 KIND = TensorKind(
     is_tensor=tf.is_tensor,
-    has_rows=lambda tensor: bool(len(tensor.shape)),
     is_number=_is_number,
     concatenate=_concatenate,
     mean_like=_mean_like,

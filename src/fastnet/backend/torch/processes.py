@@ -129,7 +129,6 @@ def _mean_like(mean: float, tensor: torch.Tensor) -> torch.Tensor:
 
 KIND = TensorKind(
     is_tensor=torch.is_tensor,
-    has_rows=lambda tensor: tensor.ndim > 0,
     is_number=lambda tensor: tensor.ndim == 0 and not tensor.is_complex(),
     concatenate=torch.cat,
     mean_like=_mean_like,

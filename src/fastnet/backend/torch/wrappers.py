@@ -28,9 +28,7 @@ def parallel_type(model: Module) -> str | None:
 def wrapper_of(model: Module) -> Module:
     """Return the wrapper inside a compiled model, or the model itself."""
     inner = compiled_in(model)
-    while inner is not None:
-        model, inner = inner, compiled_in(inner)
-    return model
+    return model if inner is None else wrapper_of(inner)
 
 
 def unwrap(model: Module) -> Module:
@@ -42,11 +40,8 @@ def unwrap(model: Module) -> Module:
 
 def innermost(model: Module) -> Module:
     """Return the model inside of all wrappers, including that of `torch.compile`."""
-    while True:
-        inner = compiled_in(model) or unwrap(model)
-        if inner is model:
-            return model
-        model = inner
+    inner = unwrap(wrapper_of(model))
+    return model if inner is model else innermost(inner)
 
 
 def compiled_in(model: Module) -> Module | None:

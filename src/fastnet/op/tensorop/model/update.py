@@ -276,7 +276,7 @@ class UpdateOp(HoldsModel):
                 that the op does not merge, or not one gradient of the right shape for each
                 trainable parameter. The op is then unchanged.
         """
-        problem = self._update.problem_of(state)
+        problem = _problem_of(state, self, self._update)
         if problem:
             raise ValueError(
                 f"The state to load {problem}. Load it into the UpdateOp of the model that it "
@@ -310,6 +310,40 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
             f"keys, such as {{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
         )
     return dict(outputs)
+
+
+def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
+    """Return why a state cannot be loaded, to follow "The state to load", or None."""
+    if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
+        return "is not an UpdateOp's: it has no 'merged' and 'gradients'"
+    times, gradients = state["merged"], state["gradients"]
+    if not hasattr(times, "__index__") or times < 0 or not isinstance(gradients, (list, tuple)):
+        return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
+    if not times:
+        return None  # Other parameters may have been trainable.
+    name, saved = name_of(op.model), state.get("model_name")
+    if saved is not None and saved != name:
+        return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
+    trained = update.trained_now()
+    if len(gradients) != len(trained):
+        return (
+            f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
+            "trainable weights"
+        )
+    if not update.is_merging:
+        merges = f"does not merge: it has merge_grad={update.merges}"
+        return f"has the merged gradients of {times} steps, but the op {merges}"
+    for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
+        shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
+        # Complex gradients fit complex parameters only.
+        kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
+        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(one.shape)
+        if gradient is not None and not fits:
+            return (
+                f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
+                f"added to those of the shape {tuple(one.shape)} and {one.dtype}"
+            )
+    return None
 
 
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
