@@ -67,7 +67,7 @@ SHAPES: list[Any] = [(-1, -1), (1.5, 2), (-2, 2), None]
 SETTINGS: list[tuple[Any, str, list[Any]]] = [
     (tensorop.Argmax, "axis", ["a", 1.5]),
     (tensorop.Reshape, "shape", [*SHAPES, "ab", 1.5]),
-    (tensorop.Permute, "permutation", [(0, 0, 1), (), (0.0, 1.0), "ab", 1, (0, 5, 1), (0, -2)]),
+    (tensorop.Permute, "permutation", [(0, 0, 1), (), (0.0, 1.0), "ab", 1, (2, 1), (0, -2)]),
     (tensorop.Resize3D, "output_shape", [(1, 1), (0, 1, 1), (1.5, 1, 1), 3, (-1, 2, 2), None]),
     (tensorop.Normalize, "mean", [None, "abc", ("a", 0.5), ()]),
     (tensorop.Normalize, "std", [None, "abc", ("a", 0.5), ()]),
@@ -84,7 +84,7 @@ SETTINGS: list[tuple[Any, str, list[Any]]] = [
     (univariate.Minmax, "epsilon", ["x"]),
     (univariate.Minmax, "new_max", [None]),
     (univariate.Reshape, "shape", SHAPES),
-    (univariate.ChannelTranspose, "axes", [(0, 0, 1), (), "ab", 1, (0, 5, 1)]),
+    (univariate.ChannelTranspose, "axes", [(0, 0, 1), (), "ab", 1, (0, -4, 1)]),
     (loss.CrossEntropy, "form", ["sparce", "Binary", 3]),
     (loss.CrossEntropy, "axis", [1.5]),
     (loss.CrossEntropy, "ignore_index", ["a"]),

@@ -212,7 +212,7 @@ def assert_resumes(
     run(network, 0, 8)
     path = fastnet.save_checkpoint(folder / "run.ckpt", network)
     losses = run(network, 8, 14)
-    fastnet.load_checkpoint(path, resumed)
+    assert fastnet.load_checkpoint(path, resumed) == (0, 0, {})
     assert run(resumed, 8, 14) == losses
     for model, other in zip(network.models, resumed.models, strict=True):
         assert same(dict(other.state_dict()), dict(model.state_dict()))

@@ -105,6 +105,7 @@ def _margin_loss(x: torch.Tensor) -> torch.Tensor:
     ("fn", "reason"),
     [
         (_item, "of test_reasons.py looks at the values"),
+        (lambda x: x[x > 1].sum() * x, "of test_reasons.py looks at the values"),
         (_grow, ".fn global 'ITEMS'["),
         (_numpy, "of test_reasons.py"),
         (_global, ".fn global 'CALLS'"),
