@@ -38,6 +38,11 @@ class TestKeySet:
         assert (MANY[0] in last) == (count == 1)
 
 
+def test_a_key_is_a_string(kernel: Kernel) -> None:
+    with pytest.raises(TypeError, match="a key is a string, not 1 of type int"):
+        kernel.KeyTable().intern(1)
+
+
 class TestIsCurrent:
     """Whether the keys and settings of an item are those that its spec has read."""
 

@@ -280,7 +280,10 @@ def open_and_run(
     def run_bound(batch: Any, state: State) -> Any:
         return kernel.BoundPlan(plan, state, *tape).run(batch)
 
-    for run in (plan.run, plan.step, run_bound, step_timed):
+    def step_bound(batch: Any, state: State) -> Any:
+        return kernel.BoundPlan(plan, state, *tape).step(batch)
+
+    for run in (plan.run, plan.step, run_bound, step_bound, step_timed):
         state = new_state(mode=mode, tape="none")
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))
