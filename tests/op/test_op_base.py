@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastnet import Network
 from fastnet.backend.dispatch import get_backend
 from fastnet.op import Op
 from fastnet.op.numpyop import Delete
@@ -69,3 +70,32 @@ def test_the_backend_is_of_the_framework_that_the_op_was_built_for() -> None:
     assert op.forward(torch.tensor([1.0, 6.0]), STATE) == 6.0
     op.build("np")
     assert op.backend is get_backend("np")
+
+
+class Positive(TensorOp):
+    resolved_from = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(inputs="x", outputs="y")
+        self.factor = factor
+
+    def build(self, framework: str, device: Any = None) -> None:
+        super().build(framework, device)
+        self._scale = self.factor
+        if self.factor <= 0:
+            raise ValueError("the factor must be positive")
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        return data * self._scale
+
+
+def test_a_setting_that_fails_and_is_set_back() -> None:
+    op = Positive(2.0)
+    network = Network([op])
+    batch = {"x": torch.ones(1)}
+    assert network.transform(batch, "infer")["y"] == 2
+    op.factor = -1.0
+    with pytest.raises(ValueError, match="must be positive"):
+        network.transform(batch, "infer")
+    op.factor = 2.0
+    assert network.transform(batch, "infer")["y"] == 2
