@@ -188,7 +188,7 @@ def measured_page(comparisons: int, steps: int, minutes: float) -> tuple[str, di
 if __name__ == "__main__":
     options = {
         "comparisons": (100, "comparisons of each kind"),
-        "steps": (16000, "steps of a profile"),
+        "steps": (8000, "steps of a profile"),
         "minutes": (30.0, "minutes at most"),
     }
     sys.exit(pages.run("verdicts", __doc__, measured_page, **options))
