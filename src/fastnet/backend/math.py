@@ -141,7 +141,7 @@ def iwd(
         distances = functions.clip_by_value(tensor, least, None)
     else:
         distances = functions.maximum(tensor, functions.cast_like(eps, tensor))
-    weights = functions.divide(1.0, distances)
+    weights = functions.reciprocal(distances)
     if power != 1.0:
         weights = functions.pow(weights, power)
     return functions.divide(weights, functions.reduce_sum(weights, (-1,), True))

@@ -9,6 +9,7 @@ that are called outside of a network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import add, attrgetter, mul, truediv
 from typing import Any, NoReturn, TypeAlias
 
@@ -27,6 +28,7 @@ Axes: TypeAlias = tuple[int, ...] | None
 CHANNEL_AXIS = -1
 
 add, multiply, divide = add, mul, truediv
+reciprocal: Any = partial(truediv, 1.0)
 shape_of = get_shape = attrgetter("shape")
 mean_of = mean_of_losses = np.mean
 sum_of = np.sum

@@ -12,6 +12,7 @@ from fastnet.backend.lambert import Functions, slope, solve
 add, multiply, divide = tf.add, tf.multiply, tf.realdiv
 abs, exp, sign, tensor_round, tensor_sqrt = tf.abs, tf.exp, tf.sign, tf.round, tf.sqrt
 argmax, matmul, maximum, pow = tf.argmax, tf.matmul, tf.maximum, tf.pow
+reciprocal = tf.math.reciprocal
 
 
 def check_nan(val: tf.Tensor) -> tf.Tensor:

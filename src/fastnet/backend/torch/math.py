@@ -13,6 +13,7 @@ from fastnet.backend.lambert import Functions, slope, solve
 add, multiply, divide = operator.add, operator.mul, operator.truediv
 abs, exp, sign, tensor_round = torch.abs, torch.exp, torch.sign, torch.round
 matmul, maximum, pow, tensor_sqrt = torch.matmul, torch.maximum, torch.pow, torch.sqrt
+reciprocal = torch.reciprocal
 
 
 def argmax(tensor: Tensor, axis: int) -> Tensor:

@@ -97,12 +97,12 @@ def _only_tensor(value: Any, make: Callable[..., Tensor], device: Any) -> Any:
 
 
 def l2_regularization(model: Module, beta: float) -> Tensor:
-    squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
+    squares = [(one**2).sum() for one in model.parameters() if one.requires_grad]
     if any(map(is_sharded, squares)):
         # All sharded sums are reduced in one collective.
         sharded: Any = torch.stack([one for one in squares if is_sharded(one)]).sum()
         squares = [*(one for one in squares if not is_sharded(one)), sharded.full_tensor()]
-    return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
+    return beta * ((torch.stack(squares) / 2).sum() if squares else torch.zeros(()))
 
 
 def add_l2_regularization(loss: Tensor, model: Module, beta: float) -> Tensor:
