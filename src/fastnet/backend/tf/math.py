@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 
@@ -12,7 +13,7 @@ from fastnet.backend.lambert import Functions, slope, solve
 add, multiply, divide = tf.add, tf.multiply, tf.realdiv
 abs, exp, sign, tensor_round, tensor_sqrt = tf.abs, tf.exp, tf.sign, tf.round, tf.sqrt
 argmax, matmul, maximum, pow = tf.argmax, tf.matmul, tf.maximum, tf.pow
-reciprocal = tf.math.reciprocal
+reciprocal = partial(tf.realdiv, 1.0)  # `tf.math.reciprocal` rounds differently.
 
 
 def check_nan(val: tf.Tensor) -> tf.Tensor:
