@@ -474,6 +474,36 @@ def test_what_is_around_a_step_counts() -> None:
     assert captured(network) == 2
 
 
+@pytest.mark.parametrize(
+    ("setting", "change", "other"),
+    [
+        (torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+        (torch.get_num_threads, torch.set_num_threads, 3),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+        (
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+            True,
+        ),
+    ],
+)
+def test_changed_settings_of_torch(
+    setting: Callable[[], Any], change: Callable[[Any], None], other: Any
+) -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x + torch.ones(2), "x", "y")], compile=QUICK)
+    batch, before = {"x": torch.ones(2)}, setting()
+    try:
+        with network("infer", 1):
+            for value in (before, other, before):
+                change(value)
+                for _ in range(3):
+                    expected = batch["x"] + torch.ones(2)
+                    assert torch.equal(network.run_step(batch)["y"], expected)
+    finally:
+        change(before)
+    assert captured(network) == 2
+
+
 def test_a_mode_that_is_there_from_the_first_step_on_is_told_of(
     request: pytest.FixtureRequest,
 ) -> None:
