@@ -126,7 +126,9 @@ def test_a_bad_state_changes_nothing(fw: Framework) -> None:
 def test_merged_gradients_for_an_op_that_does_not_merge(fw: Framework) -> None:
     program = Program(fw)
     program.run(BATCHES[:2])
-    with pytest.raises(ValueError, match=r"gradients of 2 steps, .*merge_grad=1"):
+    with pytest.raises(
+        ValueError, match=r"gradients of 2 steps, .* does not merge: .*merge_grad=1"
+    ):
         UpdateOp(program.model, "loss").load_state_dict(program.update.state_dict())
 
 

@@ -21,7 +21,7 @@ _current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictiona
 
 
 class OptimizerKind(NamedTuple):
-    """What all optimizers of a framework have, and a function that makes one, for errors."""
+    """An attribute that all optimizers of a framework have, and an example of an optimizer_fn."""
 
     attribute: str
     example: str

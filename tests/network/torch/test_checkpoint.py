@@ -198,7 +198,7 @@ def uninterrupted() -> Any:
 def assert_resumes(
     make: Callable[[], Any], folder: Path, data: Callable[[int], Any] = batch
 ) -> list[TorchNetwork]:
-    """Train a network, save it midway, and train another one that loads the file."""
+    """Save a network during training, and continue with a second one that loads the file."""
 
     def run(network: TorchNetwork, first: int, last: int) -> list[float]:
         with network("train", 1):

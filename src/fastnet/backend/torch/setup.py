@@ -32,15 +32,19 @@ def _by_name() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     return found | {name: partial(found[name], lr=rate) for name, rate in _RATES.items()}
 
 
-def make_optimizer(source: Any, model: Module, name: str, mixed_precision: Precision) -> Any:
+def make_optimizer(
+    source: Any, model: Module, name: str, mixed_precision: Precision
+) -> torch.optim.Optimizer:
     """Make an optimizer by name or function. Its `scaler` is None unless losses are scaled."""
-    optimizer: Any = call_optimizer_fn(source, model, name, _by_name, model.parameters())
+    optimizer: torch.optim.Optimizer = call_optimizer_fn(
+        source, model, name, _by_name, model.parameters()
+    )
     check_owner(optimizer, model, name, must_own=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = precision == "float16" or (precision is True and device == "cuda")
-    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None
+    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer
 
 

@@ -331,7 +331,7 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
             "trainable weights"
         )
     if not update.is_merging:
-        return f"has the merged gradients of {times} steps, but the op has merge_grad=1"
+        return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
     for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
         shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
         # Complex gradients fit complex parameters only.
