@@ -2,9 +2,10 @@
 
 Run it by `python -m bench.verdicts`.
 
-A small training step is profiled in a process of its own, beside two busy processes: twice
-unchanged, and once with an op that takes a tenth of the step. A comparison of the first two should
-have no verdict on the step, and one with the third should say that it grew. It takes many minutes.
+A small training step is profiled beside two busy processes, each time in a process of its own: in
+turn unchanged, and with an additional op that takes a tenth of it. A comparison of an unchanged
+profile with the next unchanged one should have no verdict on the step, and one with the longer step
+should say that it grew. It takes most of an hour.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _turns(folder: Path, steps: int) -> int:
         (row,) = [row for row in planted.rows if row.name == OP]
         step = alone.section("train").step
         if step.blocks and row.blocks:
-            return round(tried * _PLANTED * float(np.mean(step.blocks) / np.mean(row.blocks)))
+            return round(tried * _PLANTED * min(step.blocks) / min(row.blocks))
 
 
 def _compared(before: Any, after: Any) -> dict[str, Any]:
@@ -125,10 +126,12 @@ def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
         folder = Path(name)
         measure(str(folder / "first.json"), 30, 1)  # imports everything before the forks
         turns = _turns(folder, steps)
+        before = _profile(folder, steps, None)
         while len(planted) < comparisons and time.monotonic() - started < 60 * minutes:
-            before = _profile(folder, steps, None)
-            same.append(_compared(before, _profile(folder, steps, None)))
             planted.append(_compared(before, _profile(folder, steps, turns)))
+            after = _profile(folder, steps, None)
+            same.append(_compared(before, after))
+            before = after
             print(f"{len(planted)}: {same[-1]}\n   {planted[-1]}", file=sys.stderr, flush=True)
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M+00:00", time.gmtime()),
@@ -188,7 +191,7 @@ def measured_page(comparisons: int, steps: int, minutes: float) -> tuple[str, di
 if __name__ == "__main__":
     options = {
         "comparisons": (100, "comparisons of each kind"),
-        "steps": (8000, "steps of a profile"),
-        "minutes": (30.0, "minutes at most"),
+        "steps": (24_000, "steps of a profile"),
+        "minutes": (60.0, "minutes at most"),
     }
     sys.exit(pages.run("verdicts", __doc__, measured_page, **options))

@@ -26,9 +26,9 @@ class ComparedRow:
 
     Other programs on the machine make steps slower, never faster. So a profile's time of a part is
     the least of its block medians (`Row.blocks`). Its noise is how much the least of each eighth of
-    the steps, in order, varies: where the machine's own speed changes, some eighths are slower. The
-    noise of a change is the root of the sum of both squares. A part grew or shrank if the change is
-    larger than its noise, and at least as large as `least`.
+    the steps, in order, varies, without the slowest eighth: where the machine's own speed changes,
+    several are slower. The noise of a change is the root of the sum of both squares. A part grew or
+    shrank if the change is larger than its noise, and at least as large as `least`.
 
     Attributes:
         name: The name of the part.
@@ -161,8 +161,8 @@ def _estimate(row: Row | None) -> tuple[float | None, float | None]:
         return None, 0.0
     if not row.blocks:
         return row.p50, None
-    least = [float(blocks.min()) for blocks in np.array_split(row.blocks, _EIGHTHS)]
-    return min(least), max(least) - min(least)
+    least = sorted(float(blocks.min()) for blocks in np.array_split(row.blocks, _EIGHTHS))
+    return least[0], least[-2] - least[0]
 
 
 def _numbered(section: Section) -> dict[tuple[str, str, int], Row]:
