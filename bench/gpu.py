@@ -28,6 +28,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
 Step = Callable[[], Any]
 
+_BASELINE = "hand-written loop"
 WORKLOADS = (
     "compiled_mlp_adam",
     "compiled_modules120_adam",
@@ -63,8 +64,8 @@ def _by_fastnet(workload: Supervised, batch: Any, **options: Any) -> Step:
 def _programs(compiles: bool) -> dict[str, Callable[[Supervised, Any], Step]]:
     """Return what makes each program's step; the first is the baseline."""
     found: dict[str, Callable[[Supervised, Any], Step]] = {
-        "loop": _by_hand,
-        "loop, fused=True": partial(_by_hand, fused=True),
+        _BASELINE: _by_hand,
+        "hand-written loop, fused=True": partial(_by_hand, fused=True),
         "fastnet": partial(_by_fastnet, returns="device"),
         "fastnet, results on the CPU": _by_fastnet,
     }
@@ -105,7 +106,7 @@ def measure(workload: Supervised, rounds: int, compiles: bool) -> str:
             continue
         steps[name] = step
     for name, found in losses.items():
-        np.testing.assert_allclose(found, losses["loop"], rtol=1e-2, atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(found, losses[_BASELINE], rtol=1e-2, atol=1e-3, err_msg=name)
     times: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
     # A round takes some 30 ms, so that the wait at its end is a small part of it.
@@ -115,7 +116,7 @@ def measure(workload: Supervised, rounds: int, compiles: bool) -> str:
             times[name].append(_round(steps[name], counts[name]))
     lines = []
     for name, seconds in times.items():
-        ratio = Spread.of(np.divide(seconds, times["loop"]))
+        ratio = Spread.of(np.divide(seconds, times[_BASELINE]))
         between = f"{ratio.low:.2f} to {ratio.high:.2f}"
         row = (workload.title, name, f"{np.median(seconds) * 1e6:.0f}", f"{ratio.median:.2f}")
         lines.append(f"| {' | '.join(row)} | {between} |")
@@ -132,7 +133,7 @@ def main() -> None:
     known = {each.name: each for each in compiled.WORKLOADS}
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, ", end="")
     print(f"{torch.get_num_threads()} CPU threads\n")
-    print("| workload | program | us a step | of the loop | quartiles |")
+    print(f"| workload | program | µs a step | ratio to the {_BASELINE} | quartiles |")
     print("| --- | --- | --- | --- | --- |")
     for name in options.workloads:
         print(measure(known[name], options.rounds, not options.eager), flush=True)

@@ -49,7 +49,7 @@ def ratios(section: Section) -> go.Figure | None:
                 "size": 13 if peer == SUBJECT else 9,
                 "symbol": "diamond" if peer == SUBJECT else "circle",
             },
-            customdata=[[_told(row, row.cells[peer])] for row in found],
+            customdata=[[_describe(row, row.cells[peer])] for row in found],
             hovertemplate="%{customdata[0]}",
         )
     figure.add_vline(x=1, line={"color": _GRAY, "width": 1, "dash": "dot"})
@@ -80,7 +80,7 @@ def costs(rows: Sequence[Row]) -> go.Figure:
             name=peers.title(peer),
             mode="markers",
             marker={"color": _color(peer), "size": 9 if peer == SUBJECT else 7},
-            customdata=[[_told(row, row.cells[peer])] for row in found],
+            customdata=[[_describe(row, row.cells[peer])] for row in found],
             hovertemplate="%{customdata[0]}",
         )
     goals = {row.goal.limit for row in rows if row.goal}
@@ -194,7 +194,7 @@ def to_html(figure: go.Figure, anchor: str) -> str:
     return f'<div class="chart">{html}</div>'
 
 
-def _told(row: Row, cell: Cell) -> str:
+def _describe(row: Row, cell: Cell) -> str:
     spread = ""
     if cell.spread is not None:
         spread = f", {with_unit(row, cell.spread.low)} to {with_unit(row, cell.spread.high)}"

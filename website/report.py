@@ -31,7 +31,6 @@ TITLES = {
     "compiled_instructions": "Instructions of a compiled step",
     "tensorflow": "Steps in TensorFlow",
     "compiled_tensorflow": "Compiled steps in TensorFlow",
-    "devices": "Steps over several devices",
     "ranks": "Distributed training",
     "fit": "FastEstimator's Estimator",
     "growth": "Growth with ops, keys and slices",

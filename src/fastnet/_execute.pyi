@@ -12,7 +12,6 @@ from fastnet._stamps import StampLog
 class Plan:
     resolution: Resolution
     find_inactive_writer: Callable[[str], str | None] | None
-    op_indices: Sequence[int] | None
 
     def __init__(
         self,

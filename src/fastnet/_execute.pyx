@@ -175,7 +175,6 @@ cdef class Plan:
     Attributes:
         find_inactive_writer: A function from a missing key to the description of the inactive op
             that writes it, or to None. It may itself be None.
-        op_indices: The index of each op in error messages, if not its index in the plan.
     """
 
     cdef Step* _steps
@@ -200,7 +199,6 @@ cdef class Plan:
     cdef tuple _on_failure
     cdef readonly object resolution
     cdef public object find_inactive_writer
-    cdef public object op_indices
 
     def __cinit__(self):
         self._steps = NULL
@@ -378,12 +376,8 @@ cdef class Plan:
     cdef object _op(self, Py_ssize_t index):
         return (<OpSpec> self._specs[index]).item
 
-    cdef object _index_of(self, Py_ssize_t index):
-        """Return the index of an op in error messages."""
-        return index if self.op_indices is None else self.op_indices[index]
-
     cdef str _describe(self, Py_ssize_t index):
-        return describe_op(self._op(index), self._index_of(index))
+        return describe_op(self._op(index), index)
 
     @property
     def flow(self):
@@ -500,9 +494,7 @@ cdef class Plan:
         except BaseException as error:
             self._clean_up(state, error)
             if index >= 0:
-                note_failure(
-                    error, self._op(index), self._index_of(index), self._reads_of(index, slots)
-                )
+                note_failure(error, self._op(index), index, self._reads_of(index, slots))
             if inside:
                 after_op(times, index if index >= 0 else self._n_steps)
             raise
@@ -689,7 +681,7 @@ cdef class Plan:
             values = tuple(result)
         if values is None or len(values) != step.n_outputs:
             keys = self._names(step.outputs, step.n_outputs)
-            values = values_for(keys, result, self._op(index), self._index_of(index))
+            values = values_for(keys, result, self._op(index), index)
         for i in range(step.n_outputs):
             slot = step.outputs[i]
             previous = slots[slot]
@@ -741,7 +733,7 @@ cdef class Plan:
             writer = writer_index = None
             for earlier in range(index - 1, -1, -1):
                 if writes(&self._steps[earlier], slot):
-                    writer, writer_index = self._op(earlier), self._index_of(earlier)
+                    writer, writer_index = self._op(earlier), earlier
                     break
             found.append((self._keys[slot], <object> slots[slot], writer, writer_index))
         return found
@@ -760,7 +752,7 @@ cdef class Plan:
                     self._op(index),
                     key,
                     batch,
-                    self._index_of(index),
+                    index,
                     deleted_by,
                     reason=self._find_other_writer(slot, index),
                     written=written,
@@ -797,9 +789,7 @@ cdef class Plan:
                 for earlier in range(index):
                     if self._steps[earlier].deletes and reads(&self._steps[earlier], slot):
                         deleted_by = self._describe(earlier)
-                return missing_key(
-                    self._op(index), self._keys[slot], keys, self._index_of(index), deleted_by
-                )
+                return missing_key(self._op(index), self._keys[slot], keys, index, deleted_by)
 
 
 @cython.final

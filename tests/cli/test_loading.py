@@ -27,6 +27,7 @@ def test_a_network(function: str, folder: Path) -> None:
     ("place", "parts"),
     [
         ("networks", ["'networks' is not MODULE:NETWORK", "networks.py:make_network"]),
+        ("./networks:make", ["'./networks:make' is not MODULE:NETWORK", "networks.py:"]),
         ("networks:", ["'networks:' is not MODULE:NETWORK"]),
         ("netwrks:network", ["no module 'netwrks' in {folder}"]),
         ("package.iner:make_network", ["no module 'package.iner'"]),

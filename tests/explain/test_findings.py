@@ -163,6 +163,10 @@ class TestMissing:
         (finding,) = explanation.findings
         assert (finding.kind, finding.keys) == (kind, (key,))
         assert part in finding.text
+        # no claim about keys where the network cannot be entered
+        broken = network.explain("train", epoch=0, desired_output_keys=["y_pred", "used"])
+        assert broken.error is not None
+        assert broken.findings == ()
 
     @pytest.mark.parametrize(
         ("written", "read"),
@@ -232,6 +236,8 @@ class TestMissing:
         later = EpochScheduler({2: UpdateOp(model, "loss")})
         scheduled = TorchNetwork([*network.ops, later])
         assert texts(scheduled.explain("train"), "no_update") == []
+        evaluated = TorchNetwork([*network.ops, UpdateOp(model, "loss", mode="eval")])
+        assert len(texts(evaluated.explain("train"), "no_update")) == 1
         other = fastnet.build(lambda: torch.nn.Linear(4, 4), "sgd", model_name="other")
         with pytest.warns(UserWarning, match="'other' has an optimizer, but no op"):
             network = TorchNetwork([ModelOp(other, "x", "x"), *scheduled.ops])

@@ -16,7 +16,7 @@ import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Row, Section
-from fastnet.profiling.rows import Stats, block_medians
+from fastnet.profiling.rows import block_medians
 from fastnet.slicer import AxisSlicer
 from tests.profiling.trace_format import bounds, validate
 
@@ -116,6 +116,12 @@ class TestPictures:
             assert widths == pytest.approx(section.step.mean)
             assert section.name in axes.get_title(loc="left")
 
+    def test_names_are_shown_as_they_are(self) -> None:
+        """matplotlib leaves names that begin with "_" out, and reads "$" as a formula."""
+        (axes,) = made({"_Scale(x)": [1e-3] * 24, "Sum($a, $b)": [1e-3] * 24}).plot().axes
+        shown = [text.get_text().split("  ")[0] for text in axes.get_legend().get_texts()]
+        assert shown == ["_Scale(x)", r"Sum(\$a, \$b)"]
+
     def test_nothing_to_draw(self) -> None:
         with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):
             Profile().plot()
@@ -134,8 +140,7 @@ def made(times: dict[str, list[float]], kind: str = "op") -> Any:
 
     def row(name: str, kind: str, place: int | None, values: Any) -> Row:
         values = np.asarray(values)
-        stats = vars(Stats.of(values))
-        return Row(name, kind, place, "train", count, **stats, blocks=block_medians(values))
+        return Row.of(values, name, kind, place, "train", count, blocks=block_medians(values))
 
     rows = [row(name, kind, place, values) for place, (name, values) in enumerate(times.items())]
     step = row("step", "step", None, np.sum(list(times.values()), axis=0))
@@ -251,3 +256,9 @@ class TestComparison:
             profile.compare(Profile())
         with pytest.raises(TypeError, match=r"not 'before\.json'.*Profile\.from_json"):
             profile.compare("before.json")  # type: ignore[arg-type]
+
+    def test_a_section_of_one_profile_only(self, profile: Profile) -> None:
+        first, second = profile.sections
+        comparison = profile.compare(Profile((first,)))
+        assert comparison.unmatched == (second.name,)
+        assert f"{second.name}: only in one of the profiles" in str(comparison)

@@ -156,7 +156,9 @@ def test_every_optimizer_of_a_scheduler() -> None:
         seed()
         found = train(network, 2, epoch=1)
         if profiled:
+            (model,) = network.models
             fastnet.profile(network, batch(), epoch=3, steps=4)
+            assert isinstance(model.current_optimizer, torch.optim.Adam)
         losses.append(found + train(network, 3, epoch=1) + train(network, 3, epoch=3))
     assert losses[0] == losses[1]
 

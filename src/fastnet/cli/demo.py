@@ -31,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--epochs", type=integer_from(1), default=20, metavar="N", help="epochs to train (20)"
     )
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="the seed (0)")
+    command.add_argument("--seed", type=integer_from(0), default=0, metavar="N", help="seed (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -111,7 +111,7 @@ def _take(place: str, limit: int) -> list[Batch]:
 def _find(place: str, what: str) -> Any:
     """Return the value that "MODULE:NAME" names; MODULE is a module's name or a file."""
     where, _, name = place.rpartition(":")
-    if not where or not name:
+    if not where or not name or (where.startswith(".") and not where.endswith(".py")):
         raise UsageError(
             f"{place!r} is not MODULE:{what}: the name of a module or a file, a colon, and a name "
             "in it, such as networks.py:make_network."

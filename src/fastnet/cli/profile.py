@@ -95,8 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fastnet.errors import MissingKeyError
 
     network = load_network(arguments.network)
-    count = arguments.skip + arguments.steps
-    batches = load_batches(arguments.batch, network.target_type, count)
+    batches = load_batches(arguments.batch, network.target_type, arguments.skip + arguments.steps)
     try:
         profile = fastnet.profile(
             network,

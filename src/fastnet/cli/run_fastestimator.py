@@ -19,12 +19,13 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    command.add_argument(
+    options = command.add_mutually_exclusive_group()
+    options.add_argument(
         "--reseed",
         action="store_true",
         help="in TensorFlow, draw the same random numbers in each epoch, as FastEstimator does",
     )
-    command.add_argument("--compile", action="store_true", help="compile the steps of its networks")
+    options.add_argument("--compile", action="store_true", help="compile the steps of its networks")
     # A single list, as argparse removes a "--" that follows an argument of its own.
     command.add_argument(
         "program",

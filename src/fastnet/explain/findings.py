@@ -73,7 +73,9 @@ def list_findings(
     ]
     if mode == "train":
         # EMA and LRSchedule also hold models and have effects, but compute no gradients.
-        updates = [one for one in (*ops, *absent) if one.has_effects and one.takes_gradients]
+        # An update may be for other epochs or datasets, but not for other modes.
+        of_mode = [one for one in (*ops, *absent) if not one.modes or mode in one.modes]
+        updates = [one for one in of_mode if one.has_effects and one.takes_gradients]
         updated = {name for item in updates for name in item.models}
         findings += _no_update(optimizers, updated)
         if updated:
@@ -101,6 +103,8 @@ def _unwritten_outputs(
             text += f" Did you mean '{near}'?" if near is not None else ""
             text += " The result has it only if the batch does."
         elif key is not None and key.writers and key.result in (None, "batch"):
+            if key.lifetimes[-1].end == "unknown":
+                continue
             text += "the value that an op writes is deleted. Keep it, or do not ask for it."
         else:
             continue

@@ -78,29 +78,24 @@ def _format_items(explanation: Any, part: str) -> Iterator[str]:
 
 
 def _item_rows(item: Item, depth: int = 0) -> Iterator[tuple[str, str, str, str]]:
-    notes = []
-    if item.unneeded:
-        notes.append("NOT NEEDED")
-    if item.setting:
-        notes.append(item.setting)
-    if item.models and not item.ops:
-        notes.append(f"model {', '.join(map(repr, item.models))}")
-    if item.takes_gradients and not item.ops:
-        notes.append("computes gradients")
-    if item.deferred:
-        notes.append("deferred")
-    if item.scheduler is not None:
-        notes.append(f"from {item.scheduler}")
-    index = "" if depth else str(item.index)
-    yield index, f"{'  ' * depth}{item.name}", item.format_keys(), "; ".join(notes)
+    own_models = () if item.ops else item.models  # The rows of inner ops have theirs.
+    notes = [
+        "NOT NEEDED" * item.unneeded,
+        item.setting,
+        f"model {', '.join(map(repr, own_models))}" if own_models else "",
+        "computes gradients" * (item.takes_gradients and not item.ops),
+        "deferred" * item.deferred,
+        f"from {item.scheduler}" if item.scheduler is not None else "",
+    ]
+    text = "; ".join(filter(None, notes))
+    yield "" if depth else str(item.index), f"{'  ' * depth}{item.name}", item.format_keys(), text
     for inner in item.ops:
         yield from _item_rows(inner, depth + 1)
 
 
 def _format_keys(explanation: Any) -> Iterator[str]:
-    rows = [("key", "from", "read by", "end", "in the result")]
-    rows += [row for key in explanation.keys for row in _key_rows(key)]
-    yield from _table(rows)
+    rows = [row for key in explanation.keys for row in _key_rows(key)]
+    yield from _table([("key", "from", "read by", "end", "in the result"), *rows])
     if explanation.returns_all and explanation.returned:
         yield "  All keys that ops write are returned; desired_output_keys limits them."
     yield "  Other keys of the batch are returned unchanged."

@@ -21,7 +21,7 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import Meter, OpHook, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waiting
 from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
@@ -272,19 +272,8 @@ class Runner:
             return bound.step
         first, log = meter.plan_rows(bound.plan), meter.log
         context_row = -1 if self.context_row is None else meter.row(*self.context_row)
-        indices = bound.plan.op_indices
-        # Deferred updates come after the last op.
-        ops = None if indices is None else [*indices, len(self.context.plan.ops)]
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            before, after = _translate(ops, meter.before), _translate(ops, meter.after)
-            return bound.step_timed(batch, log, first, before, after, context_row)
+            return bound.step_timed(batch, log, first, meter.before, meter.after, context_row)
 
         return run
-
-
-def _translate(indices: Sequence[int] | None, call: OpHook) -> OpHook:
-    """Return `call` for the indices of a plan in which one op stands for several."""
-    if indices is None or call is None:
-        return call
-    return lambda index: call(indices[index])

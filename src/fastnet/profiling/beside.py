@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import name_of
 from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
-from fastnet.profiling.rows import Row, Section, Stats
+from fastnet.profiling.rows import Row, Section
 
 # Communication is profiled in up to 3 skipped steps, but not in the first 2, which set it up.
 _MAX_STEPS, _FIRST_STEP = 3, 2
@@ -58,15 +59,13 @@ class ModuleTimes:
         handles = []
         unwrap = backend_module("torch", "wrappers").unwrap
         for model_name, model in self._models:
-            for name, module in unwrap(model).named_children():
+            for title, module in _called_children(unwrap(model), model_name):
                 started: list[float] = []
 
                 def before(*_: Any, started: list[float] = started) -> None:
                     started.append(perf_counter())
 
-                def after(
-                    *_: Any, started: list[float] = started, title: str = f"{model_name}.{name}"
-                ) -> None:
+                def after(*_: Any, started: list[float] = started, title: str = title) -> None:
                     self.found[-1][title].append(perf_counter() - started.pop())
 
                 handles += [
@@ -80,6 +79,17 @@ class ModuleTimes:
                 handle.remove()
 
 
+def _called_children(module: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the direct children of a module; a list or dict of modules is never called itself."""
+    nn = import_module("torch.nn")
+    for child_name, child in module.named_children():
+        title = f"{name}.{child_name}"
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from _called_children(child, title)
+        else:
+            yield title, child
+
+
 def add_rows(
     section: Section, kind: str, steps: Sequence[Mapping[str, Sequence[float]]]
 ) -> Section:
@@ -87,13 +97,13 @@ def add_rows(
     names = dict.fromkeys(name for step in steps for name in step)
     times = {name: [step.get(name, ()) for step in steps] for name in names}
     rows = [
-        Row(
+        Row.of(
+            np.array([sum(one) for one in each]),
             name,
             kind,
             index,
             section.name,
             sum(map(len, each)),
-            **vars(Stats.of(np.array([sum(one) for one in each]))),
             in_step=False,
         )
         for index, (name, each) in enumerate(times.items())

@@ -15,7 +15,7 @@ from fastnet.profiling.table import Table, format_seconds, format_tables
 # The same network in another process differs by one or two percent, as its memory lies elsewhere.
 LEAST = 0.05
 _LEAST_OF_STEP = 0.01
-_EIGHTHS = 8
+_SIXTEENTHS = 16
 _NOISY = "too noisy"
 _COLUMNS = ("", "kind", "before", "after", "change", "noise", "least", "verdict")
 
@@ -25,10 +25,10 @@ class ComparedRow:
     """A part of a step in two profiles. Times are seconds per step.
 
     Other programs on the machine make steps slower, never faster. So a profile's time of a part is
-    the least of its block medians (`Row.blocks`). Its noise is how much the least of each eighth of
-    the steps, in order, varies, without the slowest eighth: where the machine's own speed changes,
-    several are slower. The noise of a change is the root of the sum of both squares. A part grew or
-    shrank if the change is larger than its noise, and at least as large as `least`.
+    the least of its block medians (`Row.blocks`). Its noise is how much the least of each sixteenth
+    of the steps, in order, varies, without the slowest third: where the machine's own speed
+    changes, most are slower. The noise of a change is the root of the sum of both squares. A part
+    grew or shrank if the change is larger than its noise, and at least as large as `least`.
 
     Attributes:
         name: The name of the part.
@@ -102,7 +102,7 @@ class Comparison:
         rows: Their parts, those that grew most first.
         unmatched: The names of the sections that only one profile has.
         least: The least change that has a verdict, as a fraction.
-        notes: Why there is no verdict, where there is none.
+        notes: Why there is no verdict, or no comparison, where there is none.
     """
 
     def __init__(self, before: Sequence[Section], after: Sequence[Section], least: float) -> None:
@@ -134,6 +134,7 @@ class Comparison:
         self.steps = tuple(steps)
         self.rows = tuple(sorted(rows, key=lambda row: -row.difference))
         self.notes = tuple(_note(step) for step in steps if step.verdict == _NOISY)
+        self.notes += tuple(f"{name}: only in one of the profiles" for name in self.unmatched)
 
     @property
     def changed(self) -> tuple[ComparedRow, ...]:
@@ -161,8 +162,9 @@ def _estimate(row: Row | None) -> tuple[float | None, float | None]:
         return None, 0.0
     if not row.blocks:
         return row.p50, None
-    least = sorted(float(blocks.min()) for blocks in np.array_split(row.blocks, _EIGHTHS))
-    return least[0], least[-2] - least[0]
+    count = min(_SIXTEENTHS, len(row.blocks))
+    least = sorted(float(blocks.min()) for blocks in np.array_split(row.blocks, count))
+    return least[0], least[2 * count // 3] - least[0]
 
 
 def _numbered(section: Section) -> dict[tuple[str, str, int], Row]:

@@ -47,9 +47,12 @@ def _parts(section: Section) -> list[tuple[str, float]]:
 def _draw_bar(axes: Any, section: Section, parts: Sequence[tuple[str, float]]) -> None:
     colors: Any = import_module("matplotlib").colormaps["tab20"]
     start = 0.0
+    bars, labels = [], []
     for index, (name, mean) in enumerate(parts):
-        label = f"{name}  {format_seconds(mean)}"
-        bar = axes.barh([0], [mean], 0.7, left=[start], color=colors(index % 20), label=label)
+        bar = axes.barh([0], [mean], 0.7, left=[start], color=colors(index % 20))
+        bars.append(bar)
+        # Text between two dollar signs is a formula.
+        labels.append(f"{name}  {format_seconds(mean)}".replace("$", r"\$"))
         text = format_seconds(mean) if mean > _MIN_LABELLED * section.step.mean else ""
         axes.bar_label(bar, [text], label_type="center", fontsize=8)
         start += mean
@@ -60,4 +63,6 @@ def _draw_bar(axes: Any, section: Section, parts: Sequence[tuple[str, float]]) -
     axes.tick_params(axis="x", labelsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25), fontsize=8, frameon=False)
+    axes.legend(
+        bars, labels, loc="upper left", bbox_to_anchor=(0, -0.25), fontsize=8, frameon=False
+    )

@@ -17,7 +17,7 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import DEFERRED, OpHook, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.device_events import DeviceEvents
-from fastnet.profiling.rows import Row, Section, Stats
+from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import BEGIN, Part, StampCost, Sums, Timeline
 from fastnet.types import RunStep, State
 
@@ -249,15 +249,7 @@ class Recorder:
         """Return the rows of entering the network, waiting for data, and skipped traces."""
         self._record_traces()
         return tuple(
-            Row(
-                name,
-                "entry",
-                None,
-                mode,
-                len(seconds),
-                **vars(Stats.of(np.array(seconds))),
-                in_step=False,
-            )
+            Row.of(np.array(seconds), name, "entry", None, mode, len(seconds), in_step=False)
             for (mode, name), seconds in self._between.items()
         )
 

@@ -30,23 +30,6 @@ def block_medians(times: NDArray[np.float64], period: int = 1) -> tuple[float, .
 
 
 @dataclass(frozen=True)
-class Stats:
-    """The mean, percentiles and sum of some times, in seconds."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-    total: float
-
-    @classmethod
-    def of(cls, times: NDArray[np.float64]) -> Stats:
-        """Return the statistics of at least one time."""
-        p50, p95, p99 = map(float, np.percentile(times, (50, 95, 99)))
-        return cls(float(times.mean()), p50, p95, p99, float(times.sum()))
-
-
-@dataclass(frozen=True)
 class Row:
     """The time of one part of a step, or of something between steps. Times are seconds per step.
 
@@ -85,6 +68,22 @@ class Row:
     device_mean: float | None = None
     device_p99: float | None = None
     blocks: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        times: NDArray[np.float64],
+        name: str,
+        kind: str,
+        index: int | None,
+        section: str,
+        count: int,
+        **others: Any,
+    ) -> Row:
+        """Return the row of a part that took these times, at least one."""
+        p50, p95, p99 = map(float, np.percentile(times, (50, 95, 99)))
+        mean, total = float(times.mean()), float(times.sum())
+        return cls(name, kind, index, section, count, mean, p50, p95, p99, total, **others)
 
     @property
     def title(self) -> str:

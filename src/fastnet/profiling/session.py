@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import Any, overload
 
 from fastnet.backend.dispatch import backend_module
+from fastnet.backend.model_metadata import get_metadata, note_optimizer, set_metadata
 from fastnet.errors import advise_on_batch, shorten
 from fastnet.network import BaseNetwork
 from fastnet.network.run_state import find_stateful, preserved
 from fastnet.network.step import WAIT
-from fastnet.network.trace_records import TraceRecord
 from fastnet.op.checks import is_int
 from fastnet.profiling.beside import Communication, ModuleTimes, add_rows
 from fastnet.profiling.device_events import device_events_for
@@ -36,11 +36,8 @@ def _measure(network: BaseNetwork, skip: int) -> Iterator[Profile]:
             "first; one profile measures all modes and epochs."
         )
 
-    def traces() -> Sequence[TraceRecord]:
-        found: Sequence[TraceRecord] = getattr(network, "traces", ())
-        return found
-
-    recorder, made = Recorder(skip, device_events_for(network), traces), Profile()
+    events = device_events_for(network)
+    recorder, made = Recorder(skip, events, lambda: getattr(network, "traces", ())), Profile()
     try:
         network._measure_with(recorder)
         yield made
@@ -165,6 +162,7 @@ def profile(
     waits = not isinstance(batches, (Mapping, Sequence))
     with (
         _measure(network, skip) as made,
+        nullcontext() if update else _optimizers_preserved(network),
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
         nullcontext() if update else _preserved(network),
         module_times.active() if modules else nullcontext(),
@@ -233,6 +231,18 @@ def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
                 f"The batches end after {count}, and cannot be iterated over again. "
                 "Measure fewer steps, or pass a list."
             )
+
+
+@contextmanager
+def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
+    """Make the same optimizers current again after entering the network in another epoch."""
+    before = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
+    try:
+        yield
+    finally:
+        for model, optimizer in before:
+            set_metadata(model, "current_optimizer", optimizer)
+            note_optimizer(model)
 
 
 @contextmanager

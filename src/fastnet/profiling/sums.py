@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet._stamps import StampLog
-from fastnet.profiling.rows import Row, Section, Stats, block_medians
+from fastnet.profiling.rows import Row, Section, block_medians
 
 # The stamp that a step begins with; the time before it belongs to no step.
 BEGIN = -1
@@ -140,13 +140,13 @@ class Sums:
         inside = [part.kind != _MEASURING for part in parts]
         on_device = _device_stats(device, len(times))
         rows = [
-            Row(
+            Row.of(
+                column,
                 part.name,
                 part.kind,
                 part.index,
                 name,
                 int(count),
-                **vars(Stats.of(column)),
                 in_step=part.kind != _MEASURING,
                 bytes=sizes.get((part.kind, part.name)),
                 blocks=block_medians(column, period),
@@ -157,29 +157,14 @@ class Sums:
         ]
         rows.sort(key=lambda row: (_ORDER.index(row.kind), row.index or 0))
         minibatches = _stack(self._minibatches, max(one.shape[1] for one in self._minibatches))
+        ran = np.count_nonzero(minibatches, axis=0).tolist()
         rows += [
-            Row(
-                f"minibatch {index}",
-                "minibatch",
-                index,
-                name,
-                int(np.count_nonzero(column)),
-                **vars(Stats.of(column)),
-                in_step=False,
-            )
-            for index, column in enumerate(minibatches.T)
+            Row.of(column, f"minibatch {index}", "minibatch", index, name, count, in_step=False)
+            for index, (column, count) in enumerate(zip(minibatches.T, ran, strict=True))
         ]
         whole = times[:, inside].sum(axis=1)
-        step = Row(
-            "step",
-            "step",
-            None,
-            name,
-            len(times),
-            **vars(Stats.of(whole)),
-            in_step=False,
-            blocks=block_medians(whole, period),
-        )
+        blocks = block_medians(whole, period)
+        step = Row.of(whole, "step", "step", None, name, len(times), in_step=False, blocks=blocks)
         return Section(name, mode, eager, len(times), step, tuple(rows), trains)
 
     def first_stamps(self) -> NDArray[Any]:
@@ -201,11 +186,10 @@ def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, d
     table = np.zeros((steps, max(span.index for span in spans) + 1))
     for span in spans:
         table[span.step, span.index] += span.seconds
-    found: dict[int | None, dict[str, float]] = {}
-    for index, column in enumerate(table.T):
-        stats = Stats.of(column)
-        found[index] = {"device_mean": stats.mean, "device_p99": stats.p99}
-    return found
+    return {
+        index: {"device_mean": float(one.mean()), "device_p99": float(np.percentile(one, 99))}
+        for index, one in enumerate(table.T)
+    }
 
 
 def _stack(tables: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
