@@ -17,8 +17,8 @@ from fastnet.network import BaseNetwork
 from fastnet.network.run_state import find_stateful, preserved
 from fastnet.network.step import WAIT
 from fastnet.op.checks import is_int
-from fastnet.profiling.beside import Communication, ModuleTimes, add_rows
 from fastnet.profiling.device_events import device_events_for
+from fastnet.profiling.extra_rows import Communication, ModuleTimes, add_rows
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
 from fastnet.types import Mode
