@@ -18,7 +18,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache, partial
 from multiprocessing.connection import Connection
@@ -50,6 +49,7 @@ class Ranks:
         self._join = join
         self._processes: list[Any] = []
         self._pipes: list[Connection[Any, Any]] = []
+        self._sockets: list[socket.socket] = []
         atexit.register(self.end)
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -88,7 +88,9 @@ class Ranks:
         for process in self._processes:
             process.kill()
             process.join()
-        self._processes, self._pipes = [], []
+        for one in self._sockets:
+            one.close()
+        self._processes, self._pipes, self._sockets = [], [], []
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -96,7 +98,9 @@ class Ranks:
         if "tensorflow" in sys.modules:
             names = ("h5py", "keras", "tensorflow", "fastnet.network")
         context.set_forkserver_preload(list(names))
-        store, ports = os.path.join(tempfile.mkdtemp(), "store"), _free_ports(self.count)
+        store = os.path.join(tempfile.mkdtemp(), "store")
+        self._sockets = [_bind_free_port() for _ in range(self.count)]
+        ports = [one.getsockname()[1] for one in self._sockets]
         for rank in range(self.count):
             pipe, other = context.Pipe()
             join = partial(self._join, rank, self.count, store, ports)
@@ -133,6 +137,7 @@ def set_tf_config(rank: int, count: int, store: str, ports: list[int]) -> None:
     """Describe the cluster of this process to TensorFlow."""
     hosts = [f"localhost:{port}" for port in ports]
     task = {"type": "worker", "index": rank}
+    os.environ["TF_GRPC_REUSE_PORT"] = "1"
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": hosts}, "task": task})
 
 
@@ -159,9 +164,9 @@ def _serve(pipe: Connection[Any, Any], join: Callable[[], object]) -> None:
         pipe.send_bytes(pickle.dumps(outcome))
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+def _bind_free_port() -> socket.socket:
+    """Return a socket that keeps a port from other programs, but not from TensorFlow's servers."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(("localhost", 0))
+    return bound

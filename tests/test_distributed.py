@@ -116,7 +116,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
 case = sys.argv[1]
-with distributed.run(timeout=10):
+with distributed.run(timeout=30 if case == "sleeps" else 300):
     rank = distributed.rank()
     model = fastnet.build(lambda: torch.nn.Linear(4, 1), "sgd", model_name="net")
     more = [LambdaOp(lambda x: 2 * x, "x", "x")] if case == "other" and rank else []
@@ -127,7 +127,7 @@ with distributed.run(timeout=10):
             if rank == 1 and step == 1:
                 if case == "raises": raise ValueError("the data is spoilt")
                 if case == "ends": break
-                if case == "sleeps": time.sleep(60)
+                if case == "sleeps": time.sleep(600)
             network.run_step({"x": torch.ones(2, 4)})
     assert torch.distributed.get_backend() == "gloo"
 assert not torch.distributed.is_initialized()
