@@ -56,10 +56,6 @@ def test_in_torch(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pictures(TEXT)
     for name in pictures(TEXT):
         assert image.imread(checkout / name).std() > 0.01  # it is not blank
-    # what the page says is to be seen
-    slow = Profile.from_json(checkout / "build" / "slow.json")
-    largest = sorted((row for row in slow.rows if row.kind == "op"), key=lambda row: -row.p50)
-    assert {"ToFloat", "ShiftEach"} <= {row.name.partition("(")[0] for row in largest[:6]}
 
 
 @pytest.mark.tf

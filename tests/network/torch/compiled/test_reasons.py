@@ -360,7 +360,8 @@ def test_gradients_that_a_program_leaves_count() -> None:
         if place == 4:
             network.models[0](torch.ones(2, 6)).sum().backward()
 
-    run_both(lambda compile: network_of(built(), compile), batches(8), before)
+    network = run_both(lambda compile: network_of(built(), compile), batches(8), before)
+    assert captured(network) == 1
 
 
 class Sharing(nn.Module):
