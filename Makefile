@@ -75,9 +75,8 @@ typecheck: setup
 
 fe-packages: $(FE_VENV)/.has-packages  ## fill the environment of FastEstimator; may run beside any other target
 
-# The files with tests that differ by the version of Keras, but for those of tracing and of processes.
-of_keras = $$(grep -lwE 'KERAS_3|KINDS' tests/*/tf/test_*.py tests/op/tensorop/*/test_*.py \
-	| grep -vE 'fingerprint|workers')
+# The files with tests that differ by the version of Keras.
+of_keras = $$(grep -lwE 'KERAS_3|KINDS' tests/*/tf/test_*.py tests/op/tensorop/*/test_*.py)
 
 # What is the same in Keras 2 and 3 is shown there by the conformance tests; `make test` shows the rest.
 test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run parity and conformance tests

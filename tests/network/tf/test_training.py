@@ -34,7 +34,7 @@ from tests.network.keras_models import (
     twins,
     variables_of,
 )
-from tests.network.tf.compiled.steps import is_compiled
+from tests.network.tf.compiled.steps import is_compiled, warned
 from tests.network.tf_programs import EITHER_WAY, Doing, ones
 
 pytestmark = pytest.mark.tf
@@ -186,3 +186,19 @@ class TestEpoch:
         for eager in (False, True):
             with network(mode="infer", epoch=epoch, eager=eager):
                 assert network.run_step({})["y"].numpy() == 6
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 draws by seeds")
+def test_compiled_dropout_of_keras_2_runs_as_a_graph() -> None:
+    model = fastnet.build(
+        lambda: keras.Sequential([layers.Input((6,)), layers.Dropout(0.5)]),
+        None,
+        model_name="model",
+    )
+    network = TFNetwork(ModelOp(model, "x", "y"), compile=True)
+    with warned() as texts:
+        train(network, [{"x": tf.ones((4, 6))}])
+    assert "ModelOp (op 0" in texts[0]
+    assert "draws random numbers by 'RandomUniform'" in texts[0]
+    train(network, [{"x": tf.ones((4, 6))}], mode="infer")
+    assert network.traces[-1].fallback is None

@@ -18,7 +18,6 @@ from fastnet.network.tf import compiled
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
-    KERAS_3,
     batches,
     keras,
     layers,
@@ -244,19 +243,3 @@ class TestAround:
             run(other, [[1.0, 2.0]])
             assert is_compiled(other)
             assert other._options == CompileOptions(most_kinds=2)
-
-
-@pytest.mark.skipif(KERAS_3, reason="Keras 3 draws by seeds")
-def test_dropout_of_keras_2_runs_as_a_graph() -> None:
-    model = fastnet.build(
-        lambda: keras.Sequential([layers.Input((6,)), layers.Dropout(0.5)]),
-        None,
-        model_name="model",
-    )
-    network = TFNetwork(ModelOp(model, "x", "y"), compile=True)
-    with warned() as texts:
-        train(network, [{"x": tf.ones((4, 6))}])
-    assert "ModelOp (op 0" in texts[0]
-    assert "draws random numbers by 'RandomUniform'" in texts[0]
-    train(network, [{"x": tf.ones((4, 6))}], mode="infer")
-    assert network.traces[-1].fallback is None
