@@ -37,6 +37,18 @@ def test_each_op_has_its_time_on_the_device(tmp_path: Path) -> None:
     assert len(tracks["device"]) == 10
 
 
+def test_deferred_updates_have_their_time_on_the_device(tmp_path: Path) -> None:
+    (batch,) = batches(1)
+    profile = fastnet.profile(fastnet.Network(supervised(built(mlp))), batch, steps=2, skip=0)
+    (deferred,) = [row for row in profile.rows if row.kind == "deferred"]
+    assert deferred.device_mean is not None
+    assert deferred.device_mean > 0
+    assert "device mean" in str(profile)
+    profile.to_trace(tmp_path / "trace.json")
+    events = validate(json.loads((tmp_path / "trace.json").read_text()))["device"]
+    assert [event["name"] for event in events][3::4] == ["deferred updates"] * 2
+
+
 def test_copies_are_named_with_their_bytes() -> None:
     network = fastnet.Network(LambdaOp(lambda x, unused: x, ["x", "unused"], "y"))
     batch = {"x": torch.ones(4), "unused": torch.ones(64, 1024, 1024)}

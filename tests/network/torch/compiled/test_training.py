@@ -37,7 +37,11 @@ from tests.network.torch.compiled.test_inductor import by_inductor
     "compile",
     [
         pytest.param(QUICK, id="eager"),
-        pytest.param(CompileOptions(fallback_random=True), marks=by_inductor, id="inductor"),
+        pytest.param(
+            CompileOptions(fallback_random=True),
+            marks=[pytest.mark.slow, by_inductor],
+            id="inductor",
+        ),
     ],
 )
 def test_a_rate_that_is_set_counts_in_the_next_step_and_compiles_nothing(
