@@ -45,7 +45,8 @@ def notes_of(fw: Framework, *notes: str) -> list[str]:
 
 def check_free(network: BaseNetwork) -> None:
     """Check that a network can be entered, and shows nothing of an earlier opening."""
-    assert network._context is None
+    with pytest.raises(ValueError, match="is not open"):
+        network.run_step({})
     assert not network.ctx_state
     assert not network.ctx_ops
     assert not network.ctx_outputs

@@ -16,7 +16,7 @@ from fastnet.op.numpyop.meta import Fuse as NumpyFuse
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from tests.conformance.agreement import assert_same
-from tests.conformance.failures import words_of
+from tests.conformance.failures import check_free, words_of
 from tests.conformance.frameworks import Framework
 
 X = np.arange(6, dtype="float32").reshape(3, 2)
@@ -136,7 +136,7 @@ def test_all_else_is_an_error(fw: Framework, around: str, which: str) -> None:
         own = "OneOf" if around == "OneOf" else "LambdaOp"
         assert first.startswith(f"{own} (")
         assert text in first
-    assert network._context is None
+    check_free(network)
 
 
 class Each(NumpyOp):

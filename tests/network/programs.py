@@ -171,7 +171,9 @@ def is_free(network: TorchNetwork) -> bool:
         network.ctx_models,
         network.ctx_state,
     )
-    return network._context is None and not any(shown)
+    with pytest.raises(ValueError, match="is not open"):
+        network.run_step({})
+    return not any(shown)
 
 
 @contextmanager

@@ -202,10 +202,16 @@ def test_a_scheduler_that_the_program_changes() -> None:
 
 
 def test_plans_for_ever_new_desired_keys_are_not_kept() -> None:
+    class Key(str):
+        """A string that can be referenced weakly."""
+
     network = TorchNetwork([plus(1)])
+    kept: weakref.WeakSet[Key] = weakref.WeakSet()
     for number in range(3 * MAX_PLANS):
-        assert run(network, {"x": 1}, desired_output_keys={"y", f"key {number}"})["y"] == 2
-    assert len(network._plans._items.plans) <= MAX_PLANS
+        key = Key(f"key {number}")
+        kept.add(key)
+        assert run(network, {"x": 1}, desired_output_keys={"y", key})["y"] == 2
+    assert len(kept) <= MAX_PLANS
 
 
 class Ever(Scheduler[Any]):

@@ -93,7 +93,7 @@ class Run:
         return losses
 
     def everything(self) -> Any:
-        """Copy the state without using fastnet."""
+        """Copy the state."""
         optimizers = self.model.optimizer.get_all_values()
         kept = [
             *self.model.variables,
@@ -101,12 +101,12 @@ class Run:
             *[one for each in optimizers for one in variables_of(each)],
             self.rising.factor,
             tf.random.get_global_generator().state,
-            *[one.total for one in self.update._update._sums.values()],
         ]
-        rate = optimizers[0].learning_rate
+        rate, update = optimizers[0].learning_rate, self.update.state_dict()
         return [
             *[np.array(one.numpy()) for one in kept],
-            int(self.update._update._merged.numpy()),
+            *update["gradients"],
+            update["merged"],
             float(rate),
             random.getstate(),
             id(self.model.current_optimizer),

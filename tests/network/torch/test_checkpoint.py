@@ -118,7 +118,7 @@ class Run:
         return fastnet.load_checkpoint(path, self.network, stateful=self.stateful)
 
     def everything(self) -> Any:
-        """Copy the state without using fastnet."""
+        """Copy the state."""
         return copy.deepcopy(
             {
                 "weights": dict(self.model.state_dict()),
@@ -126,8 +126,7 @@ class Run:
                 "current": id(self.model.current_optimizer),
                 "rates": [one.state_dict() for one in self.rates],
                 "rising": self.rising.state_dict(),
-                "merged": list(self.update._update.merged_gradients.sums.values()),
-                "times": self.update._update.merged_gradients.times,
+                "update": self.update.state_dict(),
                 "torch": torch.get_rng_state(),
                 "python": random.getstate(),
                 "numpy": np.random.get_state(legacy=False),

@@ -238,8 +238,9 @@ class TestSignatures:
 class TestAround:
     def test_copies_and_pickles_keep_it(self) -> None:
         model = fastnet.build(line, None, model_name="model")
-        network = TFNetwork(ModelOp(model, "x", "y"), compile=CompileOptions(most_kinds=2))
+        network = TFNetwork(ModelOp(model, "x", "y"), compile=CompileOptions(most_kinds=1))
         for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-            run(other, [[1.0, 2.0]])
-            assert is_compiled(other)
-            assert other._options == CompileOptions(most_kinds=2)
+            with warned():
+                for size in (1, 2):
+                    run(other, [[1.0, 2.0]] * size)
+            assert fallbacks(other) == [None, "there are more than 1 input signatures"]
