@@ -13,7 +13,6 @@ import torch
 
 from fastnet import errors
 from tests.kernel.ops import Op, shown
-from tests.missing_keys import deleted, missing
 
 pytestmark = pytest.mark.fast
 
@@ -106,19 +105,19 @@ class TestMissingKey:
         error = errors.missing_key(ModelOp("x", "y"), "x", ["image"], 1)
         assert isinstance(error, errors.MissingKeyError)
         assert isinstance(error, KeyError)
-        assert str(error) == (
-            missing("ModelOp (op 1, inputs ['x'], outputs ['y'])", "x", ["image"])
+        assert str(error).startswith(
+            "ModelOp (op 1, inputs ['x'], outputs ['y']) reads the key 'x'"
         )
+        assert "['image']" in str(error)
+        assert "Did you mean" not in str(error)
 
     def test_suggests_the_nearest_key_of_the_batch_and_of_ops(self) -> None:
         written = {"scores": "Op (op 0)", "image": "Op (op 1)", "y": "Op (op 2)"}
         there = ["image", "label", "store"]
         error = errors.missing_key(ModelOp("scoers"), "scoers", there, 3, written=written)
         del written["image"]
-        text = missing(
-            "ModelOp (op 3, inputs ['scoers'])", "scoers", there, "scores", "reads", written
-        )
-        assert str(error) == text
+        assert f"{there} in the batch, ['scores', 'y'] from earlier ops" in str(error)
+        assert "Did you mean 'scores', which Op (op 0) writes?" in str(error)
 
     def test_gives_the_reason_instead(self) -> None:
         error = errors.missing_key(ModelOp("x"), "x", ["x2"], reason="Op writes it later.")
@@ -126,11 +125,12 @@ class TestMissingKey:
 
     def test_says_who_deleted_it(self) -> None:
         error = errors.missing_key(ModelOp("x"), "x", ["x2"], 3, deleted_by="Delete (op 1)")
-        assert str(error) == (deleted("ModelOp (op 3, inputs ['x'])", "x", "Delete (op 1)"))
+        assert str(error).startswith("ModelOp (op 3, inputs ['x']) reads the key 'x'")
+        assert "Delete (op 1) has deleted" in str(error)
 
     def test_says_what_the_reader_does(self) -> None:
         error = errors.missing_key(ModelOp(), "x", [], verb="slices")
-        assert str(error) == (missing("ModelOp", "x", [], verb="slices"))
+        assert str(error).startswith("ModelOp slices the key 'x'")
 
     @pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
     def test_survives_copying(self, copied: object) -> None:

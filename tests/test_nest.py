@@ -173,12 +173,8 @@ class TestErrors:
 
         for data in (Same(x=Leaf(1)), Other([Leaf(1)])):
             for walk in (kernel.NestMap(Leaf, bump), lambda nest: kernel.map_leaves(nest, twice)):
-                with pytest.raises(TypeError) as caught:
+                with pytest.raises(TypeError, match=f"copy of a {type(data).__name__}"):
                     walk(data)
-                name = type(data).__name__
-                assert str(caught.value) == (
-                    f"a copy of a {name} is not another {name}: its copying returns something else"
-                )
                 assert kernel.leaves_of(data) == [Leaf(1)]
 
     @pytest.mark.parametrize("kind", ["list", "dict", "tuple", "dataclass", "subclass"])

@@ -13,11 +13,6 @@ from fastnet.network import BaseNetwork
 from tests.conformance.agreement import assert_same
 from tests.conformance.frameworks import Framework
 
-_TRACING = (
-    "This was while the ops were traced into a graph. To run them one by one, and look into each, "
-    "open the network with eager=True."
-)
-
 
 @contextmanager
 def refusing(kind: type[BaseException], *parts: str) -> Iterator[None]:
@@ -39,8 +34,8 @@ def words_of(error: BaseException) -> list[str]:
 
 
 def notes_of(fw: Framework, *notes: str) -> list[str]:
-    """Return the notes of an error of an op: in a graph, the op raises while it is traced."""
-    return [*notes, _TRACING] if fw.name == "tf-static" else list(notes)
+    """Add a part of the note that errors get while ops are traced into a graph."""
+    return [*notes, "eager=True"] if fw.name == "tf-static" else list(notes)
 
 
 def check_free(network: BaseNetwork) -> None:

@@ -61,7 +61,8 @@ def test_it_says_so_if_it_does_not(
     monkeypatch.setattr(digits, "GOAL", 1.01)
     assert main(["demo", "--framework", framework, "--epochs", "1"]) == 1
     printed = capsys.readouterr()
-    assert printed.err == "That is less than the goal of 101%. Try more --epochs.\n"
+    assert "101%" in printed.err
+    assert "--epochs" in printed.err
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -13,10 +13,6 @@ from tests.network.keras_models import tf
 
 EITHER_WAY = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
 
-TRACING = (
-    "This was while the ops were traced into a graph. To run them one by one, and look into each, "
-    "open the network with eager=True."
-)
 CONSTANT = "; a value that is not a tensor is a constant"
 FITS = "; from now on any length of axis 0 fits"
 

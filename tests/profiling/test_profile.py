@@ -246,7 +246,7 @@ class TestErrors:
                 network.run_step({})
             network.run_step(X)
         described = "LambdaOp (op 1, inputs ['y0'], outputs ['y1'])"
-        assert shown(caught.value) == f"too much\nRaised by {described}."
+        assert described in shown(caught.value)
         section = only(profile)
         assert section.steps == 2
         assert all(row.count == 2 for row in section.rows)
@@ -255,14 +255,10 @@ class TestErrors:
     def test_one_profile_at_a_time(self) -> None:
         network = chain(identity)
         with fastnet.profile(network) as profile:
-            with pytest.raises(ValueError, match="is being profiled already") as caught:
+            with pytest.raises(ValueError, match="TorchNetwork is being profiled already"):
                 fastnet.profile(network, X)
             with network("infer", 1):
                 network.run_step(X)
-        assert str(caught.value) == (
-            "This TorchNetwork is being profiled already. Leave that profile's block first; one "
-            "profile measures all modes and epochs."
-        )
         assert only(profile).steps == 1
 
     @pytest.mark.parametrize(

@@ -41,8 +41,5 @@ def test_functions_that_their_module_is_named_after() -> None:
 
 
 def test_a_module_without_a_list_of_names() -> None:
-    with pytest.raises(ValueError, match="__all__") as caught:
+    with pytest.raises(ValueError, match=r"fastnet\.op\.tensorop\.loss\.hinge has no __all__"):
         reference.exported("fastnet.op.tensorop.loss.hinge")
-    assert str(caught.value) == (
-        "fastnet.op.tensorop.loss.hinge has no __all__ that can be read without importing it."
-    )

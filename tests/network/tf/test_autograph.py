@@ -24,7 +24,7 @@ from tests.network.keras_models import (
     train,
     twins,
 )
-from tests.network.tf_programs import EITHER_WAY, TRACING, ones
+from tests.network.tf_programs import EITHER_WAY, ones
 
 pytestmark = pytest.mark.tf
 
@@ -101,7 +101,7 @@ def test_code_whose_source_is_nowhere_has_no_conditions_over_tensors() -> None:
     network = TFNetwork(LambdaOp(names["fn"], "x", "y"))
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError) as caught:
         infer(network, {"x": DOWN})
-    assert caught.value.__notes__[-1] == TRACING
+    assert "eager=True" in caught.value.__notes__[-1]
     assert infer(network, {"x": DOWN}, eager=True)["y"].numpy().tolist() == [1.0, 2.0]
 
 
@@ -152,8 +152,10 @@ class TestErrors:
         with pytest.raises(Refusal, match="'no', 1") as caught:
             infer(TFNetwork(LambdaOp(outer, "x", "y")), {"x": ones()})
         assert caught.value.number == 1
-        raised_by = "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y'])."
-        assert caught.value.__notes__ == [line_of(inner, 2), raised_by, TRACING]
+        line, op, tracing = caught.value.__notes__
+        assert line == line_of(inner, 2)
+        assert "LambdaOp (op 0, inputs ['x'], outputs ['y'])" in op
+        assert "eager=True" in tracing
 
     @pytest.mark.parametrize("in_a_function", [False, True])
     def test_in_the_code_of_a_model(self, in_a_function: bool) -> None:
@@ -175,10 +177,8 @@ class TestErrors:
         with pytest.raises(Exception, match="no") as caught:
             infer(TFNetwork(op), {"x": ones(2, 2)})
         notes = caught.value.__notes__
-        assert notes[-2:] == [
-            f"Raised by {type(op).__name__} (op 0, inputs ['x'], outputs ['y']).",
-            TRACING,
-        ]
+        assert f"{type(op).__name__} (op 0, inputs ['x'], outputs ['y'])" in notes[-2]
+        assert "eager=True" in notes[-1]
         if KERAS_3:  # which wraps errors by itself, also eagerly
             assert str(caught.value).strip("'").startswith("Exception encountered when calling")
         else:
