@@ -1,4 +1,4 @@
-"""Fixtures that keep the settings of PyTorch: a conftest that names them has them in force."""
+"""Fixtures that keep the settings of PyTorch: a conftest that names them activates them."""
 
 from __future__ import annotations
 

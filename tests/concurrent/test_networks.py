@@ -192,7 +192,7 @@ class TestModelsThatAreShared:
 class TestParametersThatAreShared:
     @pytest.mark.parametrize("tied", [False, True], ids=["one model", "tied weights"])
     def test_training_with_a_lock_around_each_step(self, tied: bool) -> None:
-        """To the bit what a loop by hand does with the same batches in the same order."""
+        """Exactly what a hand-written loop does with the same batches in the same order."""
         first, twin = twins(mlp)
         models: list[Any] = [built(first, sgd())]
         for _ in range(5):

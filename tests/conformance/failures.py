@@ -39,7 +39,7 @@ def notes_of(fw: Framework, *notes: str) -> list[str]:
 
 
 def check_free(network: BaseNetwork) -> None:
-    """Check that a network can be entered, and shows nothing of an earlier opening."""
+    """Check that a network can be entered, and shows nothing of an earlier context."""
     with pytest.raises(ValueError, match="is not open"):
         network.run_step({})
     assert not network.ctx_state

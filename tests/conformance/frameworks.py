@@ -91,23 +91,23 @@ class Framework:
         return self.network_class(ops, pops, slicers)
 
     def opened(
-        self, network: BaseNetwork, mode: str = "infer", epoch: int = 1, **opening: Any
+        self, network: BaseNetwork, mode: str = "infer", epoch: int = 1, **context: Any
     ) -> BaseNetwork:
         """Configure a network."""
-        return network(mode=mode, epoch=epoch, eager=self.eager, **opening)
+        return network(mode=mode, epoch=epoch, eager=self.eager, **context)
 
     def step(
-        self, network: BaseNetwork, batch: Mapping[str, Any], *mode: Any, **opening: Any
+        self, network: BaseNetwork, batch: Mapping[str, Any], *mode: Any, **context: Any
     ) -> Any:
-        """Open a network for a single step."""
-        (result,) = self.steps(network, [batch], *mode, **opening)
+        """Enter a network for a single step."""
+        (result,) = self.steps(network, [batch], *mode, **context)
         return result
 
     def steps(
-        self, network: BaseNetwork, batches: Iterable[Batch], *mode: Any, **opening: Any
+        self, network: BaseNetwork, batches: Iterable[Batch], *mode: Any, **context: Any
     ) -> list[dict[str, Any]]:
-        """Open a network, and run a step for each batch."""
-        with self.opened(network, *mode, **opening):
+        """Enter a network, and run a step for each batch."""
+        with self.opened(network, *mode, **context):
             return [self.arrays(network.run_step(self.tensors(batch))) for batch in batches]
 
 

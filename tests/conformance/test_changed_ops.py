@@ -1,7 +1,7 @@
-"""Attributes of ops that are changed: the next opening does what a new op does that is made so.
+"""Attributes of ops that are changed: the next context does what new ops made with them do.
 
 The oracle is a network of new ops, made with the setting; what is written must not be lost, be the
-network in use by then or only made. A setting that a new op refuses is refused by the opening.
+network in use by then or only made. A setting that a new op refuses is refused on entry.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ every_row = pytest.mark.parametrize("row", EVERY_ROW, ids=str)
 # for what is decided before a step is traced
 without_graphs = pytest.mark.parametrize("fw", ["torch", "tf-eager"], indirect=True)
 
-# a network refuses these two: see test_bad_openings.py
+# a network refuses these two: see test_bad_contexts.py
 OF_PIPELINES = {RemoveIf, Batch}
 # they read and write no keys: see tests/op/tensorop/model/test_torch_followers.py
 FOLLOWERS = {EMA, LRSchedule}

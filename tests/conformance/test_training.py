@@ -69,9 +69,9 @@ class TestOneModel:
         layers = make_layers(3, 4, 2)
         model = fw.build(layers, fw.sgd(0.1))
         network = fw.network(regression(model))
-        opening = {"warmup": True} if mode == "warmup" else {}
+        context = {"warmup": True} if mode == "warmup" else {}
         results = fw.steps(
-            network, make_batches(2), "train" if mode == "warmup" else mode, **opening
+            network, make_batches(2), "train" if mode == "warmup" else mode, **context
         )
         assert ("loss" in results[0]) == (mode != "infer")
         assert_same(fw.weights(model), [one for layer in layers for one in layer])

@@ -113,7 +113,7 @@ class TestForms:
         return results
 
 
-class TestOpenings:
+class TestContexts:
     @conforms
     def test_modes_epochs_and_datasets(self, fw: Framework) -> Any:
         seen: list[Any] = []

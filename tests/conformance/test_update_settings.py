@@ -171,7 +171,7 @@ def test_given_gradients_are_clipped(fw: Framework) -> None:
 
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_nan_gradients_that_are_not_scaled_are_applied(fw: Framework, clip: Any) -> None:
-    """As a loop by hand does."""
+    """As a hand-written loop does."""
     model = fw.build(LAYERS, fw.sgd(0.1))
     network = fw.network(regression(model, outputs=REPORTS, **clip))
     (batch,) = make_batches(1)

@@ -49,7 +49,7 @@ def difference(expected: Any, actual: Any, at: str, close: float = 0.0) -> str |
         expected: What the oracle has seen.
         actual: What fastnet has seen.
         at: What they are, for the text.
-        close: How far numbers may be apart, of their size and beside it; 0 for equal to the bit.
+        close: How far numbers may be apart, of their size and beside it; 0 for equal bit for bit.
 
     Returns:
         Where they differ and how, or None.

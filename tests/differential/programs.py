@@ -61,7 +61,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Open:
-    """The network is opened; `around` is what the caller has in force until it is closed."""
+    """The network is entered; `around` is what is active until it is left."""
 
     mode: str
     epoch: int
@@ -88,7 +88,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Change:
-    """Something changes: a model, an optimizer or, between openings, an op."""
+    """Something changes: a model, an optimizer or, between contexts, an op."""
 
     kind: str
     of: str

@@ -1,4 +1,4 @@
-"""Random TensorFlow programs that change as they go, in graphs and eagerly, beside a loop by hand.
+"""Random TensorFlow programs that change as they go, in graphs and eagerly, beside a loop.
 
 How many of them run, and how to run one, is said in test_torch_programs.py.
 """

@@ -1,4 +1,4 @@
-"""Random torch programs that change as they go: equal to the bit with a hand-written loop.
+"""Random torch programs that change as they go: equal bit for bit to a hand-written loop.
 
 `FASTNET_PROGRAMS=5000` runs more of them than each change to the code is tested by, and
 `FASTNET_FIRST_PROGRAM=1234 FASTNET_PROGRAMS=1` just one, whose number a failure tells.

@@ -53,7 +53,7 @@ class ByHand(Side):
         self._ops.insert(place, _settings_of(op))
 
     def open(self, action: Open) -> None:
-        self._opening = action
+        self._context = action
         self._in_force = [op for op in self._ops if _runs(op, action)]
         for op in self._in_force:
             name = getattr(op, "model", None)
@@ -67,7 +67,7 @@ class ByHand(Side):
             self._first_deferred -= 1
 
     def close(self) -> None:
-        del self._opening
+        del self._context
 
     def step(self, batch: Tensors) -> Tensors:
         self._values = dict(batch)
@@ -92,13 +92,13 @@ class ByHand(Side):
                 self._current[name].zero_grad()
             raise
         self._merged = self._merging
-        wanted = self._written & set(self._opening.wanted or self._written)
+        wanted = self._written & set(self._context.wanted or self._written)
         return {**batch, **{key: _detached(self._values[key]) for key in wanted}}
 
     def _run(self, op: Any, place: int) -> None:
         data = [self._values[key] for key in op.reads]
         if op.kind == "update":
-            if not self._opening.warmup:
+            if not self._context.warmup:
                 self._update(op, data[0], place >= self._first_deferred or op.defer)
             return
         if op.patched is not None:
@@ -113,7 +113,7 @@ class ByHand(Side):
 
     def call(self, op: Any, x: Any) -> list[Any]:
         module = self.modules[op.model]
-        module.train(op.trainable and self._opening.mode == "train")
+        module.train(op.trainable and self._context.mode == "train")
         if op.layer is None:
             return [self._call(op, module, x)]
         inner: list[Any] = []
@@ -221,11 +221,11 @@ def _settings_of(op: Op) -> Any:
     return SimpleNamespace(**{**vars(op), "patched": None, **op.settings})
 
 
-def _runs(op: Any, opening: Open) -> bool:
-    for asked, actual in ((op.mode, opening.mode), (op.ds_id, opening.ds_id)):
+def _runs(op: Any, context: Open) -> bool:
+    for asked, actual in ((op.mode, context.mode), (op.ds_id, context.ds_id)):
         if asked is not None and (actual == asked.lstrip("!")) == asked.startswith("!"):
             return False
-    return not op.turns or bool(op.turns[(opening.epoch - 1) % len(op.turns)])
+    return not op.turns or bool(op.turns[(context.epoch - 1) % len(op.turns)])
 
 
 def _detached(value: Any) -> Any:

@@ -44,7 +44,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Context:
     """How a network is opened."""
 
     mode: str
@@ -62,7 +62,7 @@ def _names(values: tuple[str, ...]) -> st.SearchStrategy[Any]:
         some,
         some.map(lambda names: [f"!{name}" for name in names]),
     )
-    # otherwise hardly anything would be in force at once
+    # otherwise hardly anything would be active at once
     return st.integers(0, 3).flatmap(lambda dice: named if dice == 3 else st.none())
 
 
@@ -111,8 +111,8 @@ slicers = st.one_of(
     st.tuples(scheduled(_cutter), scheduled(_joiner)).map(list),
     st.lists(scheduled(st.one_of(_cutter, _cutter, _joiner)), min_size=1, max_size=3),
 )
-openings = st.builds(
-    Opening,
+contexts = st.builds(
+    Context,
     st.sampled_from(MODES),
     st.integers(1, 6),
     st.sampled_from(("", *DS_IDS)),

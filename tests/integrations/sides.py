@@ -180,7 +180,7 @@ def steps(
 
 
 def one_hot_loss(lib: Any, outputs: str = "loss", y: str = "y", **settings: Any) -> Any:
-    """Make a loss that both packages compute by the same calls: results are equal to the bit."""
+    """Make a loss that both packages compute by the same calls: results are equal bit for bit."""
     settings.setdefault("mode", "!infer")
     return lib.op.tensorop.loss.CrossEntropy(
         (y, "onehot"), outputs, from_logits=True, form="categorical", **settings

@@ -26,7 +26,7 @@ PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "common")
 FRAMEWORKS = ["torch", "tf"]
 
-# What they have in common beyond the loss: fastnet's sums are FastEstimator's, to the bit.
+# What they have in common beyond the loss: fastnet's sums are FastEstimator's, bit for bit.
 EXACT_WEIGHTS = {(name, framework) for name in NAMES for framework in FRAMEWORKS} - {
     # the collected gradients of the layers are divided in another order
     ("volumes", "tf"),

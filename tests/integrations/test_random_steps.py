@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.integrations import graphs
-from tests.integrations.graphs import Item, Opening
+from tests.integrations.graphs import Context, Item
 from tests.integrations.sides import Sides, assert_same
 
 batch_keys = st.sets(st.sampled_from(graphs.KEYS), min_size=1)
@@ -58,11 +58,11 @@ def filled(fw: Any, keys: set[str]) -> dict[str, Any]:
     }
 
 
-def stepped(fw: Any, network: Any, keys: set[str], opening: Opening) -> Any:
+def stepped(fw: Any, network: Any, keys: set[str], context: Context) -> Any:
     batch = filled(fw, keys)
     before = dict(batch)
     try:
-        with network(opening.mode, opening.epoch, opening.ds_id, opening.wanted, eager=True):
+        with network(context.mode, context.epoch, context.ds_id, context.wanted, eager=True):
             result = [dict(network.run_step(batch)) for _ in range(2)]
     except KeyError:
         return "a key is missing"
@@ -89,7 +89,7 @@ def compare(
     sides: Sides,
     fw: Any,
     drawn: tuple[list[Any], list[Any], list[Any]],
-    opening: Opening,
+    context: Context,
     keys: set[str],
 ) -> None:
     """Compare the steps of networks of drawn ops, postprocessing and slicers."""
@@ -105,24 +105,24 @@ def compare(
         slicers = graphs.built(lib, drawn[2], partial(make_slicer, lib))
         always = lib.op.tensorop.TensorOp()  # FastEstimator cannot open a network without ops
         network = fw.network_class(lib)([always, *ops], pops, slicers)
-        results.append(stepped(fw, network, keys, opening))
+        results.append(stepped(fw, network, keys, context))
     assert_same(results[1], results[0])
 
 
 @settings(max_examples=50)
-@given(graphs.ops, graphs.pops, graphs.openings, batch_keys)
+@given(graphs.ops, graphs.pops, graphs.contexts, batch_keys)
 def test_postprocessing(
-    sides: Sides, fw: Any, ops: list[Any], pops: list[Any], opening: Opening, keys: set[str]
+    sides: Sides, fw: Any, ops: list[Any], pops: list[Any], context: Context, keys: set[str]
 ) -> None:
     # FastEstimator fails at, or keeps, other keys that are deleted
     deleted = deletable(pops)
-    assume(opening.wanted or not deleted)
-    compare(sides, fw, (ops, pops, []), opening, keys - deleted)
+    assume(context.wanted or not deleted)
+    compare(sides, fw, (ops, pops, []), context, keys - deleted)
 
 
 @settings(max_examples=50)
-@given(graphs.ops, graphs.slicers, graphs.openings, batch_keys)
+@given(graphs.ops, graphs.slicers, graphs.contexts, batch_keys)
 def test_slicers(
-    sides: Sides, fw: Any, ops: list[Any], slicers: list[Any], opening: Opening, keys: set[str]
+    sides: Sides, fw: Any, ops: list[Any], slicers: list[Any], context: Context, keys: set[str]
 ) -> None:
-    compare(sides, fw, (ops, [], slicers), opening, keys)
+    compare(sides, fw, (ops, [], slicers), context, keys)

@@ -1,6 +1,6 @@
 """The same training, step by step: results, losses, weights, optimizers' memories.
 
-Both packages make the same calls of torch and Keras, so results are equal to the bit unless a test
+Both packages make the same calls of torch and Keras, so results are equal bit for bit unless a test
 says why not. One reason there is in TensorFlow: FastEstimator's graph is of one batch size,
 fastnet's of any. TensorFlow reorders the sum of several gradients of one variable only where it
 knows how large they are.

@@ -89,7 +89,7 @@ def resolve(
     desired: Iterable[str] | None = None,
     context: str = "",
 ) -> Any:
-    """Resolve ops, postprocessing ops and slicers that are all in force."""
+    """Resolve ops, postprocessing ops and slicers that are all active."""
     table = kernel.KeyTable()
     return kernel.resolve(
         table,
@@ -108,7 +108,7 @@ def plan_of(
     forwards: Sequence[Callable[[Any, State], Any]] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Lay out a plan of ops that are all in force."""
+    """Lay out a plan of ops that are all active."""
     table = kernel.KeyTable()
     specs = specs_of(kernel, table, ops)
     resolution = kernel.resolve(table, specs, [], [], desired)

@@ -33,7 +33,7 @@ def same(kernels: Kernels, work: Any) -> Any:
     batch=graphs.batches,
     around=st.booleans(),
 )
-def test_opening_and_running(
+def test_entering_and_running(
     kernels: Kernels,
     ops: list[graphs.Recipe],
     pops: list[graphs.Recipe],
@@ -68,7 +68,7 @@ def test_running_without_slicers(
     measured: bool,
     around: bool,
 ) -> None:
-    # with slicers most openings are refused; without, most of them run
+    # with slicers most contexts are refused; without, most of them run
     came_to, _ = same(
         kernels,
         lambda kernel: graphs.open_and_run(

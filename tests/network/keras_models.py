@@ -71,7 +71,7 @@ def weights(model: Any) -> list[Any]:
 
 
 def same_weights(model: Any, other: Any) -> bool:
-    """Return whether the weights of two models, or copies of them, are equal to the bit."""
+    """Return whether the weights of two models, or copies of them, are equal bit for bit."""
     one, two = (each if isinstance(each, list) else weights(each) for each in (model, other))
     return len(one) == len(two) and all(map(np.array_equal, one, two))
 
@@ -102,9 +102,9 @@ def regression(model: Any, **update: Any) -> list[Any]:
     ]
 
 
-def train(network: Any, data: Iterable[Batch], eager: bool = False, **opening: Any) -> list[Batch]:
+def train(network: Any, data: Iterable[Batch], eager: bool = False, **context: Any) -> list[Batch]:
     """Open a network and run a step for each batch."""
-    with network(**{"mode": "train", "epoch": 1, "eager": eager, **opening}):
+    with network(**{"mode": "train", "epoch": 1, "eager": eager, **context}):
         return [network.run_step(batch) for batch in data]
 
 

@@ -1,4 +1,4 @@
-"""Ops that change between openings, beside networks of new ops and loops by hand."""
+"""Ops that change between contexts, beside networks of new ops and hand-written loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a network: who is in, what it shows, and what it leaves."""
+"""Entering a network: who is in, what it shows, and what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No reference is lost and none is kept, over many steps and many openings."""
+"""No reference is lost and none is kept, over many steps and many contexts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestSteps:
             Steady(lambda: network.run_step(batch), watched).many(500)
 
 
-class TestOpenings:
+class TestContexts:
     def test_many_entries(self) -> None:
         model = built(line, RepeatScheduler(["sgd", "adam"]))
         network = TorchNetwork(

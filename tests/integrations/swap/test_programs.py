@@ -1,6 +1,6 @@
 """Programs run as they are and swapped, each side in a fresh process, and what came of them.
 
-Where both sides make the same tensor calls the results are equal to the bit. fastnet takes a mean
+Where both sides make the same tensor calls the results are equal bit for bit. fastnet takes a mean
 inside of PyTorch's cross-entropy, where FastEstimator takes it afterwards, and a graph of
 TensorFlow may order its sums otherwise: there a loss differs by its rounding, and what follows.
 """

@@ -395,13 +395,13 @@ class TestOps:
         paths = [f"op 1 (Scale).{name} has changed" for _, name, _ in changes[1:]]
         assert reasons(network) == [first(), *paths]
 
-    def test_in_the_middle_of_an_opening(self) -> None:
+    def test_while_the_network_is_open(self) -> None:
         op = Scale("x", "y")
         network = TFNetwork(op)
         with network(mode="infer", epoch=1):
             assert network.run_step({"x": ones(1)})["y"].numpy() == 1.0
             op.alpha = 3.0
-            # what was traced stands until the next opening, but what is traced now is of now
+            # what was traced stands until the next context, but what is traced now is of now
             assert network.run_step({"x": ones(1)})["y"].numpy() == 1.0
             assert network.run_step({"x": ones(1, 1)})["y"].numpy() == 3.0
             assert network.run_step({"x": ones(1)})["y"].numpy() == 3.0

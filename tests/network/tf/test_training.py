@@ -1,4 +1,4 @@
-"""Steps of Keras models are those of a loop that is written by hand."""
+"""Steps of Keras models are those of a hand-written loop."""
 
 from __future__ import annotations
 

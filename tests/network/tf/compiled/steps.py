@@ -40,12 +40,12 @@ def assert_same_weights(one: Any, other: Any, rtol: float = 1e-4) -> None:
 
 
 def in_step(
-    compiled: TFNetwork, plain: TFNetwork, data: Sequence[Batch], **opening: Any
+    compiled: TFNetwork, plain: TFNetwork, data: Sequence[Batch], **context: Any
 ) -> list[Batch]:
     """Run both networks batch by batch, and compare their results."""
-    opening = {"mode": "train", "epoch": 1, **opening}
+    context = {"mode": "train", "epoch": 1, **context}
     results = []
-    with compiled(**opening), plain(**opening):
+    with compiled(**context), plain(**context):
         for batch in data:
             results.append(compiled.run_step(batch))
             assert_same_results(results[-1], plain.run_step(batch))

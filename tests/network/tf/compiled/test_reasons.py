@@ -45,8 +45,8 @@ def of(fn: Callable[[Any], Any], **options: Any) -> TFNetwork:
     return TFNetwork(LambdaOp(quiet, "x", "y"), **{"compile": True, **options})
 
 
-def run(network: TFNetwork, value: Any, **opening: Any) -> Any:
-    with network(**{"mode": "infer", "epoch": 1, **opening}):
+def run(network: TFNetwork, value: Any, **context: Any) -> Any:
+    with network(**{"mode": "infer", "epoch": 1, **context}):
         return np.asarray(network.run_step({"x": tf.constant(value)})["y"])
 
 

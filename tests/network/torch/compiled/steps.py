@@ -1,4 +1,4 @@
-"""Models, networks and loops by hand that steps are captured of."""
+"""Models, networks and hand-written loops of captured steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that Inductor has compiled are those of the loop by hand."""
+"""Steps that Inductor has compiled are those of a hand-written loop."""
 
 from __future__ import annotations
 

@@ -65,12 +65,12 @@ def test_networks_in_two_threads_are_traced_one_after_the_other() -> None:
     assert_same_weights(*models)
 
 
-def test_steps_and_openings_leave_no_objects_behind() -> None:
+def test_steps_and_contexts_leave_no_objects_behind() -> None:
     network = network_of(built(lambda: nn.Linear(6, 3), OPTIMIZERS["adam"]))
     (batch,) = batches(1)
 
-    def run(openings: int, steps: int) -> int:
-        for epoch in range(1, openings + 1):
+    def run(contexts: int, steps: int) -> int:
+        for epoch in range(1, contexts + 1):
             with network("train", epoch):
                 for _ in range(steps):
                     network.run_step(batch)

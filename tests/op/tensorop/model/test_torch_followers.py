@@ -1,4 +1,4 @@
-"""Averages of weights and schedules of learning rates in torch, beside loops by hand."""
+"""Averages of weights and schedules of learning rates in torch, beside hand-written loops."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class TestLayersInEvaluation:
             ModelOp(model, "x", "y", eval_layers=3)  # type: ignore[arg-type]
 
 
-def test_a_decay_that_is_written_counts_from_the_next_opening_on() -> None:
+def test_a_decay_that_is_written_counts_from_the_next_context_on() -> None:
     model = built(mlp, sgd())
     ema = EMA(model, decay=0.8)
     network = TorchNetwork(ops_of(model, ema))

@@ -141,7 +141,7 @@ class TestALossThatDoesNotReachTheModel:
         ops[1] = LambdaOp(lambda x: other(x).mean(), "x", "loss")
         return TorchNetwork(ops)
 
-    def test_warns_once_an_opening_and_changes_nothing(self) -> None:
+    def test_warns_once_a_context_and_changes_nothing(self) -> None:
         model = built(line, model_name="m")
         network = self.network(model)
         before = weights(model)

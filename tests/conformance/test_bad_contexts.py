@@ -107,7 +107,7 @@ class TestEntering:
         assert_same(fw.step(network, {"x": X, "again": "no"})["y"], X + 1)
 
 
-class TestOpening:
+class TestArguments:
     @pytest.mark.parametrize(
         ("mode", "near"),
         [("trian", "train"), ("val", "eval"), ("!train", "train"), ("", ""), (3, "")],
