@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             call = getattr(item, "callspec", None)
-            if call is None or call.params.get("fw") != "torch":
+            if call is None or call.params.get("fw") not in ("torch", "torch-compiled"):
                 item.add_marker(pytest.mark.tf)
 
 

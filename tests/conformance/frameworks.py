@@ -179,6 +179,14 @@ class Torch(Framework):
             group["lr"] = rate
 
 
+class CompiledTorch(Torch):
+    """PyTorch steps that are captured, and run by programs from the second one on."""
+
+    def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
+        options = fastnet.CompileOptions(backend="eager", verify=None)
+        return self.network_class(ops, pops, slicers, compile=options)
+
+
 class TF(Framework):
     target = "tf"
     network_class = TFNetwork
@@ -241,7 +249,12 @@ class TF(Framework):
 
 FRAMEWORKS = {
     framework.name: framework
-    for framework in (Torch("torch"), TF("tf-static"), TF("tf-eager", eager=True))
+    for framework in (
+        Torch("torch"),
+        CompiledTorch("torch-compiled"),
+        TF("tf-static"),
+        TF("tf-eager", eager=True),
+    )
 }
 
 

@@ -13,22 +13,14 @@ tf = pytest.importorskip("tensorflow")
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-from fastnet import CompileOptions
 from fastnet.op.tensorop import TensorOp
 from tests.conformance import test_changed_ops as settings
-from tests.conformance.frameworks import TF, Framework, Torch
+from tests.conformance.frameworks import FRAMEWORKS, TF, Framework
 
 NAMES = {"CrossEntropy", "LambdaOp", "ModelOp", "OneOf", "Repeat", "Sometimes", "UpdateOp"}
 CASES = [
     case for case in settings.CASES if issubclass(case.cls, TensorOp) and case.cls.__name__ in NAMES
 ]
-
-
-class CompiledTorch(Torch):
-    """PyTorch steps that are captured, whose programs run eagerly."""
-
-    def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> Any:
-        return self.network_class(ops, pops, slicers, compile=CompileOptions(backend="eager"))
 
 
 class CompiledTF(TF):
@@ -38,7 +30,7 @@ class CompiledTF(TF):
         return self.network_class(ops, pops, slicers, compile=True)
 
 
-@pytest.fixture(params=[CompiledTorch("torch-compiled"), CompiledTF("tf-compiled")], ids=repr)
+@pytest.fixture(params=[FRAMEWORKS["torch-compiled"], CompiledTF("tf-compiled")], ids=repr)
 def fw(request: pytest.FixtureRequest) -> Framework:
     return request.param
 

@@ -150,10 +150,23 @@ class TestKeys:
 @pytest.mark.parametrize("row", [*ROWS, *FORMS], ids=str)
 @conforms
 def test_values_and_gradients(fw: Framework, row: Row) -> Any:
+    return check_row(fw, row)
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("row", [*ROWS, *FORMS], ids=str)
+@pytest.mark.parametrize("fw", ["torch-compiled"], indirect=True)
+def test_values_and_gradients_of_compiled_steps(fw: Framework, row: Row) -> None:
+    check_row(fw, row, steps=2)  # The first step runs eagerly.
+
+
+def check_row(fw: Framework, row: Row, steps: int = 1) -> Any:
+    """Compare the last of some equal steps with numpy, and return its results."""
     ops = row.ops(fw)
     if row.by:
         ops = [Watch(row.by), *ops, GradientOp("y", "dy", inputs=row.by)]
-    result = row.channels_last(fw, fw.step(fw.network(ops), row.batch_for(fw), "train"))
+    *_, result = fw.steps(fw.network(ops), [row.batch_for(fw)] * steps, "train")
+    result = row.channels_last(fw, result)
     check_values(row, result)
     if row.check:
         return [sorted(result)]

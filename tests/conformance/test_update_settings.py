@@ -26,6 +26,12 @@ REPORTS: Any = {"stepped": "stepped", "grad_norm": "norm"}
 CLIPS: list[dict[str, Any]] = [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}]
 
 
+@pytest.fixture(params=FRAMEWORKS)
+def fw(request: pytest.FixtureRequest) -> Framework:
+    """The framework that a program runs in, compiled steps included."""
+    return FRAMEWORKS[request.param]
+
+
 class Loop:
     """Trains a line by the averages of windows of batches."""
 
@@ -181,6 +187,7 @@ def test_nan_gradients_that_are_not_scaled_are_applied(fw: Framework, clip: Any)
     assert all(np.isnan(one).all() for one in fw.weights(model))
 
 
+@pytest.mark.filterwarnings("ignore:Steps of mode")
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_a_step_that_overflows_is_none(fw: Framework, clip: dict[str, Any]) -> None:
     """Where losses are scaled; an average does not count it either."""
@@ -264,7 +271,8 @@ def test_counts_from_the_next_step_on(fw: Framework) -> None:
             by_kernel, by_bias = line.gradients(batch)
             line.descend((by_kernel + decay * line.kernel, by_bias + decay * line.bias), rate)
             assert_same(fw.weights(model), line.weights)
-    assert len(getattr(network, "traces", [])) == (fw.name == "tf-static")
+    if fw.name != "torch-compiled":  # A rate or a decay of 0 is another program.
+        assert len(getattr(network, "traces", [])) == (fw.name == "tf-static")
 
 
 def test_what_cannot_be_set(fw: Framework) -> None:
