@@ -68,7 +68,7 @@ class Loop:
         (CLIPS[2], 3, False, False),
     ],
 )
-def test_is_the_loop_by_hand(
+def test_is_a_hand_written_loop(
     fw: Framework, clip: dict[str, Any], merge: int, defer: bool, last: bool
 ) -> None:
     model = fw.build(LAYERS, fw.sgd(0.1))

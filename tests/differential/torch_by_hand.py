@@ -54,16 +54,16 @@ class ByHand(Side):
 
     def open(self, action: Open) -> None:
         self._context = action
-        self._in_force = [op for op in self._ops if _runs(op, action)]
-        for op in self._in_force:
+        self._active = [op for op in self._ops if _runs(op, action)]
+        for op in self._active:
             name = getattr(op, "model", None)
             if name is not None and op.kind != "extra":
                 begun = [epoch for epoch in self._optimizers[name] if epoch <= action.epoch]
                 self._current[name] = self._optimizers[name][max(begun)]
-        self._takes = any(op.kind in _TAKERS for op in self._in_force)
-        self._updated = {op.model for op in self._in_force if op.kind == "update"}
-        self._first_deferred = len(self._in_force)
-        while self._first_deferred and self._in_force[self._first_deferred - 1].kind == "update":
+        self._takes = any(op.kind in _TAKERS for op in self._active)
+        self._updated = {op.model for op in self._active if op.kind == "update"}
+        self._first_deferred = len(self._active)
+        while self._first_deferred and self._active[self._first_deferred - 1].kind == "update":
             self._first_deferred -= 1
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class ByHand(Side):
                     stack.enter_context(torch.autocast("cpu"))
                 if not self._takes:
                     stack.enter_context(torch.no_grad())
-                for place, op in enumerate(self._in_force):
+                for place, op in enumerate(self._active):
                     self._run(op, place)
                 for put_off in self._deferred.values():
                     put_off()

@@ -226,13 +226,13 @@ def open_and_run(
         for op in [recipe.make(log) for recipe in pops]
     ]
     cut = [kernel.SlicerSpec(slicer, table) for slicer in cutters]
-    in_force = kernel.select(specs, mode, ds_id)
-    log.append([made.index(spec.item) for spec in in_force])
+    active = kernel.select(specs, mode, ds_id)
+    log.append([made.index(spec.item) for spec in active])
 
     def resolve() -> Any:
         return kernel.resolve(
             table,
-            in_force,
+            active,
             kernel.select(after, mode, ds_id),
             kernel.select(cut, mode, ds_id),
             desired,
@@ -248,16 +248,14 @@ def open_and_run(
         log.append((list(found), len(found), bool(found)))
 
     def lay_out() -> Any:
-        forwards = kernel.gather(in_force)[1]
+        forwards = kernel.gather(active)[1]
         surroundings = {
             "move": kernel.NestMap(str, lambda value: [value, len(stamps)]),
             "release": kernel.NestMap(Value, lambda value: (repr(value), len(stamps))),
             "setting": (lambda: "before", lambda value: log.append(("set", value)), "needed"),
             "on_failure": [Call(log, "first", fails=True), Call(log, "second")],
         }
-        return kernel.Plan(
-            table, in_force, forwards, resolution, **(surroundings if around else {})
-        )
+        return kernel.Plan(table, active, forwards, resolution, **(surroundings if around else {}))
 
     stamps = kernel.StampLog()
 

@@ -50,7 +50,7 @@ def by_hand(model: Any, optimizer: Any, batch: dict[str, torch.Tensor]) -> torch
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_trains_as_the_loop_by_hand(name: str, options: CompileOptions) -> None:
+def test_trains_as_a_hand_written_loop(name: str, options: CompileOptions) -> None:
     model = built(optimizer=OPTIMIZERS[name])
     other, optimizer = twin_of(model, OPTIMIZERS[name])
     network = network_of(model, options)

@@ -117,7 +117,7 @@ def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) 
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse_loss"])
-def test_equal_to_torch_to_the_bit(loss: str) -> None:
+def test_equal_to_torch_bit_for_bit(loss: str) -> None:
     """What a hand-written loop would call, forwards and backwards."""
     scores, y = torch.randn(6, 3), torch.randint(0, 3, (6,))
     true = y if loss == "cross_entropy" else torch.randn(6, 3)

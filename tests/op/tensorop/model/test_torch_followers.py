@@ -132,7 +132,7 @@ def test_each_optimizer_of_a_schedule_has_its_own() -> None:
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "copy", "pickle"])
-def test_training_goes_on_to_the_bit(way: str, tmp_path: Path) -> None:
+def test_training_goes_on_bit_for_bit(way: str, tmp_path: Path) -> None:
     def make() -> tuple[TorchNetwork, EMA]:
         model = built(twins(mlp)[0], sgd(momentum=0.9), model_name="m")
         ema = EMA(model, decay=0.8)
@@ -251,7 +251,7 @@ class TestLayersInEvaluation:
 
     @pytest.mark.parametrize("given", [nn.BatchNorm2d, "norm", ["norm", nn.Dropout]])
     @pytest.mark.parametrize("compile", [False, QUICK])
-    def test_is_the_loop_by_hand(self, given: Any, compile: Any) -> None:
+    def test_is_a_hand_written_loop(self, given: Any, compile: Any) -> None:
         model, twin = twins(Image)
         for one in (model, twin):
             one.drop.p = 0.0  # type: ignore[union-attr,unused-ignore]
