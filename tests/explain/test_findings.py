@@ -16,7 +16,7 @@ from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler
+from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.explain.programs import (
     KEYS,
     batch,
@@ -169,6 +169,20 @@ class TestMissing:
         assert broken.findings == ()
 
     @pytest.mark.parametrize(
+        ("ops", "read", "part"),
+        [
+            ([passing("x", "y"), Delete("y")], "y", "'y', which postprocessing op 0, LambdaOp"),
+            ([passing("x", "y", mode="eval")], "y", "LambdaOp would, but runs in mode 'eval' only"),
+            ([passing("x", "y_pred")], "y_prd", "Did you mean 'y_pred', which op 0"),
+        ],
+    )
+    def test_keys_that_postprocessing_reads(self, ops: list[Any], read: str, part: str) -> None:
+        network = TorchNetwork(ops, LambdaArray(lambda y: y, read, "z"))
+        explanation = network.explain("infer", desired_output_keys=["z"])
+        (text,) = texts(explanation, "unwritten_key")
+        assert part in text
+
+    @pytest.mark.parametrize(
         ("written", "read"),
         [("score", "scores"), ("y_pred", "y_perd"), ("logits", "Logits"), ("mask", "masc")],
     )
@@ -271,6 +285,18 @@ class TestMissing:
         fixed.requires_grad_(False)
         half.bias.requires_grad = False
         assert texts(network.explain("train"), "no_optimizer") == []
+
+    def test_parameters_of_an_optimizer_of_another_epoch(self) -> None:
+        """The epochs of a scheduler may train different parts of a model."""
+
+        def half(part: slice) -> Any:
+            return lambda parameters: torch.optim.SGD(list(parameters)[part], lr=0.1)
+
+        turns: Any = RepeatScheduler([half(slice(1)), half(slice(1, None))])
+        model = fastnet.build(lambda: torch.nn.Linear(4, 3), turns)
+        loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
+        network = TorchNetwork([ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss")])
+        assert network.explain("train").findings == ()
 
     def test_parameters_in_the_optimizer_of_another_model(self) -> None:
         encoder = fastnet.build(lambda: torch.nn.Linear(4, 4), None, model_name="encoder")

@@ -169,6 +169,7 @@ class TestRows:
         total = sum(row.total for row in section.parts)
         assert total == pytest.approx(section.step.total, rel=0.01)
 
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
     @pytest.mark.parametrize("ddp", [False, True])
     def test_modules_of_a_model(self, ddp: bool, tmp_path: Path) -> None:
         class Slow(torch.nn.Module):
@@ -181,9 +182,10 @@ class TestRows:
                 super().__init__()
                 self.first = torch.nn.Linear(2, 2)
                 self.rest = torch.nn.ModuleList([Slow()])
+                self.scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2)))
 
             def forward(self, x: Any) -> Any:
-                return self.rest[0](self.first(x))
+                return self.rest[0](self.first(self.scripted(x)))
 
         inner = Model()
         model: torch.nn.Module = inner

@@ -16,12 +16,7 @@ from fastnet.explain.findings import Finding, list_findings, mark_unneeded
 from fastnet.explain.graph import to_dot, to_mermaid
 from fastnet.explain.items import Item, find_items
 from fastnet.explain.keys import Key, find_keys
-from fastnet.explain.schedules import (
-    Schedule,
-    current_optimizers,
-    find_schedules,
-    format_optimizer,
-)
+from fastnet.explain.schedules import Schedule, current_optimizers, find_schedules, format_optimizer
 from fastnet.explain.text import format_text
 
 
@@ -109,10 +104,7 @@ class Explanation:
         return {key.name for key in self.keys if key.result == "batch" and not key.unsliced_by}
 
     def __repr__(self) -> str:
-        return (
-            f"<Explanation of {self.network}: mode {self.mode!r}, epoch {self.epoch}, "
-            f"{len(self.ops)} ops, {len(self.findings)} findings>"
-        )
+        return f"<Explanation of {self.network}, mode {self.mode!r}: {len(self.ops)} ops>"
 
     def __str__(self) -> str:
         return format_text(self)
@@ -152,9 +144,8 @@ class Explanation:
         program = shutil.which("dot")
         if program is None:
             raise RuntimeError(
-                "A picture of an explanation needs Graphviz, whose program 'dot' was not found. "
-                "Install it from https://graphviz.org/download, or use to_mermaid() (on the "
-                "command line --format mermaid)."
+                "A picture needs Graphviz, whose program 'dot' was not found: install it from "
+                "https://graphviz.org/download, or use to_mermaid() or --format mermaid."
             )
         command = [program, f"-T{path.suffix[1:] or path.name}", "-o", str(path)]
         result = subprocess.run(command, input=self.to_dot().encode(), capture_output=True)

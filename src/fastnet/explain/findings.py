@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.errors import misspelled_name, nearest_name
 from fastnet.explain.items import Item
 from fastnet.explain.keys import Key
@@ -69,14 +70,12 @@ def list_findings(
     absent = [*inactive["ops"], *inactive["postprocessing"]]
     findings = [
         *_unwritten_outputs(desired, [*ops, *postprocessing], absent, keys),
-        *_unwritten_keys(ops, absent, keys),
+        *_unwritten_keys(ops, postprocessing, absent, keys),
     ]
     if mode == "train":
-        # EMA and LRSchedule also hold models and have effects, but compute no gradients.
         # An update may be for other epochs or datasets, but not for other modes.
         of_mode = [one for one in (*ops, *absent) if not one.modes or mode in one.modes]
-        updates = [one for one in of_mode if one.has_effects and one.takes_gradients]
-        updated = {name for item in updates for name in item.models}
+        updated = {name for item in of_mode if _is_update(item) for name in item.models}
         findings += _no_update(optimizers, updated)
         if updated:
             findings += _no_optimizer(optimizers)
@@ -111,6 +110,11 @@ def _unwritten_outputs(
         yield Finding("unwritten_output", text, keys=(name,))
 
 
+def _is_update(item: Item) -> bool:
+    """Whether it updates models; EMA and LRSchedule have effects, but compute no gradients."""
+    return item.has_effects and item.takes_gradients
+
+
 def _find_writer(key: str, inactive: list[Item]) -> str:
     """Describe the first inactive op that makes a key from others."""
     for item in inactive:
@@ -119,30 +123,38 @@ def _find_writer(key: str, inactive: list[Item]) -> str:
     return ""
 
 
-def _unwritten_keys(ops: list[Item], inactive: list[Item], keys: list[Key]) -> Iterator[Finding]:
+def _unwritten_keys(
+    ops: list[Item], postprocessing: list[Item], inactive: list[Item], keys: list[Key]
+) -> Iterator[Finding]:
     """Find keys that no active op writes and that the batch is unlikely to have; see `Finding`."""
-    unread = {key.name: key for key in keys if key.writers and not key.readers}
-    for key in keys:
+    read = [key for key in keys if key.readers or key.postprocessing_readers]
+    unread = {key.name: key for key in keys if key.writers and key not in read}
+    posts = [f"postprocessing op {item.index}, {item.format()}" for item in postprocessing]
+    for key in read:
         for life in key.lifetimes[1:]:
             if life.writer is None:
                 reader = life.readers[0]
                 text = f"Op {reader}, {ops[reader].format()} reads the deleted key '{key.name}'."
                 yield Finding("unwritten_key", text, (reader,), (key.name,))
-        if not key.required or key.writers or not key.readers:
+        later = [posts[index] for index in key.postprocessing_readers]
+        if key.required and later and key.lifetimes and key.lifetimes[-1].end == "deleted":
+            text = f"The key '{key.name}', which {later[0]} reads, is deleted before."
+            yield Finding("unwritten_key", text, keys=(key.name,))
+        if not key.required or key.writers:
             continue
-        reader = key.readers[0]
-        item = ops[reader]
-        text = f"No op writes the key '{key.name}', which op {reader}, {item.format()} reads"
+        first = key.readers[:1]
+        where = [f"op {index}, {ops[index].format()}" for index in first] or later
+        text = f"No op writes the key '{key.name}', which {where[0]} reads"
         writer = _find_writer(key.name, inactive)
         near = None if writer else misspelled_name(key.name, unread)
-        index = reader if near is None else unread[near].writers[0]
-        if near is not None and index < reader:
+        index = len(ops) if near is None else unread[near].writers[0]
+        if near is not None and all(index < reader for reader in first):
             text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
             text += " Otherwise the batch must have it."
-            yield Finding("unwritten_key", text, (reader, index), (key.name, near))
-        elif writer or (item.takes_gradients and item.has_effects and not item.ops):
+            yield Finding("unwritten_key", text, (*first, index), (key.name, near))
+        elif writer or any(_is_update(ops[reader]) for reader in first):
             text += writer or ". An update needs a loss that an op computes"
-            yield Finding("unwritten_key", f"{text}.", (reader,), (key.name,))
+            yield Finding("unwritten_key", f"{text}.", first, (key.name,))
 
 
 def _no_update(
@@ -170,8 +182,8 @@ def _no_update(
 
 
 def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:
-    """Find trainable parameters that no optimizer updates, not even that of another model."""
-    given = [optimizer for _, optimizer in optimizers.values() if optimizer is not None]
+    """Find trainable parameters that no optimizer updates, not even of another model or epoch."""
+    given = [one for model, _ in optimizers.values() for one in every_optimizer_of(model)]
     for name, (model, optimizer) in optimizers.items():
         missing = _parameters_without_optimizer(model, optimizer, given)
         if missing:

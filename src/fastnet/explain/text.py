@@ -24,8 +24,7 @@ def format_text(explanation: Any) -> str:
         lines += ["", "Schedules"]
     for schedule in explanation.schedules:
         values = "; ".join(f"from epoch {epoch} {value}" for epoch, value in schedule.values)
-        if schedule.cycle is not None:
-            values += f"; repeats every {schedule.cycle} epochs"
+        values += "" if schedule.cycle is None else f"; repeats every {schedule.cycle} epochs"
         lines += _wrap(f"{schedule.where}, {schedule.name}: {values}", "  ", "    ")
     lines += ["", f"Findings ({len(explanation.findings) or 'none'})"]
     for finding in explanation.findings:
@@ -70,8 +69,7 @@ def _format_items(explanation: Any, part: str) -> Iterator[str]:
     if not items and not inactive and part != "ops":
         return
     count = f"{len(items)} active" + (f", {len(inactive)} inactive" if inactive else "")
-    yield ""
-    yield f"{part.capitalize()} ({count})"
+    yield from ("", f"{part.capitalize()} ({count})")
     rows = [row for item in items for row in _item_rows(item)]
     rows += [("-", item.name, item.format_keys(), f"inactive: {item.reason}") for item in inactive]
     yield from _table(rows)

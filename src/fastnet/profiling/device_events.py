@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastnet.network import BaseNetwork
 from fastnet.profiling.sums import DeviceSpan
 
+if TYPE_CHECKING:
+    from torch.cuda import Event
+
 _MAX_PENDING = 100_000  # Reading events waits for the device.
-
-
-class Event(Protocol):
-    """A `torch.cuda.Event`."""
-
-    def record(self, stream: Any) -> None:
-        """Record when the device gets here."""
-
-    def elapsed_time(self, other: Any) -> float:
-        """Return the milliseconds until a later event."""
 
 
 class DeviceEvents:

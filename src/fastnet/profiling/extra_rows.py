@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from time import perf_counter
@@ -43,48 +43,57 @@ class Communication:
 
 
 class ModuleTimes:
-    """Times the direct children of torch models, also of wrapped ones, with forward hooks."""
+    """Times the direct children of torch models, also of wrapped ones, with forward hooks.
+
+    A module that several models share counts for the first.
+    """
 
     def __init__(self, network: BaseNetwork) -> None:
         self._models = [(name_of(model), model) for model in network.models]
-        self.found: list[defaultdict[str, list[float]]] = []
+        self._current: defaultdict[str, list[float]] | None = None
+        self.found: list[Mapping[str, Sequence[float]]] = []
 
-    def start_step(self) -> None:
-        """Begin a step, in which a module may be called several times."""
-        self.found.append(defaultdict(list))
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Time the modules of a step, in which each may be called several times."""
+        self._current = defaultdict(list)
+        self.found.append(self._current)
+        yield
+        self._current = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Time the modules in a block."""
-        handles = []
+        """Add hooks to the modules in a block."""
+        titles: dict[Any, str] = {}
         unwrap = backend_module("torch", "wrappers").unwrap
         for model_name, model in self._models:
             for title, module in _called_children(unwrap(model), model_name):
+                titles.setdefault(module, title)
+        with ExitStack() as stack:
+            for module, title in titles.items():
                 started: list[float] = []
 
                 def before(*_: Any, started: list[float] = started) -> None:
                     started.append(perf_counter())
 
                 def after(*_: Any, started: list[float] = started, title: str = title) -> None:
-                    self.found[-1][title].append(perf_counter() - started.pop())
+                    seconds = perf_counter() - started.pop()
+                    if self._current is not None:
+                        self._current[title].append(seconds)
 
-                handles += [
-                    module.register_forward_pre_hook(before),
-                    module.register_forward_hook(after),
-                ]
-        try:
+                stack.callback(module.register_forward_pre_hook(before).remove)
+                stack.callback(module.register_forward_hook(after).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def _called_children(module: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the direct children of a module; a list or dict of modules is never called itself."""
-    nn = import_module("torch.nn")
+    """Yield the direct children of a module; of those that are only containers, their own."""
+    torch = import_module("torch")
     for child_name, child in module.named_children():
         title = f"{name}.{child_name}"
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+        if isinstance(child, torch.jit.ScriptModule):
+            continue  # It takes no hooks.
+        if type(child).forward is torch.nn.Module.forward:
             yield from _called_children(child, title)
         else:
             yield title, child

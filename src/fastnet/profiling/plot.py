@@ -47,14 +47,13 @@ def _parts(section: Section) -> list[tuple[str, float]]:
 def _draw_bar(axes: Any, section: Section, parts: Sequence[tuple[str, float]]) -> None:
     colors: Any = import_module("matplotlib").colormaps["tab20"]
     start = 0.0
-    bars, labels = [], []
+    bars, texts = [], []
     for index, (name, mean) in enumerate(parts):
-        bar = axes.barh([0], [mean], 0.7, left=[start], color=colors(index % 20))
-        bars.append(bar)
+        bars.append(axes.barh([0], [mean], 0.7, left=[start], color=colors(index % 20)))
         # Text between two dollar signs is a formula.
-        labels.append(f"{name}  {format_seconds(mean)}".replace("$", r"\$"))
+        texts.append(f"{name}  {format_seconds(mean)}".replace("$", r"\$"))
         text = format_seconds(mean) if mean > _MIN_LABELLED * section.step.mean else ""
-        axes.bar_label(bar, [text], label_type="center", fontsize=8)
+        axes.bar_label(bars[-1], [text], label_type="center", fontsize=8)
         start += mean
     title = f"{section.name}: a step takes {format_seconds(section.step.mean)}"
     axes.set_title(f"{title} (mean of {section.steps})", loc="left", fontsize=11)
@@ -63,6 +62,4 @@ def _draw_bar(axes: Any, section: Section, parts: Sequence[tuple[str, float]]) -
     axes.tick_params(axis="x", labelsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.legend(
-        bars, labels, loc="upper left", bbox_to_anchor=(0, -0.25), fontsize=8, frameon=False
-    )
+    axes.legend(bars, texts, loc="upper left", bbox_to_anchor=(0, -0.25), fontsize=8, frameon=False)

@@ -172,8 +172,8 @@ def profile(
         if waits and meter is not None:
             drawn = _time_waits(drawn, skip, partial(meter.record, mode, WAIT))
         for batch in drawn:
-            module_times.start_step()
-            communication.run(count, network, batch)
+            with module_times.step():
+                communication.run(count, network, batch)
             count += 1
     if not made.sections:
         raise ValueError(

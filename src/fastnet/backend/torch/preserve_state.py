@@ -75,7 +75,7 @@ class _PreservedOptimizer:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._objects = optimizer.state, optimizer.param_groups
+        self._objects = optimizer.state, [*optimizer.param_groups]
         # An optimizer may keep more than a dict for each parameter.
         self._state = {
             key: {name: (value, _copy(value)) for name, value in state.items()}
@@ -143,7 +143,7 @@ def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor 
     yield from module.named_buffers(recurse=False, remove_duplicate=False)
     for name in dir(module):
         is_registered = name not in vars(module) and not hasattr(type(module), name)
-        if is_registered and getattr(module, name) is None:
+        if is_registered and getattr(module, name, 0) is None:
             yield name, None
 
 
