@@ -117,6 +117,7 @@ class TestUnneeded:
         explanation = network.explain("train", desired_output_keys=["z"])
         assert [item.has_effects for item in explanation.ops] == [False, True, True, False]
         assert explanation.unneeded == {3}
+        assert texts(explanation, "unwritten_key") == []  # the keys that Fuse reads are the batch's
 
     def test_postprocessing_nobody_needs(self) -> None:
         network = TorchNetwork(

@@ -152,7 +152,7 @@ def _unwritten_keys(
             text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
             text += " Otherwise the batch must have it."
             yield Finding("unwritten_key", text, (*first, index), (key.name, near))
-        elif writer or any(_is_update(ops[reader]) for reader in first):
+        elif writer or any(_is_update(ops[one]) and not ops[one].ops for one in first):
             text += writer or ". An update needs a loss that an op computes"
             yield Finding("unwritten_key", f"{text}.", first, (key.name,))
 

@@ -109,7 +109,7 @@ def with_noise(x: Any) -> Any:
 
 
 def drawn(fastestimator: ModuleType, **how: Any) -> list[list[float]]:
-    """What a network in TensorFlow draws in each of two contexts, from the same seed."""
+    """Return the random numbers of a TensorFlow network in each of two contexts, by one seed."""
     import tensorflow as tf
 
     ops = fastestimator.op.tensorop

@@ -401,7 +401,7 @@ class TestOps:
         with network(mode="infer", epoch=1):
             assert network.run_step({"x": ones(1)})["y"].numpy() == 1.0
             op.alpha = 3.0
-            # what was traced stands until the next context, but what is traced now is of now
+            # Within this context a trace keeps its value; a new trace takes the current one.
             assert network.run_step({"x": ones(1)})["y"].numpy() == 1.0
             assert network.run_step({"x": ones(1, 1)})["y"].numpy() == 3.0
             assert network.run_step({"x": ones(1)})["y"].numpy() == 3.0
