@@ -71,9 +71,9 @@ def test_steps_that_are_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unverified(QUICK) is None
     assert unverified(QUICK, 0.5) is None
     assert unverified(CompileOptions("eager", verify=None)) == "verify=None"
-    monkeypatch.setattr(verification, "MAX_BYTES", 10)
-    assert "is larger than" in str(unverified(QUICK))
     assert unverified(CompileOptions("eager", verify=2)) is None
+    monkeypatch.setattr(verification, "_free_memory", lambda device: 10)
+    assert "needs 0 MB on cpu, where 0 MB are free" in str(unverified(QUICK))
 
 
 class Recomputed(nn.Module):

@@ -147,6 +147,10 @@ class Phase:
         with self._accumulation.replaced_by(replaced):
             yield left
 
+    def forget_layout(self) -> None:
+        """Forget which results of a step share memory, because another function computes them."""
+        self._copied = None
+
     def store_sums(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Store the new sums among the results of a step; return the other results."""
         end = len(results) - sum(len(one) for one in self._left if one is not None)

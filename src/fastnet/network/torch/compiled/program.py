@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any
 
@@ -60,6 +60,8 @@ class Program:
         self.is_random = capture.is_random
         self.precision = capture.precision
         self.outputs = list(capture.outputs)
+        # Runs uncompiled when the program is verified.
+        self.graph: torch.fx.GraphModule | None = capture.graph
         self.is_verified = False
         self.unverified: str | None = None
         self.changed_number: NumberInput | None = None
@@ -82,15 +84,21 @@ class Program:
             (True, index - bound - 1) if index in batch else (False, _own_index(index, bound, last))
             for index in lowered.used
         ]
-        self._writes = [_own_index(index, bound, last) for index in lowered.written]
+        self.writes = [_own_index(index, bound, last) for index in lowered.written]
+        self._signature = signature, capture.outputs, dynamic and dynamic[1]
         self._takes_gradients = takes_gradients
         self._grad_hooks = list(map(grad_hooks, state.parameters))
+        self._keys = keys
         self._bind()
-        run = self._run_dynamic if self.is_dynamic else self._run
-        trace = Trace(run, signature, capture.outputs, length=dynamic and dynamic[1])
-        self.traced = TracedStep(keys, KIND, _raise_no_match)
-        self.traced.traces = [trace]
+        self.traced = self._traced(self._run_dynamic if self.is_dynamic else self._run)
         self._note_steps()
+
+    def _traced(self, run: Callable[[list[torch.Tensor]], Iterable[torch.Tensor]]) -> TracedStep:
+        """Return a step with the program's input signature."""
+        inputs, outputs, length = self._signature
+        traced = TracedStep(self._keys, KIND, _raise_no_match)
+        traced.traces = [Trace(run, inputs, outputs, length=length)]
+        return traced
 
     def _note_steps(self) -> None:
         """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
@@ -111,13 +119,45 @@ class Program:
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
         ours = [*aliases, self._numbers]
-        self._template: list[Any] = [None] * self._first
-        self._template += [None if of_batch else ours[at] for of_batch, at in self._used]
+        self._template = self._template_of(ours)
         self._slots = [
             (slot, at) for slot, (of_batch, at) in enumerate(self._used, self._first) if of_batch
         ]
-        self._written = tuple(ours[at] for at in self._writes)
+        self._written = tuple(ours[at] for at in self.writes)
         self._guard_optimizers()
+
+    def _template_of(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """Return the inputs of the program, with None for those that come from the batch."""
+        used = [None if of_batch else tensors[at] for of_batch, at in self._used]
+        return [None] * self._first + used
+
+    def on_copies(self, tensors: Sequence[torch.Tensor], compiled: bool) -> TracedStep:
+        """Return the step that uses other tensors in place of the program's own.
+
+        Args:
+            tensors: Tensors of the shapes, dtypes and strides of `self.tensors`.
+            compiled: Whether the step runs the compiled program, or else the captured graph.
+        """
+        template = self._template_of([*tensors, self._numbers])
+
+        def run(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+            return self._compute(self._with_size(template.copy(), batch), batch)
+
+        def run_graph(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+            bound, merged = len(self.state.tensors), self.merged()
+            assert self.graph is not None
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
+                results: Sequence[torch.Tensor] = self.graph(
+                    *tensors[:bound], self._numbers, *batch, *merged, *tensors[bound:]
+                )
+            if self._phase is None:
+                return results
+            self._phase.forget_layout()
+            results = self._phase.store_sums(results)
+            self._phase.forget_layout()
+            return results
+
+        return self._traced(run if compiled else run_graph)
 
     def _guard_optimizers(self) -> None:
         guards = [one.guard() for one in self.state.optimizers.values()]
@@ -224,17 +264,27 @@ class Program:
         return self._run_with(self._template.copy(), tensors)
 
     def _run_dynamic(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        sizes = {tensors[at].shape[0] for at in self._dynamic_inputs}
-        if len(sizes) > 1:
-            # Another thread has matched its batch concurrently.
-            raise NoMatch
-        inputs = self._template.copy()
-        inputs[0] = sizes.pop()
-        return self._run_with(inputs, tensors)
+        return self._run_with(self._with_size(self._template.copy(), tensors), tensors)
+
+    def _with_size(self, inputs: list[Any], tensors: list[torch.Tensor]) -> list[Any]:
+        """Put the size of a batch into the first input if the program takes any size."""
+        if self.is_dynamic:
+            sizes = {tensors[at].shape[0] for at in self._dynamic_inputs}
+            if len(sizes) > 1:
+                # Another thread has matched its batch concurrently.
+                raise NoMatch
+            inputs[0] = sizes.pop()
+        return inputs
 
     def _run_with(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if self._written:
-            self._check_no_alias(tensors)
+        if not self._written:
+            return self._compute(inputs, tensors)
+        self.require_separate(tensors)
+        results = self._compute(inputs, tensors)
+        torch.autograd.graph.increment_version(self._written)
+        return results
+
+    def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._phase is not None:
             tensors = [*tensors, *self._phase.tensors()]
         for slot, at in self._slots:
@@ -247,11 +297,9 @@ class Program:
                 set_grad_enabled(True)
         else:
             results = self._call(inputs)
-        if self._written:
-            torch.autograd.graph.increment_version(self._written)
         return results if self._phase is None else self._phase.store_sums(results)
 
-    def _check_no_alias(self, tensors: list[torch.Tensor]) -> None:
+    def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""
         begins, ends = self._begins, self._ends
         for tensor in tensors:

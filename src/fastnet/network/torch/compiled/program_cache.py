@@ -216,6 +216,8 @@ class ProgramCache:
         self.programs.append(program)
         self.current = program
         program.unverified = reason_to_skip(program, self._options)
+        if program.unverified is not None:
+            program.graph = None
         seconds = traced - started, time.perf_counter() - traced
         self._records.add(step.bound.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds

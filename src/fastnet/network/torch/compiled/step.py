@@ -17,6 +17,7 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.torch.compiled.capture import TRACING
+from fastnet.network.torch.compiled.input_signature import tensors_in
 from fastnet.network.torch.compiled.program import AliasedInput, NoMatch, Program
 from fastnet.network.torch.compiled.program_cache import (
     ANOTHER_PHASE,
@@ -24,7 +25,7 @@ from fastnet.network.torch.compiled.program_cache import (
     ProgramCache,
     Report,
 )
-from fastnet.network.torch.compiled.verification import Verification
+from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
 from fastnet.network.trace_records import Records
 from fastnet.op.meta_op import OneOfOps
 from fastnet.op.op import with_inner_ops
@@ -173,11 +174,16 @@ class CompiledStep:
         """Run a step compiled and eagerly, and return the eager results."""
         bound, cache = self._bound, self._cache
         assert bound is not None
-        verification = Verification(program, self._plan.models, cache.accumulation)
-        result = verification.run(
-            lambda: program.traced.step(moved, bound.state), lambda: eager(batch)
-        )
+        try:
+            program.require_separate(tensors_in([moved[key] for key in program.traced.keys]))
+        except AliasedInput:
+            return eager(batch)
+        draws_others = draws_other_numbers(program, self._options)
+        verification = Verification(program, self._plan.models, cache.accumulation, draws_others)
+        result = verification.run(moved, bound.state, lambda: eager(batch))
         program.is_verified = True
+        if self._options.verify == "first":
+            program.graph = None
         cache.misses = 0
         if verification.difference is None:
             cache.current = program

@@ -1,167 +1,424 @@
-"""The verification of compiled steps: they run eagerly as well, and the results are compared."""
+"""Verification of compiled steps: they are compared with the same step run eagerly.
+
+The eager step runs on the model. The compiled program and the captured graph then run on copies of
+the tensors that they write. Both are judged by how each tensor changes, in the Euclidean norm.
+Where that differs by more than rounding errors usually do, the graph runs again from slightly
+disturbed values, which shows how much rounding matters to each tensor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import name_of
+from fastnet.backend.torch._internals import version_of
+from fastnet.backend.torch.preserve_state import load_random_state, random_state
+from fastnet.backend.torch.update import Merged
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.torch.compiled.fake_tensors import OptimizerState, StepState
-from fastnet.network.torch.compiled.input_signature import tensors_in
+from fastnet.network.torch.compiled.accumulation import Accumulation
+from fastnet.network.torch.compiled.fake_tensors import StepState
+from fastnet.network.torch.compiled.input_signature import all_in
 from fastnet.network.torch.compiled.program import Program
 from fastnet.types import Model
 
-MAX_BYTES = 256 * 2**20
-"""The size of the state up to which first steps are verified, which copies it twice."""
-
-# Relative tolerances, by the lowest precision among the dtypes of a step.
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-_LOW_PRECISION = 5e-2
-# An absolute tolerance, in units of the relative one, for values that rounding errors make up.
-_LEAST = 1e-2
-# The updates of these are linear in the gradient. Others divide by its size, so that an element
-# whose gradient is a rounding error moves by the learning rate, in one direction or the other.
-_LINEAR = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Adadelta)
-_NORMALIZED_STEPS = 20
-# Changes by a factor, in one direction or the other, with the sign of the gradient.
-_UNSTABLE_STATE = {"step_size", "prev"}
+# How far a change may be off, relative to its norm, by the lowest precision of a step: in the
+# captured graph, which runs the kernels of the eager step, and in the compiled program.
+_TOLERANCES = {
+    torch.float64: (1e-10, 1e-8),
+    torch.float32: (1e-5, 1e-3),
+}
+_LOW_PRECISION = 1e-3, 2e-2
+# How much further than a disturbed step a program may be off: by rounding, and by other draws.
+_ROUNDING_FACTOR = 8.0
+_DRAWS_FACTOR = 3.0
+# The share of the elements of an integer tensor that may differ, beside a disturbed step.
+_SHARE_FACTOR = 2.0
+# The errors of disturbed values, in units of the last place.
+_DISTURBANCE = 2.0
+# A small tensor may move little by chance, so a suspected one is compared with several disturbed
+# steps; after a few, if it is beyond its limit by a large factor.
+_MAX_DISTURBED = 16
+_MIN_DISTURBED = 3
+_CLEAR_EXCESS = 100.0
 
 
 def reason_to_skip(program: Program, options: CompileOptions) -> str | None:
     """Return why the steps of a program are not verified, or None if they are."""
     if options.verify is None:
         return "verify=None"
-    inductor = options.backend in (None, "inductor")
-    if program.is_random and inductor and not options.fallback_random:
-        return "it draws other random numbers than an eager step without fallback_random=True"
-    size = sum(one.nbytes for one in program.tensors)
-    if options.verify == "first" and size > MAX_BYTES:
-        return f"its state of {size / 2**20:.0f} MB is larger than {MAX_BYTES // 2**20} MB"
+    for device, needed in _size_of_copies(program).items():
+        free = _free_memory(device)
+        if free is not None and needed > free:
+            return (
+                f"verification copies what the step writes twice, which needs {needed >> 20} MB on "
+                f"{device}, where {free >> 20} MB are free"
+            )
     return None
 
 
-class _Named(NamedTuple):
+def draws_other_numbers(program: Program, options: CompileOptions) -> bool:
+    """Return whether a program draws other random numbers than an eager step."""
+    is_inductor = options.backend in (None, "inductor")
+    return program.is_random and is_inductor and not options.fallback_random
+
+
+def _size_of_copies(program: Program) -> dict[torch.device, int]:
+    sizes: dict[torch.device, int] = {}
+    for at in program.writes:
+        tensor = program.tensors[at]
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + 2 * tensor.nbytes
+    return sizes
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Return the free memory of a device in bytes; None if it is not known."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+class _Mismatch(Exception):
+    """Raised where a step differs in more than numbers; its text describes the difference."""
+
+
+class _Deviation(NamedTuple):
+    """How far a value is from that of the eager step.
+
+    Attributes:
+        distance: The norm of the difference.
+        change: The norm of the change in this step.
+        expected: The norm of the change in the eager step.
+        rounding: The norm of the rounding errors of the values themselves.
+        share: The share of the elements that are another integer, infinite or NaN.
+    """
+
+    distance: float
+    change: float
+    expected: float
+    rounding: float
+    share: float
+
+
+class _Value(NamedTuple):
+    """A value of a step: a tensor that it writes, or a part of its results.
+
+    Attributes:
+        name: A description for messages.
+        value: The value.
+        before: The tensor before the step; None if the step creates it.
+    """
+
     name: str
-    # Tensors of the same role have gradients, or whatever else they hold, of a similar size.
-    role: str
-    # What may differ besides rounding errors.
-    extra: float
+    value: Any
+    before: torch.Tensor | None = None
+
+    def copied(self) -> _Value:
+        """Return the value with a copy of its tensor."""
+        is_tensor = isinstance(self.value, torch.Tensor)
+        return self._replace(value=_copy(self.value)) if is_tensor else self
 
 
 class Verification:
-    """Runs a step of a program and the same step eagerly, from the same state."""
+    """Runs a step eagerly, and the same step of a program on copies, and compares both.
 
-    def __init__(self, program: Program, models: Sequence[Model], accumulation: Any) -> None:
+    Args:
+        program: The program.
+        models: The models of the step.
+        accumulation: The gradients that updates merge, if any.
+        draws_others: Whether the program draws other random numbers than the eager step.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        models: Sequence[Model],
+        accumulation: Accumulation | None,
+        draws_others: bool,
+    ) -> None:
         self._program = program
         self._accumulation = accumulation
+        self._draws_others = draws_others
         self._names = _names_of(program.state, models)
+        self._tolerances = _TOLERANCES.get(program.precision, _LOW_PRECISION)
         self.difference: str | None = None
 
     def run(
-        self, compiled: Callable[[], dict[str, Any]], eager: Callable[[], dict[str, Any]]
+        self, batch: Mapping[str, Any], state: dict[str, Any], eager: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return the result of the eager step; `difference` then names what differs, or is None."""
-        program = self._program
-        tensors = program.tensors
-        before = [one.detach().clone() for one in tensors]
-        random_state = torch.get_rng_state() if program.is_random else None
-        preserved = nullcontext() if self._accumulation is None else self._accumulation.preserved()
-        error: Exception | None = None
-        found: dict[str, Any] = {}
-        with preserved:
-            merged: list[torch.Tensor] = []
-            try:
-                found = compiled()
-                merged = program.merged()
-            except Exception as raised:
-                error = raised
-            after = [one.detach().clone() for one in tensors]
-        with torch.no_grad():
-            for tensor, values in zip(tensors, before, strict=True):
-                tensor.copy_(values)
-        if random_state is not None:
-            torch.set_rng_state(random_state)
+        """Return the result of the eager step; `difference` then names what differs, or is None.
+
+        Args:
+            batch: The batch, on the device of the ops.
+            state: The state of the step.
+            eager: Runs the step eagerly.
+        """
+        tensors, writes = self._program.tensors, self._program.writes
+        written = set(writes)
+        self._batch = {key: batch[key] for key in self._program.traced.keys}
+        self._state = state
+        self._merged = [] if self._accumulation is None else self._accumulation.now()
+        before = [_copy(tensors[at]) for at in writes]
+        unwritten = [one for at, one in enumerate(tensors) if at not in written]
+        versions = list(map(_version, unwritten))
+        self._start = random_state()
         result = eager()
-        if error is not None:
-            self.difference = f"it raised {type(error).__name__}, and the eager step did not"
-            return result
-        expected = [one.detach() for one in tensors]
-        pairs = [*zip(self._all_names(len(tensors)), after, expected, strict=True)]
-        for key in program.outputs:
-            one, other = tensors_in(found[key]), tensors_in(result[key])
-            pairs += [(_Named(f"'{key}'", key, 0), *both) for both in zip(one, other, strict=True)]
-        sums = [_Named("a merged gradient", "merged", 0)] * len(merged)
-        pairs += zip(sums, merged, program.merged(), strict=True)
-        self.difference = _first_difference(pairs, program.precision)
+        end = random_state()
+
+        for tensor, version in zip(unwritten, versions, strict=True):
+            if _version(tensor) != version:
+                self.difference = f"{self._name(tensor)} is written by the eager step alone"
+                return result
+        self._before, self._work = before, list(map(_copy, before))
+        merged = [] if self._accumulation is None else self._accumulation.now()
+        self._expected = self._values([tensors[at] for at in writes], result, merged)
+        try:
+            self.difference = self._check(compiled=False) or self._check(compiled=True)
+        finally:
+            load_random_state([], end)
         return result
 
-    def _all_names(self, count: int) -> list[_Named]:
-        others = _Named("a tensor that an op holds", "other", 0)
-        return self._names + [others] * (count - len(self._names))
+    def _name(self, tensor: torch.Tensor) -> str:
+        return self._names.get(id(tensor), "a tensor that an op holds")
+
+    def _check(self, compiled: bool) -> str | None:
+        """Describe where the program, or its graph, differs from the eager step."""
+        what = "the compiled program" if compiled else "the captured graph"
+        draws_others = compiled and self._draws_others
+        try:
+            found = _deviations(self._run(compiled), self._expected)
+            disturbed: list[list[_Deviation]] = []
+            # The graph has been compared with the eager step when the program is.
+            undisturbed = self._expected
+            while (excess := self._first_excess(found, disturbed, compiled)) is not None:
+                index, is_clear = excess
+                if len(disturbed) == (_MIN_DISTURBED if is_clear else _MAX_DISTURBED):
+                    return f"{self._describe(index, found[index])} in {what}"
+                if not compiled and not disturbed:
+                    undisturbed = [one.copied() for one in self._run(compiled=False)]
+                seed = len(disturbed) + 1
+                draws = seed if draws_others else None
+                disturbed.append(_deviations(self._run(False, seed, draws), undisturbed))
+            if draws_others and disturbed and self._has_fixed_draws(found, disturbed):
+                return f"{what} draws the same random numbers in each step"
+        except _Mismatch as mismatch:
+            return f"{mismatch} in {what}"
+        except Exception as error:
+            return f"{what} raised {type(error).__name__}, and the eager step did not"
+        return None
+
+    def _run(
+        self, compiled: bool, disturbance: int | None = None, draws: int | None = None
+    ) -> list[_Value]:
+        """Run the step on copies, which the next run overwrites.
+
+        Args:
+            compiled: Whether to run the compiled program, or else the captured graph.
+            disturbance: The seed of relative errors of the size of rounding errors; None for none.
+            draws: The seed of the random numbers; None for those of the eager step.
+        """
+        tensors = [one.detach() for one in self._program.tensors]
+        batch: Any = self._batch
+        for at, work, before in zip(self._program.writes, self._work, self._before, strict=True):
+            tensors[at] = work.copy_(before)
+        if disturbance is not None:
+            disturb = _Disturbance(disturbance, self._program.precision)
+            written = set(self._program.writes)
+            tensors = [disturb(one, in_place=at in written) for at, one in enumerate(tensors)]
+            batch = NestMap(torch.Tensor, disturb)(batch)
+        load_random_state([], self._start)
+        if draws is not None:
+            torch.manual_seed(draws)
+        step = self._program.on_copies(tensors, compiled)
+        if self._accumulation is None:
+            return self._values(self._work, step.step(batch, self._state), [])
+        with self._accumulation.replaced_by(self._merged):
+            result = step.step(batch, self._state)
+            merged = self._accumulation.now()
+        return self._values(self._work, result, merged)
+
+    def _values(
+        self, written: Sequence[torch.Tensor], result: Mapping[str, Any], merged: Sequence[Merged]
+    ) -> list[_Value]:
+        """List all that a step has written and returned."""
+        names = [self._name(self._program.tensors[at]) for at in self._program.writes]
+        values = list(map(_Value, names, written, self._before))
+        for key in self._program.outputs:
+            values += [_Value(f"'{key}'", leaf) for leaf in all_in(result[key])]
+        for earlier, later in zip(self._merged, merged, strict=True):
+            values.append(_Value("the number of merged steps", later.times))
+            for parameter, total in sorted(later.sums.items(), key=lambda item: id(item[0])):
+                name = f"the merged gradient of {self._name(parameter)}"
+                values.append(_Value(name, total, earlier.sums.get(parameter)))
+        return values
+
+    def _first_excess(
+        self, found: list[_Deviation], disturbed: list[list[_Deviation]], compiled: bool
+    ) -> tuple[int, bool] | None:
+        """Return the index of a tensor that is off by too much, and whether by a large factor."""
+        tolerance = self._tolerances[compiled]
+        draws_others = compiled and self._draws_others
+        factor = _DRAWS_FACTOR if draws_others else _ROUNDING_FACTOR
+        for index, one in enumerate(found):
+            others = [each[index] for each in disturbed]
+            limit = tolerance * one.expected + one.rounding
+            if one.share > _SHARE_FACTOR * max((other.share for other in others), default=0.0):
+                return index, False
+            if one.distance <= limit:
+                continue
+            limit = max([limit, *(factor * other.distance for other in others)])
+            if one.distance > limit:
+                return index, one.distance > _CLEAR_EXCESS * limit
+            if draws_others:
+                # Other draws change the size of a change less than its direction.
+                spread = max(abs(other.change - other.expected) for other in others)
+                is_missing = one.change == 0 and all(other.change > 0 for other in others)
+                if is_missing or abs(one.change - one.expected) > factor * spread:
+                    return index, False
+        return None
+
+    def _has_fixed_draws(self, found: list[_Deviation], disturbed: list[list[_Deviation]]) -> bool:
+        """Return whether the program computes the same where other draws change the results."""
+        tolerance = self._tolerances[True]
+        reached = [
+            index
+            for index, one in enumerate(disturbed[0])
+            if one.distance > tolerance * one.expected + one.rounding or one.share
+        ]
+        # Few draws, such as those of a small dropout, may be the same by chance.
+        return bool(reached) and all(
+            again[index] == found[index]
+            for again in (
+                _deviations(self._run(True, draws=seed), self._expected)
+                for seed in range(1, _MAX_DISTURBED)
+            )
+            for index in reached
+        )
+
+    def _describe(self, index: int, deviation: _Deviation) -> str:
+        tensors = [one for one in self._expected if isinstance(one.value, torch.Tensor)]
+        name, _, before = tensors[index]
+        if deviation.share:
+            return f"{name} differs in {deviation.share:.2g} of its elements"
+        off = deviation.distance / deviation.expected if deviation.expected else float("inf")
+        return f"{name} differs by {off:.2%} of its {'norm' if before is None else 'change'}"
 
 
-def _names_of(state: StepState, models: Sequence[Model]) -> list[_Named]:
-    """Return the names of the tensors of a step."""
+class _Disturbance:
+    """Adds relative errors of the size of rounding errors to floating-point tensors."""
+
+    def __init__(self, seed: int, precision: torch.dtype) -> None:
+        self._seed = seed
+        self._size = _DISTURBANCE * torch.finfo(precision).eps
+
+    def __call__(self, tensor: torch.Tensor, in_place: bool = False) -> torch.Tensor:
+        """Disturb a tensor, or return a disturbed copy."""
+        if not tensor.is_floating_point():
+            return tensor
+        disturbed = tensor if in_place else _copy(tensor)
+        generator = torch.Generator(tensor.device).manual_seed(self._seed)
+        self._seed += _MAX_DISTURBED
+        noise = torch.rand(
+            tensor.shape, dtype=torch.float32, generator=generator, device=tensor.device
+        )
+        errors = noise.mul_(2 * self._size).sub_(self._size)
+        # Whole numbers may be labels or masks.
+        errors[tensor == tensor.trunc()] = 0
+        return disturbed.add_(errors * tensor)
+
+
+def _deviations(found: list[_Value], expected: list[_Value]) -> list[_Deviation]:
+    """Compare the tensors of two steps, and raise a `_Mismatch` for other differences."""
+    if [one.name for one in found] != [one.name for one in expected]:
+        raise _Mismatch("there are other values")
+    deviations = []
+    for (name, value, _), (_, wanted, before) in zip(found, expected, strict=True):
+        if not isinstance(wanted, torch.Tensor):
+            if type(value) is not type(wanted) or repr(value) != repr(wanted):
+                raise _Mismatch(f"{name} is {value!r} instead of {wanted!r}")
+            continue
+        if value.dtype != wanted.dtype or value.shape != wanted.shape:
+            raise _Mismatch(
+                f"{name} has dtype {value.dtype} and shape {tuple(value.shape)} instead of "
+                f"{wanted.dtype} and {tuple(wanted.shape)}"
+            )
+        deviations.append(_deviation(value, wanted, before))
+    return deviations
+
+
+def _deviation(
+    found: torch.Tensor, expected: torch.Tensor, before: torch.Tensor | None
+) -> _Deviation:
+    found, expected = found.detach().to(expected.device), expected.detach()
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return _Deviation(0.0, 0.0, 0.0, 0.0, _share(found != expected))
+    share = 0.0
+    if not (found.isfinite().all() and expected.isfinite().all()):
+        is_same = (found == expected) | (found.isnan() & expected.isnan())
+        finite = found.isfinite() & expected.isfinite()
+        share = _share(~(finite | is_same))
+        found, expected = (torch.where(finite, one, 0) for one in (found, expected))
+    if before is None:
+        # Distances of results are relative to their size.
+        return _Deviation(_norm(found - expected), _norm(found), _norm(expected), 0.0, share)
+    rounding = torch.finfo(expected.dtype).eps * _norm(expected)
+    change, expected_change = _norm(found - before), _norm(expected - before)
+    return _Deviation(_norm(found - expected), change, expected_change, rounding, share)
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    """Return the Euclidean norm of the finite elements."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    if norm != norm or norm == float("inf"):
+        return float(torch.linalg.vector_norm(tensor.nan_to_num(0, 0, 0), dtype=torch.float64))
+    return norm
+
+
+def _share(differs: torch.Tensor) -> float:
+    return float(differs.sum()) / max(differs.numel(), 1)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the strides of the original, which compiled programs rely on."""
+    tensor = tensor.detach()
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was written to; None if it cannot be."""
+    return None if tensor.is_inference() else version_of(tensor)
+
+
+def _names_of(state: StepState, models: Sequence[Model]) -> dict[int, str]:
+    """Return descriptions of the tensors of a step, by their ids."""
     names = {
         id(tensor): f"'{name}' of model '{name_of(model)}'"
         for model in models
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    extra: dict[int, float] = {}
-    roles: dict[int, tuple[str, str]] = {}
     for optimizer in state.optimizers.values():
-        extra.update(_extra_of(optimizer))
         title = type(optimizer.optimizer).__name__
         for parameter, name in optimizer.entries():
-            tensor = optimizer.optimizer.state[parameter][name]
-            of = names.get(id(parameter), "a parameter")
-            roles[id(tensor)] = f"'{name}' of {title} for {of}", name
-            if name in _UNSTABLE_STATE:
-                extra[id(tensor)] = float("inf")
-    found = []
-    for tensor in state.tensors:
-        name, role = roles.get(id(tensor), (names.get(id(tensor), "a parameter"), ""))
-        found.append(_Named(name, role or "parameters", extra.get(id(tensor), 0)))
-    return found
-
-
-def _extra_of(state: OptimizerState) -> Iterator[tuple[int, float]]:
-    for group in state.optimizer.param_groups:
-        if not isinstance(state.optimizer, _LINEAR):
-            for parameter in group["params"]:
-                yield id(parameter), _NORMALIZED_STEPS * float(group["lr"])
-
-
-def _first_difference(
-    pairs: Iterable[tuple[_Named, torch.Tensor, torch.Tensor]], precision: torch.dtype
-) -> str | None:
-    """Describe the first pair that differs by more than the tolerance."""
-    pairs = list(pairs)
-    tolerance = _TOLERANCES.get(precision, _LOW_PRECISION)
-    scales: dict[str, float] = {}
-    for named, _, expected in pairs:
-        if expected.is_floating_point() and expected.numel():
-            largest = float(expected.double().nan_to_num(0, 0, 0).abs().max())
-            scales[named.role] = max(scales.get(named.role, _LEAST), largest)
-    for named, found, expected in pairs:
-        if found.dtype != expected.dtype or found.shape != expected.shape:
-            return (
-                f"{named.name} is of {found.dtype} and shape {tuple(found.shape)}, and eagerly of "
-                f"{expected.dtype} and {tuple(expected.shape)}"
+            owner = names.get(id(parameter), "a parameter")
+            names[id(optimizer.optimizer.state[parameter][name])] = (
+                f"'{name}' of {title} for {owner}"
             )
-        found = found.to(expected.device)
-        if not expected.is_floating_point():
-            if not torch.equal(found, expected):
-                return f"{named.name} differs"
-            continue
-        limit = tolerance * scales.get(named.role, _LEAST) + named.extra
-        if not torch.allclose(
-            found.double(), expected.double(), rtol=tolerance, atol=limit, equal_nan=True
-        ):
-            off = float((found.double() - expected.double()).abs().nan_to_num(float("inf")).max())
-            return f"{named.name} differs by {off:.3g}, which is more than {limit:.3g}"
-    return None
+    return names

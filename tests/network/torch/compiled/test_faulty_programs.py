@@ -1,0 +1,230 @@
+"""Faults that are put into compiled programs and captured graphs, which verification must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet import CompileOptions
+from fastnet.network.torch.compiled import program_cache
+from fastnet.network.torch.compiled.capture import Capture
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    batches,
+    built,
+    mlp,
+    network_of,
+)
+
+# From the values of a tensor before and after a step to those that a faulty program leaves.
+FAULTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "lost": lambda before, after: before,
+    "doubled": lambda before, after: after + (after - before),
+    "reversed": lambda before, after: before - (after - before),
+    "10 % too small": lambda before, after: (before + 0.9 * (after - before)).to(after),
+    "10 % too large": lambda before, after: (before + 1.1 * (after - before)).to(after),
+    "lost in one element": lambda before, after: torch.where(
+        torch.arange(after.numel()).view_as(after) == 0, before, after
+    ),
+    "of other elements": lambda before, after: (
+        before + (after - before).flatten().roll(1).view_as(after)
+    ),
+    "infinite": lambda before, after: (after + float("inf")).to(after),
+}
+
+
+class FaultyBackend:
+    """Runs graphs as they are, then applies a fault to one of the tensors that they write."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self.index = 0
+        # The tensors that the last step wrote, and whether the fault changed a step clearly.
+        self.written: list[int] = []
+        self.is_clear = False
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        def run(*tensors: torch.Tensor) -> Any:
+            before = [one.clone() for one in tensors]
+            results = graph(*tensors)
+            self.written = [
+                at
+                for at, (old, new) in enumerate(zip(before, tensors, strict=True))
+                if not torch.equal(old, new)
+            ]
+            if self.fault:
+                old, new = before[self.index], tensors[self.index]
+                wrong = FAULTS[self.fault](old, new)
+                off = (wrong.double() - new).norm() / (new.double() - old).norm()
+                self.is_clear = not off <= 0.05
+                new.copy_(wrong)
+            return results
+
+        return run
+
+
+def _error_of(run: Callable[[], Any]) -> str | None:
+    try:
+        run()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("optimizer", "dropout"), [("momentum", 0.0), ("adam", 0.3)])
+def test_tensor_written_wrongly_by_program_is_found(optimizer: str, dropout: float) -> None:
+    backend = FaultyBackend()
+    model = built(lambda: mlp(dropout), OPTIMIZERS[optimizer])
+    network = network_of(model, CompileOptions(backend, verify=1))
+    data = iter(batches(1000))
+    found, clear = 0, 0
+    with network("train", 1):
+        for _ in range(3):
+            network.run_step(next(data))
+        indices = backend.written
+        for fault in FAULTS:
+            for index in indices:
+                backend.fault, backend.index = fault, index
+                error = _error_of(lambda: network.run_step(next(data)))
+                assert not (backend.is_clear and error is None), f"{fault}: input {index}"
+                assert error is None or "in the compiled program" in error
+                found += error is not None
+                clear += backend.is_clear
+                backend.fault = ""
+                network.run_step(next(data))
+    # Five parameters, three buffers, and the optimizer's state.
+    assert len(indices) >= 13
+    assert found >= clear > 6 * len(indices)
+
+
+def _last(capture: Capture, operation: str) -> Any:
+    """Return the last node of an operation."""
+    return [node for node in capture.graph.graph.nodes if operation in str(node.target)][-1]
+
+
+def _leave_out_update(capture: Capture) -> None:
+    capture.graph.graph.erase_node(_last(capture, "aten.sub_.Tensor"))
+
+
+def _leave_out_buffer(capture: Capture) -> None:
+    # The number of batches, and not a momentum, is the first that is added to.
+    nodes = [one for one in capture.graph.graph.nodes if "aten.add_.Tensor" in str(one.target)]
+    capture.graph.graph.erase_node(nodes[0])
+
+
+def _update_twice(capture: Capture) -> None:
+    node = _last(capture, "aten.sub_.Tensor")
+    with capture.graph.graph.inserting_after(node):
+        capture.graph.graph.call_function(node.target, node.args)
+
+
+def _scale_gradient(capture: Capture) -> None:
+    node = _last(capture, "aten.mm.default")
+    with capture.graph.graph.inserting_after(node):
+        scaled = capture.graph.graph.call_function(torch.ops.aten.mul.Tensor, (node, 0.9))
+    node.replace_all_uses_with(scaled, delete_user_cb=lambda user: user is not scaled)
+
+
+def _exchange_weights(capture: Capture) -> None:
+    """Exchange the weight and the bias of the normalization, which have the same shape."""
+    norm = _last(capture, "aten._native_batch_norm_legit.default")
+    norm.args = (norm.args[0], norm.args[2], norm.args[1], *norm.args[3:])
+
+
+def _exchange_updates(capture: Capture) -> None:
+    updates = [one for one in capture.graph.graph.nodes if "aten.sub_" in str(one.target)][1:3]
+    first, second = (one.args for one in updates)
+    updates[0].args, updates[1].args = (second[0], first[1]), (first[0], second[1])
+    # Both updates now come after all that they use.
+    updates[1].append(updates[0])
+
+
+def _constant_rate(capture: Capture) -> None:
+    """Let the first update use a constant in place of the learning rate."""
+    update = next(one for one in capture.graph.graph.nodes if "aten.sub_" in str(one.target))
+    product = update.args[1]
+    product.args = (product.args[0], 0.01)
+
+
+def _leave_out_dropout(capture: Capture) -> None:
+    node = _last(capture, "aten.native_dropout.default")
+    node.args = (node.args[0], 0.0, True)
+
+
+def _freeze_dropout(capture: Capture) -> None:
+    """Put a constant mask in the place of a random one."""
+    node = _last(capture, "aten.native_dropout.default")
+    graph = capture.graph.graph
+    mask = torch.arange(node.args[0].meta["val"].numel()).view(node.args[0].meta["val"].shape) % 3
+    capture.graph.register_buffer("mask", mask > 0, persistent=False)
+    values, kept = sorted(node.users, key=lambda user: user.args[1])
+    with graph.inserting_before(node):
+        constant = graph.get_attr("mask")
+        product = graph.call_function(torch.ops.aten.mul.Tensor, (node.args[0], constant))
+        scaled = graph.call_function(torch.ops.aten.div.Tensor, (product, 0.7))
+    values.replace_all_uses_with(scaled)
+    kept.replace_all_uses_with(constant)
+    for one in (values, kept, node):
+        graph.erase_node(one)
+
+
+def _other_result(capture: Capture) -> None:
+    node = _last(capture, "aten.addmm.default")
+    (result,) = (one for one in node.users if "aten.detach" in str(one.target))
+    with capture.graph.graph.inserting_after(result):
+        wrong = capture.graph.graph.call_function(torch.ops.aten.mul.Tensor, (result, 1.01))
+    result.replace_all_uses_with(wrong, delete_user_cb=lambda user: user is not wrong)
+
+
+EDITS = [
+    _leave_out_update,
+    _leave_out_buffer,
+    _update_twice,
+    _scale_gradient,
+    _exchange_weights,
+    _exchange_updates,
+    _constant_rate,
+    _other_result,
+]
+DROPOUT_EDITS = [*EDITS, _leave_out_dropout, _freeze_dropout]
+
+
+def _unchanged(capture: Capture) -> None:
+    """Edit nothing."""
+
+
+@pytest.mark.parametrize(
+    ("edit", "dropout"),
+    [
+        *((edit, 0.0) for edit in (*EDITS, _unchanged)),
+        *((edit, 0.3) for edit in (*DROPOUT_EDITS, _unchanged)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_fault_in_captured_graph_is_found(
+    monkeypatch: pytest.MonkeyPatch, edit: Callable[[Capture], None], dropout: float
+) -> None:
+    original = program_cache.capture
+
+    def capture(*args: Any, **settings: Any) -> Capture:
+        captured = original(*args, **settings)
+        edit(captured)
+        captured.graph.recompile()
+        return captured
+
+    monkeypatch.setattr(program_cache, "capture", capture)
+    network = network_of(built(lambda: mlp(dropout), OPTIMIZERS["momentum"]))
+    with torch.no_grad():  # The norm's weight and bias must differ to be exchanged.
+        network.models[0][1].bias.uniform_(-0.5, 0.5)
+    with network("train", 1):
+        for batch in batches(4):
+            network.run_step(batch)
+    (record,) = [one for one in network.traces if one.fallback is not None] or [None]
+    if edit is _unchanged:
+        assert record is None
+    else:
+        assert record is not None
+        assert "the captured graph" in record.fallback or "eager step alone" in record.fallback
