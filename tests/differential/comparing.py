@@ -19,17 +19,21 @@ def seeds(count: int) -> list[int]:
 
 
 def first_difference(
-    actions: Sequence[Any], expected: Seen, actual: Seen, close: float = 0.0
+    actions: Sequence[Any],
+    expected: Seen,
+    actual: Seen,
+    close: float = 0.0,
+    same_errors: bool = True,
 ) -> str | None:
     """Return at which action two runs of a program differ first, and how.
 
-    With a tolerance, as in TensorFlow, errors may be of any type: a graph raises others.
+    Without `same_errors`, errors may be of any type: TensorFlow's graphs raise others.
     """
     for number, (one, other) in enumerate(zip(expected, actual, strict=True)):
         (told, state), (own_told, own_state) = one, other
         place = f"action {number}, {actions[number]}"
         if isinstance(told, BaseException) or isinstance(own_told, BaseException):
-            kind = type(told) if isinstance(told, BaseException) and not close else Exception
+            kind = type(told) if isinstance(told, BaseException) and same_errors else Exception
             if not isinstance(told, kind) or not isinstance(own_told, kind):
                 return f"{place}: {told!r} by the oracle, {own_told!r} by fastnet"
         else:

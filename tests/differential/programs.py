@@ -73,7 +73,11 @@ class Open:
 
 @dataclass(frozen=True)
 class Step:
-    """A step with a batch of a size; `fails` is what the op "trip" raises in it."""
+    """A step with a batch of a size.
+
+    `fails` is what the op "trip" raises in it, or where an interrupt comes in a compiled network:
+    "in trace" or "in program".
+    """
 
     size: int
     seed: int
@@ -108,6 +112,7 @@ class Program:
         ops: The ops, in order.
         actions: What happens, in order.
         mixed: Whether the models have mixed precision.
+        compile: The options of `CompileOptions` in a compiled network, or None.
     """
 
     seed: int
@@ -115,9 +120,12 @@ class Program:
     ops: tuple[Op, ...]
     actions: tuple[Action, ...]
     mixed: bool = False
+    compile: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         lines = [f"program {self.seed}" + (", mixed precision" if self.mixed else "")]
+        if self.compile is not None:
+            lines[0] += f", compiled with {self.compile}"
         lines += [f"  model {name}: {model}" for name, model in self.models.items()]
         lines += [f"  op {op}" for op in self.ops]
         lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]

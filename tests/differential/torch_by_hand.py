@@ -276,5 +276,5 @@ _RUNS: dict[str, Callable[..., list[Any]]] = {
     "affine": lambda side, op, x: [x * op.factor + 1],
     "split": lambda side, op, x: [x * 2, x + 1],
     "extra": lambda side, op, x: [x * side.extras[op.model]],
-    "trip": lambda side, op, x: [side.trip() or x],
+    "trip": lambda side, op, x: [side.tripwire(x)],
 }

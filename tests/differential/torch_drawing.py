@@ -17,28 +17,35 @@ from tests.differential.programs import (
     Step,
 )
 
-_PLAIN = ("linear", "mlp", "norm", "conv")
+_PLAIN = ("linear", "mlp", "norm", "conv", "dropout")
+_SPARSE = ("bag", "bag and linear")
 _UNARY = ("halve", "shift", "tanh", "center", "no less than 0.1", "branch on size")
+
+# Numbers that torch draws, which a compiled step draws as well, and others.
+_RANDOM = ("dropout", "torch noise", "numpy noise", "numpy factor", "python noise")
 
 # beyond the end of any list of ops, where an op that is inserted becomes the last one
 LAST = 1000
 
 
-def draw(seed: int) -> Program:
+def draw(seed: int, compiled: bool = False) -> Program:
     """Draw a program; the same one for the same seed."""
-    return _Drawing(seed).program()
+    return _Drawing(seed, compiled).program()
 
 
 class _Drawing(Drawing):
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, compiled: bool) -> None:
         super().__init__(seed)
+        self.compiled = compiled
         # names of models that updates are of
         self.updated: list[str] = []
 
     def program(self) -> Program:
         self.mixed = self.chance(0.12)
-        kind = self.random.choice(["single", "single", "chain", "chain", "heads", "pair", "trunk"])
-        getattr(self, f"_{kind}")()
+        # Not in mixed precision: a bag of words is not among what autocast supports.
+        kinds = ["single", "single", "chain", "chain", "heads", "pair", "trunk"]
+        kinds += ["words"] * (not self.mixed)
+        getattr(self, f"_{self.random.choice(kinds)}")()
         if self.chance(0.3):
             like = self.random.choice(self.updated)
             # its width is that model's, so that it can stand in for it
@@ -48,11 +55,21 @@ class _Drawing(Drawing):
             self.spares = ""
         for number in range(self.random.choice([0, 1, 1])):
             self._put_in_trip(number)
-        return Program(self.seed, self.models, tuple(self.ops), tuple(self._actions()), self.mixed)
+        compile = None
+        if self.compiled:
+            compile = {"verify": self.pick("first", None), "dynamic": self.pick(None, False)}
+        actions = tuple(self._actions(compile))
+        return Program(self.seed, self.models, tuple(self.ops), actions, self.mixed, compile)
 
     # ------------------------------------------------------------------ small choices
 
-    def optimizer(self) -> Optimizer:
+    def optimizer(self, model: str = "") -> Optimizer:
+        """Draw an optimizer; for sparse gradients one that supports them."""
+        if model == "bag":
+            return Optimizer(self.pick("SparseAdam", "Adagrad", "SGD"), self.pick(0.1, 0.03))
+        if model == "bag and linear":
+            momentum = self.pick({}, {}, {"momentum": 0.9})
+            return self.pick(Optimizer("Adagrad", 0.1), Optimizer("SGD", 0.1, momentum))
         kind = self.pick("SGD", "SGD", "Adam", "Adam", "AdamW", "RMSprop", "Adagrad")
         arguments: dict[str, Any] = {}
         if kind == "SGD" and self.chance(0.5):
@@ -65,10 +82,11 @@ class _Drawing(Drawing):
         return Optimizer(kind, self.pick(0.1, 0.03, 0.01), arguments)
 
     def model(self, first: int, last: int, kinds: tuple[str, ...] = _PLAIN) -> Model:
-        optimizers = {1: self.optimizer()}
+        kind = self.random.choice(kinds)
+        optimizers = {1: self.optimizer(kind)}
         if self.chance(0.2):
-            optimizers[self.pick(2, 3)] = self.optimizer()
-        return Model(self.random.choice(kinds), (first, last), optimizers)
+            optimizers[self.pick(2, 3)] = self.optimizer(kind)
+        return Model(kind, (first, last), optimizers)
 
     # ------------------------------------------------------------------ parts of graphs
 
@@ -90,11 +108,14 @@ class _Drawing(Drawing):
             turns = self.pick((), (), (), (True, False), (False, True, True))
             rest: dict[str, Any] = {"ds_id": ds_id, "turns": turns}
             if kind == "lambda":
-                self.add(kind, key, key, fn=self.pick(*_UNARY), **rest)
+                self.add(kind, key, key, fn=self._function(), **rest)
             elif kind == "affine":
                 self.add(kind, key, key, factor=self.pick(0.5, 2.0), **rest)
             else:
                 self.add(kind, key, (key, f"other {len(self.ops)}"), **rest)
+
+    def _function(self) -> str:
+        return self.pick(*_RANDOM) if self.chance(0.15) else self.pick(*_UNARY)
 
     def loss(self, reads: str, writes: str) -> None:
         """Compare three columns with the truth."""
@@ -192,6 +213,24 @@ class _Drawing(Drawing):
         self.update("left", "loss left")
         self.update("right", "loss right")
 
+    def _words(self) -> None:
+        """A model of words, whose gradients are sparse, alone or before another one."""
+        if self.chance(0.5):
+            self.models["words"] = self.model(12, 3, _SPARSE)
+            self.run("words", "words", "y")
+            names: tuple[str, ...] = ("words",)
+        else:
+            self.models["words"] = self.model(12, 4, _SPARSE)
+            self.models["back"] = self.model(4, 3)
+            self.run("words", "words", "code")
+            self.maybe_change("code")
+            self.run("back", "code", "y")
+            names = self.pick(("words", "back"), ("back", "words"), ("words",))
+        self.maybe_change("y")
+        self.loss("y", "loss")
+        for name in names:
+            self.update(name, "loss")
+
     def _put_in_trip(self, number: int) -> None:
         self.ops.insert(
             self.random.randrange(len(self.ops) + 1),
@@ -200,13 +239,17 @@ class _Drawing(Drawing):
 
     # ------------------------------------------------------------------ what happens
 
-    def _actions(self) -> list[Action]:
+    def _actions(self, compile: dict[str, Any] | None) -> list[Action]:
         actions: list[Action] = []
+        # A key that is not wanted may be left out, together with the numbers that it takes.
+        draws = any(op.settings.get("fn") in _RANDOM for op in self.ops)
+        draws = draws or any(model.kind == "dropout" for model in self.models.values())
         for _ in range(self.pick(1, 2, 2, 3, 4)):
             for _ in range(self.pick(0, 0, 1, 1, 2)):
                 actions.append(self._op_change() if self.chance(0.45) else self._model_change())
             mode = self.pick("train", "train", "train", "train", "eval", "infer", "test")
             wanted = self.pick((), (), (), ("y",), ("y", "x"))
+            wanted = () if draws else wanted
             epoch = self.pick(1, 1, 2, 3, 4)
             ds_id = self.pick("", "", "", "other")
             warmup = self.chance(0.04)
@@ -215,11 +258,11 @@ class _Drawing(Drawing):
             for _ in range(self.pick(1, 2, 2, 3, 4)):
                 if self.chance(0.45):
                     actions.append(self._model_change())
-                actions.append(self._step(mode))
+                actions.append(self._step(mode, compile))
             actions.append(Close())
         return actions
 
-    def _step(self, mode: str) -> Step:
+    def _step(self, mode: str, compile: dict[str, Any] | None) -> Step:
         around = None
         if self.chance(0.1):
             choices = ["autocast", "enable_grad", "no_grad"]
@@ -227,7 +270,10 @@ class _Drawing(Drawing):
             around = self.random.choice(choices)
         fails = None
         if any(op.kind == "trip" for op in self.ops) and self.chance(0.2):
-            fails = self.pick("error", "interrupt")
+            fails = self.pick("error", "interrupt", *["in trace"] * self.compiled)
+        elif compile is not None and compile["verify"] is None and self.chance(0.1):
+            # Without a verification, which would have run the step eagerly before.
+            fails = "in program"
         return Step(self.pick(2, 3, 4, 6, 8), self.random.randrange(1000), around, fails)
 
     def _model_change(self) -> Change:
@@ -257,7 +303,7 @@ class _Drawing(Drawing):
             "hooks removed": None,
             "load_state_dict": seed,
             "optimizer's load_state_dict": 0.05,
-            "another optimizer": self.optimizer(),
+            "another optimizer": self.optimizer(self.models[name].kind),
             "layer.eval": place,
             "zero_grad patched": None,
             "step patched": self.pick(0.1, 1.0),
@@ -303,8 +349,8 @@ class _Drawing(Drawing):
                 choices += [("class_weights[1]", 100.0)]
         elif op.kind == "squared error":
             choices = [average]
-        elif op.kind == "lambda" and op.settings["fn"] in _UNARY:
-            choices = [("fn", self.pick(*_UNARY)), ("patched", self.pick("tripled", "negated"))]
+        elif op.kind == "lambda" and op.settings["fn"] in (*_UNARY, *_RANDOM):
+            choices = [("fn", self._function()), ("patched", self.pick("tripled", "negated"))]
         elif op.kind == "affine":
             choices = [("factor", 3.0), ("patched", self.pick("tripled", "negated"))]
         elif op.kind == "update":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import fastnet
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import GradientOp
@@ -17,7 +18,7 @@ from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.differential.programs import Op, Open, Program
-from tests.differential.torch_side import FUNCTIONS, PATCHES, Side, Tensors
+from tests.differential.torch_side import FUNCTIONS, PATCHES, Interrupt, Side, Tensors
 
 
 class Affine(TensorOp):
@@ -49,7 +50,8 @@ class OnFastnet(Side):
                 mixed_precision=program.mixed,
             )
         self._ops: dict[str, Any] = {}
-        self.network = TorchNetwork([self._make_scheduled(op) for op in program.ops])
+        options = False if program.compile is None else self._options(**program.compile)
+        self.network = TorchNetwork([self._make_scheduled(op) for op in program.ops], compile=options)
 
     def optimizer(self, name: str) -> torch.optim.Optimizer:
         current: torch.optim.Optimizer = self.modules[name].current_optimizer
@@ -90,6 +92,17 @@ class OnFastnet(Side):
     def step(self, batch: Tensors) -> Tensors:
         return self.network.run_step(batch)
 
+    def _options(self, **options: Any) -> CompileOptions:
+        def backend(graph: Any, examples: Any) -> Callable[..., Any]:
+            def run(*inputs: Any) -> Any:
+                if self.in_program is not None:
+                    raise Interrupt(self.in_program)
+                return graph(*inputs)
+
+            return run
+
+        return CompileOptions(backend, **options)
+
     def _make_scheduled(self, op: Op) -> Any:
         made = self._ops[op.name] = self._make_op(op)
         return RepeatScheduler([made if on else None for on in op.turns]) if op.turns else made
@@ -105,7 +118,7 @@ class OnFastnet(Side):
             extra = self.extras[op.settings["model"]]
             return LambdaOp(lambda x: x * extra, reads, writes, **rest)
         if op.kind == "trip":
-            return LambdaOp(lambda x: self.trip() or x, reads, writes, **rest)
+            return LambdaOp(self.tripwire, reads, writes, **rest)
         return _MAKERS[op.kind](reads, writes, given, rest)
 
 

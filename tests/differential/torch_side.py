@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -35,6 +37,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "against ones": lambda x: nn.functional.softplus(-x).mean(),
     "against zeros": lambda x: nn.functional.softplus(x).mean(),
     "branch on size": lambda x: x * 2 if x.shape[0] > 4 else x * 3,
+    "dropout": lambda x: nn.functional.dropout(x, 0.25),
+    "torch noise": lambda x: x + 0.1 * torch.rand_like(x),
+    "numpy noise": lambda x: x + 0.1 * torch.as_tensor(np.random.normal(size=x.shape)).to(x),
+    "numpy factor": lambda x: x * float(np.random.uniform(0.5, 1.5)),
+    "python noise": lambda x: x + random.uniform(-0.1, 0.1),
 }
 
 # what forwards of ops are replaced by: of a value, and of a list of them
@@ -55,6 +62,21 @@ class Interrupt(BaseException):
 FAILURES: dict[str, type[BaseException]] = {"error": Trip, "interrupt": Interrupt}
 
 
+class Tripwire:
+    """Raises in an op, if the step is to fail; the op holds nothing else of a side."""
+
+    failing: str | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.failing == "in trace" and hasattr(x, "fake_mode"):
+            raise Interrupt("in trace")
+        kind = FAILURES.get(self.failing or "")
+        if kind is not None:
+            self.failing = None
+            raise kind("once")
+        return x
+
+
 def make_modules(program: Program) -> dict[str, nn.Module]:
     """Make a program's models, of the same weights each time."""
     torch.manual_seed(program.seed)
@@ -73,6 +95,12 @@ def _make_module(model: Model, trunks: dict[int, nn.Module]) -> nn.Module:
         return nn.Sequential(nn.Linear(first, 5), nn.Tanh(), nn.Linear(5, last))
     if model.kind == "norm":
         return nn.Sequential(nn.Linear(first, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, last))
+    if model.kind == "dropout":
+        return nn.Sequential(nn.Linear(first, 5), nn.Tanh(), nn.Dropout(), nn.Linear(5, last))
+    if model.kind == "bag":
+        return nn.Sequential(nn.EmbeddingBag(first, last, sparse=True))
+    if model.kind == "bag and linear":
+        return nn.Sequential(nn.EmbeddingBag(first, 4, sparse=True), nn.Linear(4, last))
     assert model.kind == "conv"
     return nn.Sequential(
         nn.Unflatten(1, (1, first)),
@@ -105,6 +133,7 @@ def make_batch(step: Step) -> Tensors:
         "target": normal(3),
         "t": truth,
         "onehot": onehot.float(),
+        "words": torch.randint(12, (step.size, 3), generator=source),
         "note": "kept",
     }
 
@@ -120,6 +149,8 @@ class Side(programs.Side):
         hooks: What takes hooks away again.
         made: All optimizers of each model, those of old too.
         parameters: All parameters that there ever were, in order.
+        tripwire: Raises in the ops "trip".
+        in_program: What a compiled program is interrupted with.
     """
 
     def __init__(self, program: Program) -> None:
@@ -130,7 +161,8 @@ class Side(programs.Side):
         self.hooks: list[Any] = []
         self.made: dict[str, list[torch.optim.Optimizer]] = {name: [] for name in program.models}
         self.parameters: dict[int, nn.Parameter] = {}
-        self.failing: str | None = None
+        self.tripwire = Tripwire()
+        self.in_program: str | None = None
 
     @abstractmethod
     def insert_op(self, place: int, function: str, key: str) -> None:
@@ -151,12 +183,6 @@ class Side(programs.Side):
         """
         if len(self.modules) == 1:
             self.counts[hook] += 1
-
-    def trip(self) -> None:
-        """Raise, if the step is to fail."""
-        if self.failing is not None:
-            kind, self.failing = FAILURES[self.failing], None
-            raise kind("once")
 
     def observe(self) -> Tensors:
         """Copy all that a step may change."""
@@ -188,7 +214,8 @@ def _state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        # Sparse ones may have their entries in another order.
+        return value.detach().to_dense().clone()
     if isinstance(value, dict):
         return {key: _copy(one) for key, one in value.items()}
     return value

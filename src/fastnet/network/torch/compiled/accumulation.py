@@ -77,8 +77,8 @@ class Accumulation:
     def replaced_by(self, merged: Sequence[Merged]) -> Iterator[None]:
         """Replace the accumulated gradients temporarily."""
         original = self.now()
-        self._set(merged)
         try:
+            self._set(merged)
             yield
         finally:
             self._set(original)
@@ -105,6 +105,7 @@ class Phase:
         self._parameters = {id(one): one for one in parameters}
         if any(one[0] not in self._parameters for phase in self._phases for one in phase.sums):
             raise Uncapturable("gradients were accumulated for parameters that no longer exist")
+        _require_strided(self.tensors())
         # For each update, the ids of the parameters with new sums; None if it keeps its sums.
         self._left: list[list[int] | None] = []
         self._copied: list[int] | None = None
@@ -142,6 +143,7 @@ class Phase:
                 sums = {real[id(one)]: total for one, total in after.sums.items()}
                 self._left.append(sorted(sums))
                 found += [sums[one] for one in sorted(sums)]
+            _require_strided(found)
             return found
 
         with self._accumulation.replaced_by(replaced):
@@ -179,6 +181,13 @@ class Phase:
             index += len(left)
         self._accumulation.store(merged, phases)
         return others
+
+
+def _require_strided(sums: Iterable[torch.Tensor]) -> None:
+    """Refuse sums of other layouts, such as those of a sparse embedding."""
+    for total in sums:
+        if total.layout is not torch.strided:
+            raise Uncapturable(f"a merged gradient is of {total.layout}")
 
 
 def _averaged(times: int, update: TorchUpdate) -> int:

@@ -48,6 +48,7 @@ from fastnet.network.torch.compiled.input_signature import (
 )
 from fastnet.network.torch.compiled.number_inputs import bind_numbers
 from fastnet.network.torch.compiled.random_numbers import is_random, watched_process
+from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
@@ -113,19 +114,17 @@ def capture(
     with TRACING:
         guard = Guard(plan, state.held)
         tensors = guard.tensors()
-        leaves = [one for one in tensors.values() if one.is_leaf and one.requires_grad]
-        gradients = [one.grad for one in leaves]
-        try:
+        with ExitStack() as stack:
+            stack.callback(tracer.put_back)
+            restoration = Restoration(plan, bound.state)
+            stack.callback(restoration.restore)
             found = tracer.trace(any(is_open))
             change = guard.first_change()
             if change is not None:
                 raise Uncapturable(f"running the ops changes {change}")
-        finally:
-            tracer.put_back()
-            guard.restore()
-            for leaf, gradient in zip(leaves, gradients, strict=True):
-                if leaf.grad is not gradient:
-                    leaf.grad = gradient
+            restoration.require_unchanged_data()
+            if state.has_other_optimizers():
+                raise Uncapturable("running the ops changes the current optimizer of a model")
         found.guard = guard
         tracer.bind_others(found, tensors)
     return found
@@ -275,6 +274,8 @@ class _Tracer:
         bind_numbers(graph, held, symbols, [*graph.graph.nodes][len(fakes)], mode)
         if other is not None:
             raise Uncapturable(f"running the ops replaces the parameter or buffer '{other}'")
+        if [one.requires_grad for one in fakes] != [one.requires_grad for one in reals]:
+            raise Uncapturable("running the ops changes requires_grad of a parameter")
         if list(map(storage_key, fakes)) != memory:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
         found.is_random = any(map(is_random, graph.graph.nodes))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fastnet._guards import ABSENT, Kind
+from fastnet._guards import Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import module_hook_tables
 from fastnet.guards import Snapshot
@@ -37,8 +36,8 @@ class Guard(Snapshot):
             if isinstance(op, FollowsUpdates)
         ]
         hooks = [("the hooks of all modules", module_hook_tables())]
-        self._skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
-        super().__init__([*models, *ops, *followers, *hooks], self._skip)
+        skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
+        super().__init__([*models, *ops, *followers, *hooks], skip)
         if self.truncated is not None:
             raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
 
@@ -71,63 +70,6 @@ class Guard(Snapshot):
                     (id(one), one) for one in (owner, *values) if isinstance(one, torch.Tensor)
                 )
         return found
-
-    def restore(self) -> None:
-        """Restore the data that has changed, as far as it can be written to."""
-        skipped = {(id(owner), name) for owner, name in self._skip}
-        index = self._next_change(0)
-        while index >= 0:
-            kind, owner, _, _, values = self._node(index)
-            _restore(kind, owner, values, skipped)
-            index = self._next_change(index + 1)
-
-
-def _restore(kind: Kind, owner: Any, values: Sequence[Any], skipped: set[tuple[int, str]]) -> None:
-    kept = {name for at, name in skipped if at == id(owner)}
-    if kind == Kind.OBJECT:
-        if type(owner) is not values[0]:
-            object.__setattr__(owner, "__class__", values[0])
-        if values[1] is not ABSENT:
-            if vars(owner) is not values[1]:
-                object.__setattr__(owner, "__dict__", values[1])
-            _restore_items(values[1], values[2:], kept)
-    elif kind == Kind.DICT:
-        _restore_items(owner, values, kept)
-    elif kind == Kind.CLASS:
-        for name, value in zip(values[1::2], values[2::2], strict=True):
-            if vars(owner).get(name, ABSENT) is not value:
-                setattr(owner, name, value)
-        for name in [*vars(owner)]:
-            if name not in values[1::2] and not name.startswith("__"):
-                delattr(owner, name)
-    elif kind == Kind.LIST:
-        list.__setitem__(owner, slice(None), values)
-    elif kind == Kind.SET:
-        owner.clear()
-        owner.update(values)
-    elif kind == Kind.SEQUENCE and isinstance(owner, deque):
-        owner.clear()
-        owner.extend(values)
-    elif kind == Kind.SLOTS:
-        for slot, value in zip(values[::2], values[1::2], strict=True):
-            if value is not ABSENT:
-                slot.__set__(owner, value)
-    elif kind == Kind.FUNCTION:
-        for cell, value in zip(owner.__closure__ or (), values[5:], strict=True):
-            if value is not ABSENT:
-                cell.cell_contents = value
-    elif kind == Kind.GLOBAL and values[1] is not ABSENT:
-        owner[values[0]] = values[1]
-    elif kind == Kind.GLOBAL:
-        owner.pop(values[0], None)
-
-
-def _restore_items(table: dict[Any, Any], values: Sequence[Any], kept: set[str]) -> None:
-    """Restore the items of a dict, in their order, except for those with the names `kept`."""
-    others = {name: table[name] for name in kept if name in table}
-    table.clear()
-    table.update(zip(values[::2], values[1::2], strict=True))
-    table.update(others)
 
 
 def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:

@@ -93,14 +93,22 @@ class ProgramCache:
 
     def reject(self, program: Program, difference: str, context: Mapping[str, Any]) -> None:
         """Discard a program whose results differ from those of an eager step."""
-        self.programs.remove(program)
-        self.current = None
+        self._discard(program)
         if program.is_dynamic:
             # Its code may depend on the size in a way that tracing does not see.
             self._depends = f"each size is compiled by itself, because {difference}"
         else:
-            self.programs.clear()
+            self._discard_all()
             self.fall_back(difference, context)
+
+    def _discard(self, program: Program) -> None:
+        self.programs.remove(program)
+        if self.current is program:
+            self.current = None
+
+    def _discard_all(self) -> None:
+        self.programs.clear()
+        self.current = None
 
     def prepare(
         self,
@@ -156,14 +164,14 @@ class ProgramCache:
             )
         self.misses += reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
         if self.misses > _MAX_CHANGES_IN_A_ROW:
-            self.programs.clear()
+            self._discard_all()
             return f"something changes in each step: {reason}"
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
         most = self._options.most_kinds * phases
         if len(self.programs) >= most:
             unusable = next((one for one in self.programs if one.difference() is not None), None)
             if unusable is not None:
-                self.programs.remove(unusable)
+                self._discard(unusable)
         if self._compiled >= _MAX_COMPILATIONS or len(self.programs) >= most:
             return (
                 f"there are more than {self._options.most_kinds} input signatures, most recently "
@@ -181,10 +189,8 @@ class ProgramCache:
         attempts: list[tuple[Rows | None, list[NumberInput]]] = [(None, held)]
         if rows is not None:
             attempts.insert(0, (rows, held))
-        if number is not None:
-            self._changed[number.path] = None
-            if number.table is not None:
-                attempts.insert(0, (rows, [*held, number]))
+        if number is not None and number.table is not None:
+            attempts.insert(0, (rows, [*held, number]))
         failed: _Failed | None = None
         for rows, held in attempts:
             try:
@@ -200,11 +206,13 @@ class ProgramCache:
             assert failed is not None
             ended = time.perf_counter()
             traced = failed.traced or ended
-            self.programs.clear()
+            self._discard_all()
             self.fallback_reason = str(failed)
             seconds = traced - started, ended - traced
             self._records.add(step.bound.state, reason, *seconds, fallback=self.fallback_reason)
             return reason, *seconds
+        if number is not None:
+            self._changed.setdefault(number.path)
         if held is not self._held:
             reason = f"{reason}; it is an input of the program from now on"
         elif rows is not None and reason == ANOTHER_SIGNATURE:

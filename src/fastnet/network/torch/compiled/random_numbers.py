@@ -19,19 +19,22 @@ class _RandomState:
         self._generator = generator
         self._thread = threading.get_ident()
         self._before = generator.get_state()
-        self._is_used = False
+        self._is_used = self._is_seeded = False
 
     def __getattr__(self, name: str) -> Any:
         if threading.get_ident() == self._thread:
             self._is_used = True
         return getattr(self._generator, name)
 
+    def put_back(self) -> None:
+        """Restore the generator's state, unless only other threads have changed it."""
+        self._is_seeded = not torch.equal(self._before, self._generator.get_state())
+        if self._is_used and self._is_seeded:
+            self._generator.set_state(self._before)
+
     def check(self, is_random: bool) -> None:
         """Refuse a step that seeds, or restores the state around random numbers."""
-        is_seeded = not torch.equal(self._before, self._generator.get_state())
-        if self._is_used and is_seeded:
-            self._generator.set_state(self._before)
-        if self._is_used and (is_seeded or is_random):
+        if self._is_used and (self._is_seeded or is_random):
             raise Uncapturable("the ops seed, fork or restore torch's random state")
 
 
@@ -54,6 +57,7 @@ def watched_process() -> Iterator[_RandomState]:
         yield random_state
     finally:
         patched.compile, patched.random.default_generator = compile, generator
+        random_state.put_back()
 
 
 def is_random(node: torch.fx.Node) -> bool:

@@ -1,0 +1,254 @@
+"""Restores the objects of a program after a trace, whatever the trace has done to them."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fastnet._guards import ABSENT, Kind
+from fastnet.backend.model_metadata import name_of
+from fastnet.backend.torch._internals import module_hook_tables, storage_key
+from fastnet.backend.torch.update import TRAINED
+from fastnet.guards import Snapshot
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+# Optimizers hold several values for each parameter.
+_MAX_ENTRIES = 2_000_000
+# Arrays beyond this number of bytes in total are neither compared nor restored.
+_MAX_ARRAY_BYTES = 64 * 2**20
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_SETTINGS: tuple[tuple[Any, Any], ...] = (
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+)
+
+
+class Restoration:
+    """The objects that a trace can reach, as they are when this object is created.
+
+    Unlike a guard, it covers optimizers and the state that fastnet's own ops keep.
+    """
+
+    def __init__(self, plan: ExecutionPlan, state: Mapping[str, Any]) -> None:
+        models = [*plan.models, *state.get(TRAINED, ())]
+        self._snapshot = Snapshot(
+            [
+                *((f"the model '{name_of(model)}'", model) for model in models),
+                *((plan.describe(index), op) for index, op in enumerate(plan.ops)),
+                ("the state of the step", state),
+                ("the hooks of all modules", module_hook_tables()),
+            ],
+            max_entries=_MAX_ENTRIES,
+        )
+        if self._snapshot.truncated is not None:
+            raise Uncapturable(f"{self._snapshot.truncated} leads to too much data to restore")
+        values = {id(value): value for value in _values_of(self._snapshot)}.values()
+        self._tensors = [_Tensor.of(one) for one in values if type(one) in _PLAIN_TENSORS]
+        self._arrays = _copy_arrays(values)
+        self._settings = [read() for read, _ in _SETTINGS]
+
+    def require_unchanged_data(self) -> None:
+        """Refuse a trace that has changed tensors or arrays in a way that a graph cannot show."""
+        if any(tensor.is_changed() for tensor in self._tensors):
+            raise Uncapturable(
+                "running the ops changes the memory, requires_grad or hooks of a tensor"
+            )
+        for current, saved in self._arrays:
+            if not _have_same_items(current, saved):
+                raise Uncapturable(
+                    f"running the ops writes to a {type(current).__name__} that an op holds"
+                )
+
+    def restore(self) -> None:
+        """Restore everything that has changed, as far as it can be written to."""
+        try:
+            self._restore_once()
+        except BaseException:  # Such as an interrupt.
+            self._restore_once()
+            raise
+
+    def _restore_once(self) -> None:
+        with contextlib.ExitStack() as stack:  # A failing callback does not stop the others.
+            for (_, write), value in zip(_SETTINGS, self._settings, strict=True):
+                stack.callback(write, value)
+            for current, saved in self._arrays:
+                stack.callback(_restore_array, current, saved)
+            for tensor in self._tensors:
+                stack.callback(tensor.restore)
+            stack.callback(_restore_snapshot, self._snapshot)
+
+
+class _Tensor(NamedTuple):
+    """A tensor with what `TorchDispatchMode` does not see changes of."""
+
+    tensor: torch.Tensor
+    # Shares memory with the tensor, as long as `Tensor.data` is not set.
+    alias: torch.Tensor
+    requires_grad: bool
+    gradient: torch.Tensor | None
+    hooks: tuple[dict[Any, Any], ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Tensor:
+        gradient = tensor.grad if tensor.is_leaf else None
+        return cls(tensor, tensor.detach(), tensor.requires_grad, gradient, _hooks_of(tensor))
+
+    def is_changed(self) -> bool:
+        tensor = self.tensor
+        return (
+            tensor.requires_grad != self.requires_grad
+            or _layout_of(tensor) != _layout_of(self.alias)
+            or _hooks_of(tensor) != self.hooks
+        )
+
+    def restore(self) -> None:
+        tensor = self.tensor
+        if _layout_of(tensor) != _layout_of(self.alias):
+            tensor.data = self.alias
+        if not tensor.is_leaf:
+            return
+        if tensor.requires_grad != self.requires_grad:
+            tensor.requires_grad_(self.requires_grad)
+        if tensor.grad is not self.gradient:
+            tensor.grad = self.gradient
+        for name, saved in zip(_HOOK_TABLES, self.hooks, strict=True):
+            table = getattr(tensor, name)
+            if table and table != saved:
+                # Setting the attribute to None would not unregister hooks.
+                _restore_items(table, [one for item in saved.items() for one in item])
+
+
+def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
+    return tuple(dict(getattr(tensor, name, None) or {}) for name in _HOOK_TABLES)
+
+
+def _layout_of(tensor: torch.Tensor) -> Any:
+    if tensor.layout is not torch.strided:
+        return tensor.layout
+    position = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return storage_key(tensor), tensor.dtype, tensor.device, *position
+
+
+def _values_of(snapshot: Snapshot) -> Iterable[Any]:
+    """Yield everything that a snapshot has found."""
+    for index in range(snapshot._count):
+        kind, owner, _, _, values = snapshot._node(index)
+        if kind != Kind.LINK:
+            yield from (owner, *values)
+
+
+def _copy_arrays(values: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Copy the writable arrays, up to a total size."""
+    found: list[tuple[Any, Any]] = []
+    left = _MAX_ARRAY_BYTES
+    for value in values:
+        if type(value) is np.ndarray:
+            size = value.nbytes if value.flags.writeable else left + 1
+        elif type(value) in (bytearray, array.array):
+            size = memoryview(value).nbytes
+        else:
+            continue
+        if size <= left:
+            left -= size
+            found.append((value, value.copy() if type(value) is np.ndarray else value[:]))
+    return found
+
+
+def _have_same_items(one: Any, other: Any) -> bool:
+    if type(one) is np.ndarray:
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bytes(one) == bytes(other)  # NaN equals NaN, unlike in array.array.
+
+
+def _restore_array(current: Any, saved: Any) -> None:
+    if not _have_same_items(current, saved):
+        current[... if type(current) is np.ndarray else slice(None)] = saved
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def _restore_snapshot(snapshot: Snapshot) -> None:
+    index = snapshot._next_change(0)
+    while index >= 0:
+        kind, owner, _, _, values = snapshot._node(index)
+        # The code of a user's class may refuse.
+        with contextlib.suppress(Exception):
+            _restore_node(kind, owner, values)
+        index = snapshot._next_change(index + 1)
+
+
+def _restore_node(kind: Kind, owner: Any, values: Sequence[Any]) -> None:
+    if kind == Kind.OBJECT:
+        if type(owner) is not values[0]:
+            object.__setattr__(owner, "__class__", values[0])
+        if values[1] is not ABSENT:
+            if vars(owner) is not values[1]:
+                object.__setattr__(owner, "__dict__", values[1])
+            _restore_items(values[1], values[2:])
+    elif kind == Kind.DICT:
+        _restore_items(owner, values)
+    elif kind == Kind.CLASS:
+        _restore_class(owner, values)
+    elif kind == Kind.LIST:
+        list.__setitem__(owner, slice(None), values)
+    elif kind == Kind.SET:
+        set.clear(owner)
+        set.update(owner, values)
+    elif kind == Kind.SEQUENCE and isinstance(owner, deque):
+        deque.clear(owner)
+        deque.extend(owner, values)
+    elif kind == Kind.SEQUENCE:
+        for key in values:
+            OrderedDict.move_to_end(owner, key)
+    elif kind == Kind.SLOTS:
+        for slot, value in zip(values[::2], values[1::2], strict=True):
+            if value is not ABSENT:
+                slot.__set__(owner, value)
+            else:
+                with contextlib.suppress(AttributeError):
+                    slot.__delete__(owner)
+    elif kind == Kind.FUNCTION:
+        _restore_function(owner, values)
+    elif kind == Kind.GLOBAL and values[1] is not ABSENT:
+        owner[values[0]] = values[1]
+    elif kind == Kind.GLOBAL:
+        owner.pop(values[0], None)
+
+
+def _restore_items(table: dict[Any, Any], values: Sequence[Any]) -> None:
+    """Restore the items of a dict, in their order, without calling methods of a subclass."""
+    base = OrderedDict if isinstance(table, OrderedDict) else dict
+    base.clear(table)
+    for key, value in zip(values[::2], values[1::2], strict=True):
+        base.__setitem__(table, key, value)
+
+
+def _restore_class(cls: type, values: Sequence[Any]) -> None:
+    attributes = dict(zip(values[1::2], values[2::2], strict=True))
+    for name, value in attributes.items():
+        if vars(cls).get(name, ABSENT) is not value:
+            setattr(cls, name, value)
+    for name in [*vars(cls)]:
+        if name not in attributes and not name.startswith("__"):
+            delattr(cls, name)
+
+
+def _restore_function(function: Any, values: Sequence[Any]) -> None:
+    code, _, defaults, keyword_defaults, attributes, *contents = values
+    function.__code__, function.__defaults__ = code, defaults
+    function.__kwdefaults__, function.__dict__ = keyword_defaults, attributes
+    for cell, value in zip(function.__closure__ or (), contents, strict=True):
+        if value is not ABSENT:
+            cell.cell_contents = value
+        else:
+            with contextlib.suppress(ValueError):
+                del cell.cell_contents
