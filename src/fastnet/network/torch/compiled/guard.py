@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +13,7 @@ import torch
 
 from fastnet._guards import ABSENT, Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
-from fastnet.backend.torch._internals import module_hook_tables
+from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.number_inputs import NumberInput
@@ -36,7 +39,10 @@ class Guard(Snapshot):
             for index, op in enumerate(plan.ops)
             if isinstance(op, FollowsUpdates)
         ]
-        hooks = [("the hooks of all modules", module_hook_tables())]
+        hooks = [
+            ("the hooks of all modules", module_hook_tables()),
+            ("the hooks of all optimizers", optimizer_hook_tables()),
+        ]
         self._skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
         super().__init__([*models, *ops, *followers, *hooks], self._skip)
         if self.truncated is not None:
@@ -67,8 +73,11 @@ class Guard(Snapshot):
         for index in range(self._count):
             kind, owner, _, _, values = self._node(index)
             if kind != Kind.LINK:
+                # The class of a proxy is not that of its referent.
                 found.update(
-                    (id(one), one) for one in (owner, *values) if isinstance(one, torch.Tensor)
+                    (id(one), one)
+                    for one in (owner, *values)
+                    if issubclass(type(one), torch.Tensor)
                 )
         return found
 
@@ -78,7 +87,8 @@ class Guard(Snapshot):
         index = self._next_change(0)
         while index >= 0:
             kind, owner, _, _, values = self._node(index)
-            _restore(kind, owner, values, skipped)
+            if owner is not None:
+                _restore(kind, owner, values, skipped)
             index = self._next_change(index + 1)
 
 
@@ -116,10 +126,20 @@ def _restore(kind: Kind, owner: Any, values: Sequence[Any], skipped: set[tuple[i
         for cell, value in zip(owner.__closure__ or (), values[5:], strict=True):
             if value is not ABSENT:
                 cell.cell_contents = value
+    elif kind == Kind.STATE:
+        _restore_state(owner, values)
     elif kind == Kind.GLOBAL and values[1] is not ABSENT:
         owner[values[0]] = values[1]
     elif kind == Kind.GLOBAL:
         owner.pop(values[0], None)
+
+
+def _restore_state(owner: Any, values: Sequence[Any]) -> None:
+    # Traces run in a context of their own, whose variables need not be restored.
+    if isinstance(owner, threading.local):
+        _restore_items(vars(owner), values, set())
+    elif not isinstance(owner, contextvars.ContextVar):
+        ctypes.memmove(ctypes.addressof(owner), values[0], len(values[0]))
 
 
 def _restore_items(table: dict[Any, Any], values: Sequence[Any], kept: set[str]) -> None:
