@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import dataclasses
 import enum
 import functools
 import gc
 import io
+import itertools
 import logging
 import math
+import multiprocessing
+import os
+import random
 import sys
 import threading
 import types
@@ -126,18 +131,57 @@ def reorder(names: dict[str, Any]) -> None:
     names[key] = names.pop(key)
 
 
+def library(**attributes: Any) -> types.ModuleType:
+    return module(__file__=os.__file__, **attributes)
+
+
+def variable(**settings: Any) -> contextvars.ContextVar[Any]:
+    return contextvars.ContextVar("variable", **settings)
+
+
+def local(**attributes: Any) -> threading.local:
+    made = threading.local()
+    vars(made).update(attributes)
+    return made
+
+
+REFERENCES: dict[str, Callable[[Any], Any]] = {
+    "ref": weakref.ref,
+    "proxy": weakref.proxy,
+    "set": lambda log: weakref.WeakSet([log]),
+    "keys": lambda log: weakref.WeakKeyDictionary({log: 1}),
+    "values": lambda log: weakref.WeakValueDictionary(a=log),
+    "method": lambda log: weakref.WeakMethod(log.run),
+    "list": lambda log: [{"a": weakref.ref(log)}],
+}
+
+
+def weak(kind: str) -> Any:
+    """Make an object whose code uses a weak reference to an object that only `LOGS` has."""
+    LOGS[:] = [Plain(a=1, items=[])]
+    return own(f=function("def f(self): return self.held"), held=REFERENCES[kind](LOGS[0]))
+
+
+def in_thread(work: Callable[..., Any], *args: Any) -> None:
+    thread = threading.Thread(target=work, args=args)
+    thread.start()
+    thread.join()
+
+
 def numbers() -> Iterator[int]:
     yield 1
     yield 2
 
 
 ARRAY, OBJECT = np.ones(2), Plain()
+LOGS: list[Plain] = []
 LOGGER = logging.getLogger("tests.guards")
 
 
 def evaluate(source: str, **names: Any) -> Any:
     """Evaluate a line of the tables below."""
-    return eval(source, {**globals(), "defaultdict": defaultdict, "io": io, "sys": sys, **names})
+    modules = {"itertools": itertools, "multiprocessing": multiprocessing, "random": random}
+    return eval(source, {**globals(), **modules, "defaultdict": defaultdict, **names})
 
 
 def execute(source: str, op: Any) -> None:
@@ -208,6 +252,45 @@ CHANGES = [
         "op.__globals__['m'].K['a'] = 2",
         "op global 'm'.K['a']",
     ),
+    # --- state of objects in C
+    ("Plain(a=variable())", "op.a.set(2)", "op.a.get()"),
+    ("Plain(a=variable(default=1))", "op.a.set(1)", "op.a.get()"),
+    ("Plain(a=variable(default=[1]))", "op.a.get().append(2)", "op.a.get()[1]"),
+    ("Plain(a=variable())", "op.a.set([1])", "op.a.get()"),
+    (
+        "function('def f(): v.get()', v=variable())",
+        "op.__globals__['v'].set(2)",
+        "op global 'v'.get()",
+    ),
+    (
+        "function('def f(): m.v', m=library(v=variable()))",
+        "op.__globals__['m'].v.set(2)",
+        "op global 'm'.v.get()",
+    ),
+    ("Plain(a=local(x=1))", "op.a.x = 2", "op.a.x"),
+    ("Plain(a=local(x=1))", "op.a.y = 2", "op.a.y"),
+    ("Plain(a=local(x=[1]))", "op.a.x.append(2)", "op.a.x[1]"),
+    ("Plain(a=local(x=[1]))", "del op.a.x", "op.a.x"),
+    ("Plain(a=own(threading.local, K=1))", "type(op.a).K = 2", "op.a class Own.K"),
+    ("Plain(a=multiprocessing.Value('i', 1))", "op.a.value = 2", "op.a._obj.value"),
+    ("Plain(a=multiprocessing.Array('d', 3))", "op.a[1] = 2", "op.a._obj.value"),
+    ("Plain(a=multiprocessing.RawValue('i', 1))", "op.a.value = 2", "op.a.value"),
+    ("Plain(f=random.Random(1).random)", "op.f.__self__.note = 1", "op.f.__self__.note"),
+    # --- weak references
+    ("Plain(a=weakref.ref(OBJECT))", "op.a = weakref.ref(Plain)", "op.a"),
+    ("Plain(a=[weakref.ref(Plain())])", "op.a[0] = weakref.ref(OBJECT)", "op.a[0]"),
+    ("weak('ref')", "LOGS[0].a = 2", "op class Own.held().a"),
+    ("weak('ref')", "LOGS[0].items.append(1)", "op class Own.held().items[0]"),
+    ("weak('ref')", "LOGS.clear()", "op class Own.held()"),
+    ("weak('proxy')", "LOGS[0].items.append(1)", "op class Own.held().items[0]"),
+    ("weak('set')", "LOGS[0].a = 2", "op class Own.held element <ReferenceType>().a"),
+    ("weak('set')", "op.held.add(op)", "op class Own.held element <ReferenceType>"),
+    ("weak('keys')", "op.held[LOGS[0]] = 2", "op class Own.held[<ReferenceType>]"),
+    ("weak('values')", "LOGS[0].a = 2", "op class Own.held['a']().a"),
+    ("weak('method')", "LOGS[0].a = 2", "op class Own.held().a"),
+    ("weak('list')", "LOGS[0].a = 2", "op class Own.held[0]['a']().a"),
+    ("closure(weakref.ref(OBJECT))", "OBJECT.note = 1", "op closure variable 'start'().note"),
+    ("function('def f(): K()', K=weakref.ref(OBJECT))", "OBJECT.note = 2", "op global 'K'().note"),
     # --- classes
     ("own(a=[1])", "op.a.append(2)", "op class Own.a[1]"),
     ("Plain(a=type(own(K=1)))", "op.a.K = 2", "op.a.K"),
@@ -269,6 +352,16 @@ SAME = [
     ("Plain(a=threading.Thread())", "op.a.name = 'other'"),
     ("Plain(a=LOGGER)", "op.a.setLevel(logging.ERROR)"),
     ("Plain(a=weakref.WeakSet())", "op.a.add(OBJECT)"),
+    ("Plain(a=weakref.ref(OBJECT))", "OBJECT.note = 3"),
+    ("Plain(a=weakref.ref(OBJECT))", "op.a = weakref.ref(OBJECT, print)"),
+    ("weak('ref')", "type(op).held = weakref.ref(LOGS[0], print)"),
+    ("Plain(a=variable(default=1))", "op.a.reset(op.a.set(2))"),
+    ("Plain(a=local(x=1, y=2))", "del op.a.x; op.a.x = 1"),
+    ("Plain(a=local(x=1))", "in_thread(setattr, op.a, 'x', 2)"),
+    ("Plain(a=multiprocessing.Value('i', 1))", "op.a.value = 1"),
+    ("Plain(a=threading.Lock(), b=threading.RLock())", "op.a.acquire(); op.b.acquire()"),
+    ("Plain(a=itertools.count())", "next(op.a)"),
+    ("Plain(a=random.Random(1).random)", "op.a()"),
     ("Plain(a=functools.lru_cache(len))", "op.a(())"),
     ("function('def f(): K', K=1)", "op.__globals__['f'] = None"),
     ("function('def f(): m.K', m=module(K=1, N=1))", "op.__globals__['m'].N = 2"),
@@ -597,6 +690,12 @@ def hashable(values: list[Any]) -> list[Any]:
     return [value for value in values if is_hashable(value)]
 
 
+def set_variable(value: Any) -> contextvars.ContextVar[Any]:
+    made = variable(default=1)
+    made.set(value)
+    return made
+
+
 MAKERS: dict[str, Callable[[list[Any]], Any]] = {
     "object": lambda parts: Plain(**dict(zip(NAMES_OF_ATTRIBUTES, parts, strict=False))),
     "slots": lambda parts: Slots(a=parts[0], b=parts[-1]),
@@ -615,6 +714,8 @@ MAKERS: dict[str, Callable[[list[Any]], Any]] = {
     "partial": lambda parts: functools.partial(print, *parts[1:], key=parts[0]),
     "method": lambda parts: Plain(a=parts[0]).run,
     "closure": lambda parts: closure(parts[0]),
+    "variable": lambda parts: set_variable(parts[0]),
+    "local": lambda parts: local(a=parts[0], b=parts[-1]),
     "defaults": lambda parts: function("def f(x=1, *, y=2): return K", K=parts[0]),
 }
 
@@ -654,6 +755,8 @@ def change_object(op: Any, name: str, value: Any, data: st.DataObject) -> None:
             lambda: vars(op).pop(name, None),
             lambda: vars(op) and reorder(vars(op)),
         ]
+    if isinstance(op, contextvars.ContextVar):
+        actions += [lambda: op.set(value)]
     if isinstance(op, Slots):
         actions += [lambda: setattr(op, "a", value), lambda: op.__delattr__("a")]
     if type(op).__name__ == "Own":

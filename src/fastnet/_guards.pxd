@@ -56,6 +56,8 @@ cdef struct Node:
     PyObject* owner
     # A tuple of the names to skip, or NULL.
     PyObject* skip
+    # The weak reference to the owner, if the snapshot does not keep it alive, or NULL.
+    PyObject* reference
     # The node that led here, and the index of this one among its values; -1 if both are of the
     # same object. The parents of the roots are -1, -2, and so on.
     Py_ssize_t parent
@@ -72,9 +74,13 @@ cdef class BaseSnapshot:
     # The values of all nodes. They and `kept` keep everything alive that nodes point to.
     cdef tuple values
     cdef list kept
-    # During the walk: the values up to now, the nodes by address, and how many values may follow.
+    # During the walk: the values up to now, the nodes by address, the functions, the nodes of weak
+    # references that are not followed, the referents of others, and how many values may follow.
     cdef list found
     cdef dict seen
+    cdef list functions
+    cdef list unfollowed
+    cdef list alive
     cdef Py_ssize_t left
     cdef object rules
     cdef dict skip
@@ -92,6 +98,11 @@ cdef class BaseSnapshot:
     cdef bint expand(self, Py_ssize_t index) except -1
     cdef int enter_class(self, cls, Py_ssize_t index, Py_ssize_t position) except -1
     cdef int enter_globals(self, function, Py_ssize_t index) except -1
+    cdef bint follow_references(self) except -1
+    cdef object hold_owner(self, Py_ssize_t index)
     cdef int read(self, Node* node, list values) except -1
     cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2
     cpdef object _difference_in(self, Py_ssize_t index)
+
+
+cpdef object referent_of(reference)

@@ -20,6 +20,8 @@ class Kind(IntEnum):
     FUNCTION = 8
     GLOBAL = 9
     FIXED = 10
+    WEAK = 11
+    STATE = 12
 
 class BaseSnapshot:
     """The walk and the comparison; `fastnet.guards.Snapshot` adds the rules and the paths."""
@@ -40,3 +42,4 @@ class BaseSnapshot:
     def _node(self, index: int) -> tuple[Kind, Any, int, int, Any]: ...
 
 def is_mutable(cls: type) -> bool: ...
+def referent_of(reference: Any) -> Any: ...

@@ -5,12 +5,13 @@ tuple. A comparison reads each object again and compares pointers. Where a point
 object is read into a list, and `fastnet.guards` compares the values. No code of users is called.
 """
 
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodWrapperType
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport Py_SIZE, PyObject
 from cpython.ref cimport Py_DECREF
+from cpython.weakref cimport PyWeakref_Check, PyWeakref_GetRef
 from libc.string cimport memcmp
 
 from fastnet._threads cimport FREE_THREADED, hold, unhold
@@ -34,6 +35,8 @@ cpdef enum Kind:
     FUNCTION  # its code, closure, defaults, keyword defaults, dict, and closure variables
     GLOBAL  # a name in a namespace; the name, and its value or ABSENT
     FIXED  # a tuple, frozenset or method, which cannot change; what it holds
+    WEAK  # a weak reference; whether its referent is alive. Containers of them: none
+    STATE  # what a context variable, a thread-local or a ctypes object holds in this thread
 
 
 @cython.no_gc_clear  # A finalizer may compare, and must still find the values.
@@ -46,15 +49,16 @@ cdef class BaseSnapshot:
             raise RuntimeError("a snapshot cannot be taken twice")
         self.rules, self.skip, self.shallow, self.left = rules, skip, shallow, max_entries
         self.kept, self.found, self.seen, self.layouts = [roots, skip], [], {}, {}
+        self.functions, self.unfollowed, self.alive = [], [], []
         for index, root in enumerate(roots):
             self.visit(root, -1 - index, 0)
         index = 0
-        while index < self._count and self.expand(index):
+        while (index < self._count or self.follow_references()) and self.expand(index):
             index += 1
         self._stopped_at = index if index < self._count else -1
         self._count = index
         self.values = tuple(self.found)
-        self.found = self.seen = None
+        self.found = self.seen = self.functions = self.unfollowed = self.alive = None
 
     def __dealloc__(self):
         PyMem_Free(self.nodes)
@@ -71,6 +75,7 @@ cdef class BaseSnapshot:
         node = &self.nodes[self._count]
         names = self.skip.get(address(owner)) if self.skip else None
         node.owner, node.skip = <PyObject*> owner, NULL if names is None else <PyObject*> names
+        node.reference = NULL
         node.kind, node.parent, node.position, node.version = kind, parent, position, 0
         node.first = node.end = len(self.found)
         self._count += 1
@@ -101,6 +106,8 @@ cdef class BaseSnapshot:
             return self.enter_class(value, parent, position)
         if type(value) is FunctionType:
             kinds = self.rules.kinds_of_function(value)
+        elif type(value) is BuiltinFunctionType or type(value) is MethodWrapperType:
+            kinds = self.rules.kinds_of_builtin(value)
         else:
             layout = self.layout_of(type(value))
             kinds = layout.containers if inside else layout.kinds
@@ -126,6 +133,8 @@ cdef class BaseSnapshot:
         owner = <object> node.owner
         if node.kind == LINK or node.kind == GLOBAL:
             return True
+        if node.kind == WEAK and not self.shallow:
+            self.unfollowed.append(index)
         if size_of(owner) > self.left:
             self.nodes[index].kind = FIXED  # A shallow snapshot still compares the other nodes.
             return self.shallow
@@ -151,8 +160,37 @@ cdef class BaseSnapshot:
             self.visit(found[node.first + start], index, start)
             start += step
         if node.kind == FUNCTION and not self.shallow:
+            self.functions.append(owner)
             self.enter_globals(owner, index)
         return True
+
+    cdef bint follow_references(self) except -1:
+        """Visit what weak references lead to if code uses them; return whether nodes were added."""
+        cdef Py_ssize_t index, node, first, before = self._count
+        cdef list unfollowed = self.unfollowed
+        if not unfollowed:
+            return False
+        self.unfollowed = []
+        names = self.rules.names_of(self.functions)
+        for index in unfollowed:
+            if self.nodes[index].reference != NULL:
+                continue
+            if not self.rules.is_used(
+                self, self.nodes[index].parent, self.nodes[index].position, names
+            ):
+                self.unfollowed.append(index)
+                continue
+            first = self._count
+            reference = <object> self.nodes[index].owner
+            target = self.rules.target_of(reference)
+            self.alive.append(target)
+            self.visit(target, index, 0)
+            # A snapshot keeps no referent alive, so its nodes have the reference to it.
+            if PyWeakref_Check(reference):
+                for node in range(first, self._count):
+                    if self.nodes[node].owner == <PyObject*> target:
+                        self.nodes[node].reference = <PyObject*> reference
+        return self._count > before
 
     cdef int enter_class(self, cls, Py_ssize_t index, Py_ssize_t position) except -1:
         if is_mutable(cls):
@@ -216,6 +254,11 @@ cdef class BaseSnapshot:
         """Return whether nothing has changed."""
         return self._next_change(0) < 0
 
+    cdef object hold_owner(self, Py_ssize_t index):
+        """Return the object of a node; None if it was referred to weakly, and has been freed."""
+        cdef Node* node = &self.nodes[index]
+        return <object> node.owner if node.reference == NULL else referent_of(<object> node.reference)
+
     cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2:
         """Return the first node from an index on that has changed, or -1."""
         cdef PyObject** values = items_of(<PyObject*> self.values)
@@ -223,6 +266,10 @@ cdef class BaseSnapshot:
         cdef Node* node
         for index in range(start, self._count):
             node = &self.nodes[index]
+            if node.reference != NULL:
+                owner = self.hold_owner(index)
+                if owner is None:
+                    continue  # The node of the reference itself has changed.
             if not is_identical(node, values + node.first, values + node.end):
                 if self._difference_in(index) is not None:
                     return index
@@ -232,14 +279,28 @@ cdef class BaseSnapshot:
         """Return None, or the values of a node before or now and the index of one that differs."""
         cdef Node* node = &self.nodes[index]
         cdef list now = []
+        owner = self.hold_owner(index)
+        if owner is None and node.reference != NULL:
+            return None
         self.read(node, now)
         return self.rules.find_difference(node.kind, self.values[node.first:node.end], now)
 
     def _node(self, Py_ssize_t index):
         """Return the kind, object, parent and position of a node, and its values or their index."""
         cdef Node* node = &self.nodes[index]
-        values = node.first if node.kind == LINK else self.values[node.first:node.end]
-        return node.kind, <object> node.owner, node.parent, node.position, values
+        found = self.values if self.found is None else self.found
+        values = node.first if node.kind == LINK else found[node.first:node.end]
+        return node.kind, self.hold_owner(index), node.parent, node.position, values
+
+
+cpdef object referent_of(reference):
+    """Return the referent of a weak reference or a proxy, or None."""
+    cdef PyObject* referent = NULL
+    if not PyWeakref_GetRef(reference, &referent):
+        return None
+    value = <object> referent
+    Py_DECREF(value)
+    return value
 
 
 cdef object address(value):
@@ -382,6 +443,9 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
                 return False
             at += 2
         return True
+    if node.kind == WEAK:
+        # Pointers to True and False.
+        return at == end or at[0] == (<PyObject*> True if referent_of(<object> owner) is not None else <PyObject*> False)
     if node.kind == FUNCTION:
         for position in range(end - at - 5):  # Its closure variables follow five other values.
             cell = <PyCellObject*> items_of(at[1])[position]
@@ -394,5 +458,5 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             and or_else(function.func_kwdefaults, none) == at[3]
             and function.func_dict == at[4]
         )
-    # Keys of an OrderedDict that has several, and items of a deque, are read in Python.
+    # Keys of an OrderedDict that has several, items of a deque, and states are read in Python.
     return False

@@ -2,14 +2,19 @@
 
 A snapshot follows attributes of objects and of their classes, dicts, lists, tuples, sets, deques,
 partials, bound methods, and the functions of the user's own code with their defaults, closures and
-the globals that they name. Everything else is compared by identity: tensors and arrays, modules,
-types, functions and classes of libraries, generators, files, locks, loggers, threads and weak
-references. No code of the objects is called, not even ``__eq__``.
+the globals that they name. It reads context variables, thread-locals and ctypes objects such as the
+values of multiprocessing as they are in the current thread. Weak references are compared by whether
+their referents are alive, and followed if the code that was reached names them. Everything else is
+compared by identity: tensors and arrays, modules, types, functions and classes of libraries,
+generators, files, locks, loggers and threads. No code of the objects is called, not even
+``__eq__``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import ctypes
 import dis
 import functools
 import io
@@ -17,6 +22,7 @@ import os
 import struct
 import sys
 import sysconfig
+import threading
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -25,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastnet._guards import ABSENT, BaseSnapshot, Kind, is_mutable
+from fastnet._guards import ABSENT, BaseSnapshot, Kind, is_mutable, referent_of
 
 __all__ = ["Snapshot", "token_of"]
 
@@ -35,7 +41,11 @@ _class_dict = type.__dict__["__dict__"].__get__
 _class_name = type.__dict__["__name__"].__get__
 _dict_offset = type.__dict__["__dictoffset__"].__get__
 _module_dict = vars(types.ModuleType)["__dict__"].__get__
+_read_local = threading.local.__getattribute__
 
+# The base class of all ctypes objects, among them the values and arrays of multiprocessing.
+_CDATA: type = ctypes.c_int.__mro__[-2]
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 _CONTAINERS = (
     (dict, Kind.DICT),
     (OrderedDict, Kind.SEQUENCE),
@@ -44,7 +54,11 @@ _CONTAINERS = (
     (deque, Kind.SEQUENCE),
     (tuple, Kind.FIXED),
     (frozenset, Kind.FIXED),
+    *((cls, Kind.WEAK) for cls in (weakref.ref, *_PROXIES)),
+    *((cls, Kind.STATE) for cls in (contextvars.ContextVar, threading.local, _CDATA)),
 )
+# These hold weak references in `data`.
+_WEAK_CONTAINERS = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 # C classes that store objects in members, as a partial stores its function.
 _WITH_MEMBERS = (functools.partial, property, staticmethod, classmethod, defaultdict)
 # Attributes of these are not compared: Python adds some of them when they are first read.
@@ -57,15 +71,13 @@ _LEAVES = (
     types.ModuleType,
     io.IOBase,
     type(functools.lru_cache(len)),
-    weakref.ref,
-    weakref.WeakSet,
-    weakref.WeakKeyDictionary,
-    weakref.WeakValueDictionary,
 )
 # The same, for classes of modules not imported here: before the import, no instances exist.
 _OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
 _OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
 _OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
+# Functions and methods that are written in C.
+_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # Instances of exactly these classes are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
@@ -178,6 +190,38 @@ class Snapshot(BaseSnapshot):
             reached += [parent for parent in found if parent >= 0]
         return sorted(-1 - index for index in seen if index < 0)
 
+    def find(self, matches: Callable[[type], bool]) -> list[tuple[str, Any, bool]]:
+        """Return the objects of some classes, with their paths and whether code names them.
+
+        Args:
+            matches: Returns whether the objects of a class are to be found.
+
+        Returns:
+            A path, an object, and whether code that was reached uses the name that leads to it.
+        """
+        places: list[tuple[int, int]] = []
+        functions: list[types.FunctionType] = []
+        known: dict[type, bool] = {}
+        for index in range(self._count):
+            kind, owner, _, _, values = self._node(index)
+            if kind == Kind.LINK:
+                continue
+            if kind == Kind.FUNCTION:
+                functions.append(owner)
+            for position, value in enumerate(values):
+                cls = type(value)
+                if cls not in known:
+                    known[cls] = matches(cls)
+                if known[cls]:
+                    places.append((index, position))
+        names = _names_of(functions)
+        found: list[tuple[str, Any, bool]] = []
+        for index, position in places:
+            kind, owner, _, _, values = self._node(index)
+            path = self._path(index) + _step(kind, owner, values, position)
+            found.append((path, values[position], _is_used(self, index, position, names)))
+        return found
+
     def _path(self, index: int) -> str:
         """Return the path that led to a node."""
         steps: list[str] = []
@@ -209,12 +253,22 @@ def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
         return f".{header[position]}"
     if kind == Kind.FUNCTION:
         return f" closure variable {values[0].co_freevars[position - len(header)]!r}"
+    if kind == Kind.WEAK:
+        return "" if _is_weak_container(cls) else "()"
     # Names and keys precede their values.
     key = values[position - (position - len(header)) % _STEPS.get(kind, 1)]
     if kind == Kind.SLOTS:
         return f".{key.__name__}"
+    if kind == Kind.STATE:
+        if cls is contextvars.ContextVar:
+            return ".get()"
+        return (
+            f".{values[position - position % 2]}" if issubclass(cls, threading.local) else ".value"
+        )
     if kind in (Kind.OBJECT, Kind.CLASS):
         return f".{key}" if type(key) is str else f".__dict__[{_format_key(key)}]"
+    if _is_one_of(cls, _BUILTINS):
+        return ".__self__"
     if cls is types.MethodType or cls is types.FunctionType:
         return ".__wrapped__" if len(values) == 1 else (".__func__", ".__self__")[position]
     if issubclass(cls, (set, frozenset)):
@@ -246,6 +300,8 @@ class _Layout(NamedTuple):
 def _layout_of(cls: type) -> _Layout:
     if cls is types.MethodType:
         return _Layout(cls, (Kind.FIXED,), (), ())
+    if _is_weak_container(cls):
+        return _Layout(cls, (Kind.WEAK,), (), ())
     if _is_leaf(cls):
         return _Layout(cls, (), (), ())
     containers = tuple(kind for base, kind in _CONTAINERS if issubclass(cls, base))
@@ -266,6 +322,11 @@ def _layout_of(cls: type) -> _Layout:
 def _is_one_of(cls: type, others: Iterable[Any]) -> bool:
     """Return whether a class is one of several, without calling `__eq__` of its metaclass."""
     return any(cls is other for other in others)
+
+
+def _is_weak_container(cls: type) -> bool:
+    """Return whether instances of a class are sets or dicts of weak references."""
+    return any(_is_one_of(base, _WEAK_CONTAINERS) for base in _mro(cls))
 
 
 def _is_leaf(cls: type) -> bool:
@@ -325,6 +386,12 @@ def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
     return (Kind.FIXED,) if "__wrapped__" in function.__dict__ else ()
 
 
+def _kinds_of_builtin(function: Any) -> tuple[Kind, ...]:
+    """Return the kinds of nodes of a function in C: methods have their objects."""
+    owner = function.__self__
+    return () if owner is None or _is_module(owner) else (Kind.FIXED,)
+
+
 @functools.lru_cache(maxsize=4096)
 def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the globals and of the attributes that code reads."""
@@ -360,8 +427,39 @@ def _globals_of(
             inner = _module_dict(value)
             is_own = _is_own_module(inner)
             names = sorted((attributes & inner.keys()) - {*skip.get(id(inner), ())})
-            found += [(inner, attribute, is_own, index) for attribute in names]
+            found += [
+                (inner, name, is_own or Kind.STATE in _layout_of(type(inner[name])).kinds, index)
+                for name in names
+            ]
     return found
+
+
+def _names_of(functions: Iterable[types.FunctionType]) -> set[str]:
+    """Return the names of the attributes that functions read."""
+    return set[str]().union(*(_names_in(function.__code__)[1] for function in functions))
+
+
+def _is_used(snapshot: BaseSnapshot, index: int, position: int, names: set[str]) -> bool:
+    """Return whether code names what leads to a value, through containers, partials and methods."""
+    while index >= 0:
+        kind, owner, parent, place, values = snapshot._node(index)
+        cls = type(owner)
+        if position >= 0 and not issubclass(cls, weakref.ref) and not _is_weak_container(cls):
+            if kind in (Kind.FUNCTION, Kind.GLOBAL) or cls is functools.partial:
+                return True
+            if kind in (Kind.OBJECT, Kind.CLASS):
+                return values[position - 1] in names
+            if kind == Kind.SLOTS and not _is_one_of(cls, _WITH_MEMBERS):
+                return values[position - 1].__name__ in names
+        index, position = parent, place
+    return True
+
+
+def _target_of(reference: Any) -> Any:
+    """Return the referent of a weak reference, or the weak references that a container holds."""
+    if _is_weak_container(type(reference)):
+        return object.__getattribute__(reference, "__dict__").get("data")
+    return referent_of(reference)
 
 
 def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, tuple[str, ...]]:
@@ -387,6 +485,10 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
     if kind == Kind.SLOTS:
         pairs = [(slot, _get_slot(slot, owner)) for slot in layout.slots]
         return [one for pair in pairs if pair[0].__name__ not in skip for one in pair]
+    if kind == Kind.WEAK:
+        return [] if _is_weak_container(cls) else [referent_of(owner) is not None]
+    if kind == Kind.STATE:
+        return _read_state(owner)
     if issubclass(cls, deque):
         return _list(deque.__iter__, owner)
     if issubclass(cls, OrderedDict):
@@ -398,8 +500,21 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
         return [owner.__func__, owner.__self__]
     if cls is types.FunctionType:
         return [owner.__dict__.get("__wrapped__")]
+    if _is_one_of(cls, _BUILTINS):
+        return [owner.__self__]
     iterate = tuple.__iter__ if issubclass(cls, tuple) else frozenset.__iter__
     return list(iterate(owner))
+
+
+def _read_state(owner: Any) -> list[Any]:
+    """Return what a context variable, a thread-local or a ctypes object holds."""
+    if type(owner) is contextvars.ContextVar:
+        # A default that code passes to `get` only counts if the variable is not set.
+        return [owner.get(ABSENT), _get_or_absent(owner.get, LookupError)]
+    if issubclass(type(owner), threading.local):
+        attributes = dict(_read_local(owner, "__dict__"))
+        return [part for name in sorted(attributes) for part in (name, attributes[name])]
+    return [memoryview(owner).tobytes()]
 
 
 def _list(iterate: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
@@ -410,17 +525,18 @@ def _list(iterate: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
 
 
 def _get_cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return ABSENT
+    return _get_or_absent(lambda: cell.cell_contents, ValueError)
 
 
 def _get_slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
-    try:
-        return slot.__get__(owner)
     # Another thread may have assigned `__class__`, and the new class may have other slots.
-    except (AttributeError, TypeError):
+    return _get_or_absent(lambda: slot.__get__(owner), AttributeError, TypeError)
+
+
+def _get_or_absent(get: Callable[[], Any], *errors: type[Exception]) -> Any:
+    try:
+        return get()
+    except errors:
         return ABSENT
 
 
@@ -479,6 +595,9 @@ def token_of(value: Any, depth: int = 0) -> Any:
         return cls, token_of((value.start, value.stop, value.step), depth)
     if cls is types.MethodType:
         return cls, id(value.__func__), id(value.__self__)
+    if _is_one_of(cls, _PROXIES) or issubclass(cls, weakref.ref):
+        referent = referent_of(value)
+        return id(cls), id(value if referent is None else referent)
     if depth < _MAX_DEPTH and cls is frozenset:
         return cls, frozenset(Counter([token_of(member, depth + 1) for member in value]).items())
     if depth < _MAX_DEPTH and issubclass(cls, tuple) and not _dict_offset(cls):
@@ -493,7 +612,11 @@ _RULES = types.SimpleNamespace(
     find_difference=_find_difference,
     globals_of=_globals_of,
     is_own_class=_is_own_class,
+    is_used=_is_used,
+    kinds_of_builtin=_kinds_of_builtin,
     kinds_of_function=_kinds_of_function,
     layout_of=_layout_of,
+    names_of=_names_of,
     read=_read,
+    target_of=_target_of,
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
 import dis
 import io
 import logging
 import os
+import re
 import struct
 import sys
 import threading
@@ -13,6 +16,7 @@ import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
@@ -21,8 +25,9 @@ import numpy as np
 ABSENT = object()
 LEAVES = (
     *(np.generic, np.ndarray, type, types.ModuleType, types.CodeType, io.IOBase),
-    *(logging.Logger, threading.Thread, weakref.ref, weakref.WeakSet, type(lru_cache(len))),
+    *(logging.Logger, threading.Thread, type(lru_cache(len))),
 )
+WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 LIBRARIES = (os.path.dirname(os.__file__), "site-packages")
 FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
 
@@ -60,19 +65,32 @@ class Snapshot:
         return [index for index, now in enumerate(now_by_root) if now != self.before_by_root[index]]
 
     def dump(self, roots: list[tuple[str, Any]]) -> dict[str, Any]:
+        self.names: set[str] = set()
+        count = -1
+        # The names that decide which references are followed are known after a dump.
+        while len(self.names) > count:
+            count = len(self.names)
+            found = self.dump_once(roots)
+        return found
+
+    def dump_once(self, roots: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         entered: set[int] = set()
+        self.referents: list[Any] = []
         waiting = deque(roots)
         while waiting:
             path, value = waiting.popleft()
-            self.alive.append(value)
+            if not any(value is referent for referent in self.referents):
+                self.alive.append(value)
             found[path] = describe(value)
             if id(value) not in entered:
                 entered.add(id(value))
                 if isinstance(value, dict):
                     found[f"{path}: keys"] = [describe(key) for key in self.keys_of(value)]
                 is_root = path in dict(roots)
-                waiting.extend((path + step, part) for step, part in self.parts_of(value, is_root))
+                waiting.extend(
+                    (path + step, part) for step, part in self.parts_of(value, is_root, path)
+                )
         return found
 
     def keys_of(self, value: Any) -> list[Any]:
@@ -81,13 +99,41 @@ class Snapshot:
     def is_skipped(self, owner: Any, name: Any) -> bool:
         return isinstance(name, str) and (id(owner), name) in self.skip
 
-    def parts_of(self, value: Any, is_root: bool) -> Parts:
+    def referent_by(self, reference: Any, path: str) -> Parts:
+        """Yield whether the referent of a weak reference is alive, and itself if it is used."""
+        referent = weakref.ref.__call__(reference)
+        yield " is alive", referent is not None
+        if self.is_used(path):
+            self.referents.append(referent)
+            yield "()", referent
+
+    def is_used(self, path: str) -> bool:
+        """Return whether code names a part of a path."""
+        parts = {*re.findall(r"\w+", path)}
+        return bool(parts & self.names) or not parts.isdisjoint(["closure", "global"])
+
+    def parts_of(self, value: Any, is_root: bool, path: str = "") -> Parts:
         """Go through the values that an object holds, each with the rest of its path."""
         if isinstance(value, type) and value.__module__ not in sys.stdlib_module_names:
             if not self.shallow:
                 yield from self.attributes_of_class(value)
             return
         if isinstance(value, LEAVES):
+            return
+        if isinstance(value, WEAK):
+            if self.is_used(path):
+                yield ".data", vars(value)["data"]
+            return
+        if isinstance(value, weakref.ref):
+            yield from self.referent_by(value, path)
+        if isinstance(value, contextvars.ContextVar):
+            yield ".get()", value.get(ABSENT)
+            with suppress(LookupError):
+                yield " or default", value.get()
+        if isinstance(value, ctypes.c_int.__mro__[-2]):
+            yield ".value", bytes(memoryview(value))
+        if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
+            yield ".__self__", value.__self__
             return
         yield from self.items_of(value)
         if self.shallow and not is_root:
@@ -160,6 +206,7 @@ class Snapshot:
             yield f" closure variable {name!r}", content_of(cell)
         if self.shallow:
             return
+        self.names |= names_in(code, "LOAD_ATTR", "LOAD_METHOD")
         for name in sorted(names_in(code, "GLOBAL", "LOAD_NAME")):
             value = function.__globals__.get(name, ABSENT)
             if not self.is_skipped(function.__globals__, name):
@@ -211,6 +258,8 @@ def describe(value: Any) -> Any:
         return kind, describe((value.start, value.stop, value.step))
     if isinstance(value, types.MethodType):
         return kind, id(value.__func__), id(value.__self__)
+    if isinstance(value, weakref.ref) and value() is not None:
+        return kind, id(weakref.ref.__call__(value))
     if isinstance(value, frozenset):
         return kind, sorted(str(describe(member)) for member in value)
     if isinstance(value, tuple):

@@ -93,6 +93,13 @@ def hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
     return [
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
+        *optimizer_hook_tables(),
+    ]
+
+
+def optimizer_hook_tables() -> list[dict[Any, Any]]:
+    """List the tables of hooks around the steps of all optimizers."""
+    return [
         _all_optimizers._global_optimizer_pre_hooks,
         _all_optimizers._global_optimizer_post_hooks,
     ]
@@ -157,6 +164,11 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
 def writes(operation: Any) -> bool:
     """Return whether an operation writes to its arguments."""
     return bool(operation._schema.is_mutable)
+
+
+def import_dynamo() -> None:
+    """Import Dynamo, which replaces `torch.manual_seed`."""
+    import torch._dynamo  # noqa: F401
 
 
 def fake_mode(open_sizes: bool) -> Any:

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from fastnet.backend.torch._internals import (
     eager_recurrent_layers,
     enable_python_dispatcher,
     fake_mode,
+    import_dynamo,
     module_hook_tables,
     no_dispatch,
     number_like,
@@ -47,7 +49,7 @@ from fastnet.network.torch.compiled.input_signature import (
     tensors_in,
 )
 from fastnet.network.torch.compiled.number_inputs import bind_numbers
-from fastnet.network.torch.compiled.random_numbers import is_random, watched_process
+from fastnet.network.torch.compiled.random_numbers import Sources, is_random, watched_process
 from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
@@ -110,23 +112,35 @@ def capture(
     """Trace the ops of a plan, and leave everything as it was."""
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
+    import_dynamo()
     tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
     with TRACING:
         guard = Guard(plan, state.held)
+        sources = Sources(guard)
         tensors = guard.tensors()
         with ExitStack() as stack:
             stack.callback(tracer.put_back)
+            stack.callback(sources.put_back)
             restoration = Restoration(plan, bound.state)
             stack.callback(restoration.restore)
-            found = tracer.trace(any(is_open))
-            change = guard.first_change()
-            if change is not None:
-                raise Uncapturable(f"running the ops changes {change}")
+            # Context variables that the ops set are those of a copy.
+            found = copy_context().run(_trace_unchanged, tracer, any(is_open), guard, sources)
             restoration.require_unchanged_data()
             if state.has_other_optimizers():
                 raise Uncapturable("running the ops changes the current optimizer of a model")
         found.guard = guard
         tracer.bind_others(found, tensors)
+    return found
+
+
+def _trace_unchanged(tracer: _Tracer, opened: bool, guard: Guard, sources: Sources) -> Capture:
+    """Trace the ops; refuse them if they draw numbers outside of torch, or change other data."""
+    with sources.watched():
+        found = tracer.trace(opened)
+    sources.check()
+    change = guard.first_change()
+    if change is not None:
+        raise Uncapturable(f"running the ops changes {change}")
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fastnet._guards import Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
-from fastnet.backend.torch._internals import module_hook_tables
+from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.number_inputs import NumberInput
@@ -35,7 +35,10 @@ class Guard(Snapshot):
             for index, op in enumerate(plan.ops)
             if isinstance(op, FollowsUpdates)
         ]
-        hooks = [("the hooks of all modules", module_hook_tables())]
+        hooks = [
+            ("the hooks of all modules", module_hook_tables()),
+            ("the hooks of all optimizers", optimizer_hook_tables()),
+        ]
         skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
         super().__init__([*models, *ops, *followers, *hooks], skip)
         if self.truncated is not None:
@@ -66,8 +69,11 @@ class Guard(Snapshot):
         for index in range(self._count):
             kind, owner, _, _, values = self._node(index)
             if kind != Kind.LINK:
+                # The class of a proxy is not that of its referent.
                 found.update(
-                    (id(one), one) for one in (owner, *values) if isinstance(one, torch.Tensor)
+                    (id(one), one)
+                    for one in (owner, *values)
+                    if issubclass(type(one), torch.Tensor)
                 )
         return found
 

@@ -1,15 +1,174 @@
-"""Random numbers in a trace: which graphs draw them, and what ops must not do with generators."""
+"""Random numbers in a trace: which graphs draw them, and what ops must not do with generators.
+
+A program would draw the numbers of torch's default generator in each step, but repeat a number from
+another generator, or an item of an iterator, that was drawn during the trace.
+"""
 
 from __future__ import annotations
 
+import builtins
+import io
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from types import FunctionType, GeneratorType
+from typing import Any, NamedTuple
+from weakref import CallableProxyType, ProxyType
 
+import numpy as np
 import torch
 
+from fastnet.guards import Snapshot
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+_GENERATORS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    torch.Generator,
+)
+_INSTEAD = "which a program would not do again: draw in the loader, or with torch"
+_SEEDED = "the ops seed, fork or restore torch's random state"
+
+
+class _Source(NamedTuple):
+    """A generator: how its state is read and written, and a number drawn."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    draw: Callable[[], Any]
+
+
+class Sources:
+    """The generators and iterators that a trace might advance: global ones, and those ops hold."""
+
+    def __init__(self, guard: Snapshot) -> None:
+        self._iterators: dict[int, str] = {}
+        self._refused: Uncapturable | None = None
+        generators: dict[int, tuple[str, Any]] = {
+            id(random): ("Python's global generator", random),
+            id(np.random): ("numpy's global generator", np.random),
+        }
+        for path, value, is_used in guard.find(_is_source):
+            if isinstance(value, GeneratorType):
+                self._iterators[id(value)] = path
+                generators[id(value)] = path, value
+                for name, local in _locals_of(value).items():
+                    if _is_random(type(local)):
+                        generators[id(local)] = f"{path} local variable '{name}'", local
+            elif _is_random(type(value)):
+                generators[id(value)] = path, value
+            elif is_used:
+                raise Uncapturable(f"an op may advance {path}, {_INSTEAD}")
+            else:
+                self._iterators[id(value)] = path
+        for index, generator in enumerate(torch.cuda.default_generators):
+            generators[id(generator)] = f"the generator of CUDA device {index}", generator
+        self._sources = [_source_of(path, value) for path, value in generators.values()]
+        # Generators may have their state in common, so all are read first.
+        self._before = [source.read() for source in self._sources]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note the states, and refuse `next` of what ops hold before it takes an item."""
+        for source in self._sources:
+            # An op may seed a generator to the state that an earlier step has seeded it to.
+            source.draw()
+        self._during = [_comparable(source.read()) for source in self._sources]
+        if not self._iterators:
+            yield
+            return
+        patched: Any = builtins
+        thread, take = threading.get_ident(), builtins.next
+
+        def take_unless_held(iterator: Any, *default: Any) -> Any:
+            if id(iterator) in self._iterators and threading.get_ident() == thread:
+                path = self._iterators[id(iterator)]
+                # Kept, because the op may catch it.
+                self._refused = Uncapturable(f"an op advances {path}, {_INSTEAD}")
+                raise self._refused
+            return take(iterator, *default)
+
+        patched.next = take_unless_held
+        try:
+            yield
+        finally:
+            patched.next = take
+
+    def check(self) -> None:
+        """Raise if a source has been advanced."""
+        if self._refused is not None:
+            raise self._refused
+        for source, state in zip(self._sources, self._during, strict=True):
+            if _comparable(source.read()) != state:
+                raise Uncapturable(f"an op advances {source.name}, {_INSTEAD}")
+
+    def put_back(self) -> None:
+        """Restore the states of the random number generators."""
+        for source, state in zip(self._sources, self._before, strict=True):
+            source.write(state)
+
+
+def _is_source(cls: type) -> bool:
+    """Return whether objects of a class are generators, or iterators that are written in C."""
+    if issubclass(cls, (*_GENERATORS, GeneratorType)):
+        return True
+    methods = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
+    method = next(methods, None)
+    is_iterator = method is not None and type(method) is not FunctionType
+    # Proxies have all methods, and files are rather written to.
+    return is_iterator and not issubclass(cls, (io.IOBase, ProxyType, CallableProxyType))
+
+
+def _is_random(cls: type) -> bool:
+    """Return whether objects of a class are random number generators whose state can be read."""
+    return issubclass(cls, _GENERATORS) and not issubclass(cls, random.SystemRandom)
+
+
+def _source_of(name: str, value: Any) -> _Source:
+    read: Callable[[], Any]
+    if value is random:
+        return _Source(name, random.getstate, random.setstate, random.random)
+    if isinstance(value, random.Random):
+        base = random.Random
+        read, write = partial(base.getstate, value), partial(base.setstate, value)
+        return _Source(name, read, write, partial(base.random, value))
+    if value is np.random or isinstance(value, np.random.RandomState):
+        read = partial(value.get_state, legacy=False)
+        return _Source(name, read, value.set_state, value.random_sample)
+    if isinstance(value, torch.Generator):
+        draw = partial(torch.rand, (), generator=value, device=value.device)
+        return _Source(name, value.get_state, value.set_state, draw)
+    if isinstance(value, GeneratorType):
+        return _Source(name, partial(_frame_of, value), lambda state: None, lambda: None)
+    owner = value.bit_generator if isinstance(value, np.random.Generator) else value
+    read, write = partial(getattr, owner, "state"), partial(setattr, owner, "state")
+    return _Source(name, read, write, owner.random_raw)
+
+
+def _locals_of(generator: Any) -> dict[str, Any]:
+    return {} if generator.gi_frame is None else dict(generator.gi_frame.f_locals)
+
+
+def _frame_of(generator: Any) -> Any:
+    """Return where a generator stands, as far as its frame shows it."""
+    frame, inner = generator.gi_frame, generator.gi_yieldfrom
+    values = [(name, id(value)) for name, value in _locals_of(generator).items()]
+    inside = _frame_of(inner) if isinstance(inner, GeneratorType) else id(inner)
+    return None if frame is None else (frame.f_lasti, values, inside)
+
+
+def _comparable(state: Any) -> Any:
+    """Return a state with its arrays as bytes."""
+    if isinstance(state, dict):
+        return {name: _comparable(value) for name, value in state.items()}
+    if isinstance(state, (np.ndarray, torch.Tensor)):
+        return np.asarray(state).tobytes()
+    return state
 
 
 class _RandomState:
@@ -24,18 +183,20 @@ class _RandomState:
     def __getattr__(self, name: str) -> Any:
         if threading.get_ident() == self._thread:
             self._is_used = True
+            # The same seed may give the state that there is already.
+            self._is_seeded |= name in ("manual_seed", "seed", "initial_seed")
         return getattr(self._generator, name)
 
     def put_back(self) -> None:
-        """Restore the generator's state, unless only other threads have changed it."""
-        self._is_seeded = not torch.equal(self._before, self._generator.get_state())
-        if self._is_used and self._is_seeded:
+        """Restore the state if it was changed in this thread."""
+        if self._is_used and not torch.equal(self._before, self._generator.get_state()):
+            self._is_seeded = True
             self._generator.set_state(self._before)
 
     def check(self, is_random: bool) -> None:
         """Refuse a step that seeds, or restores the state around random numbers."""
-        if self._is_used and (self._is_seeded or is_random):
-            raise Uncapturable("the ops seed, fork or restore torch's random state")
+        if self._is_seeded or (self._is_used and is_random):
+            raise Uncapturable(_SEEDED)
 
 
 @contextmanager
@@ -52,11 +213,13 @@ def watched_process() -> Iterator[_RandomState]:
             raise Uncapturable("an op calls torch.compile, as torch.cond does")
         return compile(*args, **settings)
 
-    patched.compile, patched.random.default_generator = refuse, random_state
+    patched.compile = refuse
+    patched.random.default_generator = patched.default_generator = random_state
     try:
         yield random_state
     finally:
-        patched.compile, patched.random.default_generator = compile, generator
+        patched.compile = compile
+        patched.random.default_generator = patched.default_generator = generator
         random_state.put_back()
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import array
 import contextlib
+import contextvars
+import ctypes
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -182,7 +185,8 @@ def _restore_snapshot(snapshot: Snapshot) -> None:
         kind, owner, _, _, values = snapshot._node(index)
         # The code of a user's class may refuse.
         with contextlib.suppress(Exception):
-            _restore_node(kind, owner, values)
+            if owner is not None:  # Referents may have been freed.
+                _restore_node(kind, owner, values)
         index = snapshot._next_change(index + 1)
 
 
@@ -218,6 +222,8 @@ def _restore_node(kind: Kind, owner: Any, values: Sequence[Any]) -> None:
                     slot.__delete__(owner)
     elif kind == Kind.FUNCTION:
         _restore_function(owner, values)
+    elif kind == Kind.STATE:
+        _restore_state(owner, values)
     elif kind == Kind.GLOBAL and values[1] is not ABSENT:
         owner[values[0]] = values[1]
     elif kind == Kind.GLOBAL:
@@ -230,6 +236,14 @@ def _restore_items(table: dict[Any, Any], values: Sequence[Any]) -> None:
     base.clear(table)
     for key, value in zip(values[::2], values[1::2], strict=True):
         base.__setitem__(table, key, value)
+
+
+def _restore_state(owner: Any, values: Sequence[Any]) -> None:
+    # Traces run in a context of their own, whose variables need not be restored.
+    if isinstance(owner, threading.local):
+        _restore_items(vars(owner), values)
+    elif not isinstance(owner, contextvars.ContextVar):
+        ctypes.memmove(ctypes.addressof(owner), values[0], len(values[0]))
 
 
 def _restore_class(cls: type, values: Sequence[Any]) -> None:
