@@ -196,7 +196,7 @@ class TorchUpdate(ModelUpdate):
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             # The scaler unscales them before the step, and finds those that have overflowed.
-            sums = {one: scaler.scale(sums[one].to(one.device)) for one in counted}
+            sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
         # There are more steps than `merge_grad` if it was lowered meanwhile.
         self.apply_averages(counted, sums, times)
 
