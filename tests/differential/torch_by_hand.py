@@ -19,6 +19,9 @@ from tests.differential.torch_side import FUNCTIONS, PATCHES, Side, Tensors
 
 _TAKERS = ("update", "gradient")
 
+# PyTorch advises to differentiate and update without autocast.
+_without_autocast = torch.autocast("cpu", enabled=False)
+
 
 class ByHand(Side):
     """A program, run by hand."""
@@ -60,6 +63,8 @@ class ByHand(Side):
             if name is not None and op.kind != "extra":
                 begun = [epoch for epoch in self._optimizers[name] if epoch <= action.epoch]
                 self._current[name] = self._optimizers[name][max(begun)]
+                if action.mode == "train" and not action.warmup:
+                    self._current[name].zero_grad()
         self._takes = any(op.kind in _TAKERS for op in self._active)
         self._updated = {op.model for op in self._active if op.kind == "update"}
         self._first_deferred = len(self._active)
@@ -160,6 +165,7 @@ class ByHand(Side):
                 gradient = gradient.detach().clone()
                 parameter.grad = gradient if before is None else before + gradient
 
+        @_without_autocast
         def step() -> None:
             # what was added up is spent once the step begins: one that fails may have moved some
             self._merged.pop(op.name, None)
@@ -200,6 +206,7 @@ class ByHand(Side):
         known = [one for one in self._owned(op.model, frozen=True) if one in sums]
         return [(one, (sums[one] / (times + 1)).to(one)) for one in known]
 
+    @_without_autocast
     def _backward(self, name: str, loss: Any) -> None:
         others = {op.model for op in self._ops if op.kind in ("model", "update")} - {name}
         if not others:
@@ -211,6 +218,7 @@ class ByHand(Side):
         inputs = {id(one): one for one in [*self._owned(name), *free]}
         loss.backward(inputs=list(inputs.values()), retain_graph=True)
 
+    @_without_autocast
     def gradients(self, op: Any, loss: Any) -> list[Any]:
         trained = [p for p in self.modules[op.model].parameters() if p.requires_grad]
         ones = torch.ones_like(loss)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,12 @@ import torch
 from torch.nn import functional
 
 import fastnet
+from fastnet import CompileOptions
+from fastnet.backend import get_gradient
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.slicer import AxisSlicer
 from tests.network.programs import (
@@ -23,6 +28,9 @@ from tests.network.programs import (
     mlp,
     run,
     run_all,
+    same_weights,
+    seeded,
+    sgd,
     supervised,
     twins,
     weights,
@@ -60,6 +68,188 @@ def test_training_is_like_a_hand_written_loop(dtype: torch.dtype, merge: int) ->
         assert model.current_optimizer.scaler.get_scale() == scaler.get_scale()
     for own, of_twin in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, of_twin, rtol=1e-3, atol=1e-4)
+
+
+class Product(torch.autograd.Function):
+    """A product of matrices whose gradients autocast would round to bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].float()
+        return gradient @ weight.T, x.T @ gradient
+
+
+class Products(torch.nn.Module):
+    """Two products: (batch, 16) -> (batch, 4)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.randn(16, 32) / 4)
+        self.second = torch.nn.Parameter(torch.randn(32, 4) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = Product.apply(x, self.first).float().tanh()
+        return Product.apply(hidden, self.second).float()  # type: ignore[no-any-return]
+
+
+class Whitened(torch.optim.SGD):
+    """Multiplies gradients by products of them, which bfloat16 rounds."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                parameter.grad = gradient + gradient @ gradient.T @ gradient
+        super().step()
+
+
+def gram(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.T
+
+
+def exact_gram(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return gram(x)
+
+
+def by_hand(twin: torch.nn.Module, windows: Any, clip_norm: float | None = None) -> None:
+    """Train as PyTorch advises, with autocast around nothing but the forward passes."""
+    optimizer = Whitened(twin.parameters(), lr=0.1)
+    for window in windows:
+        for batch in window:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = functional.cross_entropy(twin(batch["x"]), batch["t"])
+            (loss / len(window)).backward()
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class TestAutocastIsDisabled:
+    """In differentiation, clipping and the optimizer; what follows in a step is inside again."""
+
+    @pytest.mark.parametrize("around", ["model", "step", "context", "both"])
+    @pytest.mark.parametrize(
+        ("after", "settings"),
+        [
+            (True, {}),
+            (False, {"clip_norm": 0.1}),
+            (True, {"defer": True}),
+            (False, {"merge_grad": 2, "rest": "flush"}),
+        ],
+    )
+    def test_training_is_a_hand_written_loop(
+        self, around: str, after: bool, settings: dict[str, Any]
+    ) -> None:
+        model, twin = twins(Products)
+        mixed = "bf16" if around in ("model", "both") else False
+        built(model, lambda p: Whitened(p, lr=0.1), mixed_precision=mixed)
+        seen: set[tuple[str, bool]] = set()
+
+        def note(what: str, *args: Any) -> None:
+            seen.add((what, torch.is_autocast_enabled("cpu")))
+
+        model.first.register_hook(partial(note, "backward"))
+        model.current_optimizer.register_step_pre_hook(partial(note, "optimizer"))
+        ops, data = supervised(model, **settings), batches(3)
+        if after:
+            ops += [LambdaOp(partial(note, "after"), "x"), LambdaOp(gram, "x", "product")]
+        network = TorchNetwork(ops)
+        # Around several steps its cache of weights would become stale.
+        enter = partial(torch.autocast, "cpu", torch.bfloat16)
+        with ExitStack() as stack:
+            if around == "context":
+                stack.enter_context(enter(cache_enabled=False))
+            stack.enter_context(network("train", 1))
+            results = []
+            for batch in data:
+                with enter() if around in ("step", "both") else nullcontext():
+                    before = torch.is_autocast_enabled("cpu")
+                    results.append(network.run_step(batch))
+                    assert torch.is_autocast_enabled("cpu") == before
+        expected = {("backward", False), ("optimizer", False)}
+        assert seen == (expected | {("after", True)} if after else expected)
+        assert all(one["product"].dtype is torch.bfloat16 for one in results if after)
+        merge = settings.get("merge_grad", 1)
+        windows = [data[at : at + merge] for at in range(0, 3, merge)]
+        by_hand(twin, windows, settings.get("clip_norm"))
+        assert same_weights(model, twin)
+
+    @pytest.mark.parametrize("given", [False, True])
+    def test_gradients_as_values(self, given: bool) -> None:
+        """Those of GradientOp, FGSM and `get_gradient`."""
+        model, twin = twins(Products)
+        built(model, lambda p: Whitened(p, lr=0.1))
+        seen: list[bool] = []
+
+        def differentiate(loss: torch.Tensor, x: torch.Tensor) -> Any:
+            found = get_gradient(loss, x)
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return found
+
+        predict, loss, update = supervised(model, gradients="g" if given else None)
+        network = TorchNetwork(
+            [
+                Watch("x"),
+                predict,
+                loss,
+                FGSM("x", "loss", "attacked"),
+                LambdaOp(differentiate, ["loss", "x"], "dx"),
+                GradientOp("loss", "again", inputs="x"),
+                GradientOp("loss", "g", model=model),
+                update,
+            ]
+        )
+        data = batches(3)
+        with network("train", 1), torch.autocast("cpu", torch.bfloat16):
+            for batch in data:
+                result = network.run_step(batch)
+                x = batch["x"].clone().requires_grad_(True)
+                loss = functional.cross_entropy(twin(x), batch["t"])
+                with torch.autocast("cpu", enabled=False):
+                    sources = [x, *twin.parameters()]
+                    dx, *gradients = torch.autograd.grad(loss, sources)
+                assert torch.equal(result["dx"], dx)
+                assert torch.equal(result["again"], dx)
+                low, high = x.min(), x.max()
+                attacked = (x + 0.01 * dx.sign()).clamp(low, high)
+                assert torch.equal(result["attacked"], attacked)
+                assert all(map(torch.equal, result["g"], gradients))
+                with torch.autocast("cpu", enabled=False):
+                    by_hand(twin, [[batch]])
+        assert seen == [True] * 3
+        assert same_weights(model, twin)
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    @pytest.mark.parametrize("clip", [None, 0.1])
+    def test_compiled_steps_are_eager_ones(self, mixed: bool, clip: float | None) -> None:
+        models = []
+        for compile in (CompileOptions(backend="eager"), False):
+            model = built(seeded(Products), sgd(), mixed_precision="bf16" if mixed else False)
+            ops = supervised(model, clip_norm=clip)
+            ops += [LambdaOp(gram, "x", "product"), LambdaOp(exact_gram, "x", "exact")]
+            network = TorchNetwork(ops, compile=compile)
+            results = []
+            with network("train", 1):
+                for batch in batches(6):
+                    with torch.autocast("cpu", torch.bfloat16, enabled=not mixed):
+                        results.append(network.run_step(batch))
+            assert all(one["product"].dtype is torch.bfloat16 for one in results)
+            for result, batch in zip(results, batches(6), strict=True):
+                torch.testing.assert_close(result["exact"], gram(batch["x"]))
+            models.append(model)
+            if compile:
+                assert len(network.traces) == 1
+                assert network.traces[0].fallback is None
+        for own, other in zip(*(one.parameters() for one in models), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
 NAMES = {

@@ -33,7 +33,7 @@ from fastnet.util.warnings import warn
 class TFUpdate(ModelUpdate):
     """Updates a Keras model in the sequence that `UpdateOp` describes.
 
-    Gradients are values of a step, so a step that fails leaves none. On several devices each merges
+    Merged gradients are not scaled. Gradients are values of a step, so a step that fails leaves none. On several devices each merges
     its own gradients, and they communicate only once there are enough.
     """
 
@@ -156,6 +156,10 @@ class TFUpdate(ModelUpdate):
     ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
         """Add gradients to the sums; return the update if there are enough, and its reports."""
         self._make_sums(variables, gradients)
+        scale = inner_scale_of(self.optimizer())
+        if scale is not None:
+            # Until the update, the scale may change, and so may the optimizer.
+            gradients = multiply_gradients(gradients, 1 / scale)
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
                 total = self._sums[id(variable)].total
@@ -214,13 +218,15 @@ class TFUpdate(ModelUpdate):
         return [values[report] for report in self._reports]
 
     def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
+        """Return the averages of the sums, scaled as the optimizer expects them."""
         # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
         # update, and fewer if they are flushed.
         share = tf.cast(self.merges, tf.float32) / tf.cast(times, tf.float32)
         totals = [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
-        return [
+        averages = [
             None if one is None else one / self.merges * tf.cast(share, one.dtype) for one in totals
         ]
+        return scale_gradients(self.optimizer(), averages)
 
     def _merged_values(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any] | None:
         """Return the reports of an update that takes place only if there are enough gradients."""

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
+from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.parameters import accumulate_gradients, trainable
 from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suffices, own
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
@@ -19,6 +20,7 @@ from fastnet.errors import GRADIENT_ADVICE, add_note
 _grad = own(torch.autograd.grad)
 
 
+@without_autocast
 def get_gradient(
     target: Tensor,
     sources: Iterable[Tensor] | Tensor,

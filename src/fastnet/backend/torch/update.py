@@ -20,6 +20,7 @@ from fastnet.backend.torch._internals import (
     run_backward,
     transforms_are_active,
 )
+from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -41,7 +42,10 @@ TRAINED = "trained_models"
 
 
 class Merged(NamedTuple):
-    """The number of merged steps, and the sums of their gradients. It is replaced, not changed."""
+    """The number of merged steps, and the sums of their unscaled gradients.
+
+    It is replaced, not changed.
+    """
 
     times: int
     sums: Mapping[Parameter, Tensor]
@@ -152,6 +156,8 @@ class TorchUpdate(ModelUpdate):
             gradients = self.separate_gradients(data, optimizer, parameters, retain_graph)
             if state is not self._checked_context:
                 self._check_reached(data, state, gradients)
+        # Until the update, the scale may change, and so may the optimizer.
+        gradients = _unscaled(gradients, getattr(optimizer, "scaler", None))
         times, before = self.merged_gradients
         sums = dict(before)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -187,6 +193,10 @@ class TorchUpdate(ModelUpdate):
                 "that neither the model nor its optimizer has any more: these are lost. Replace "
                 "parameters right after an update.",
             )
+        scaler = getattr(optimizer, "scaler", None)
+        if scaler is not None:
+            # The scaler unscales them before the step, and finds those that have overflowed.
+            sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
         # There are more steps than `merge_grad` if it was lowered meanwhile.
         self.apply_averages(counted, sums, times)
 
@@ -307,6 +317,7 @@ class OptimizerStep:
     reports: Mapping[str, Tensor] | None = None
     followers: Followers = ()
 
+    @without_autocast
     def __call__(self) -> None:
         """Take the step; an error names the model."""
         optimizer, reports = self.optimizer, self.reports or {}
@@ -329,8 +340,11 @@ class OptimizerStep:
                     # The scaler skips a step that overflows, and lowers the scale. At a scale of 0
                     # all gradients overflow, and it cannot be lowered.
                     stepped = (before > 0) & (before <= scaler.get_scale())
-        except Exception as error:
-            add_note(error, f"Raised by the update of model '{self.model_name}'.")
+        except BaseException as error:
+            if isinstance(error, Exception):
+                add_note(error, f"Raised by the update of model '{self.model_name}'.")
+            if scaler is not None:
+                _reset_scaler(scaler, optimizer)
             raise
         finally:
             clear_gradients(optimizer)
@@ -345,6 +359,25 @@ class OptimizerStep:
     def discard(self) -> None:
         """Clear the gradients, because the network's step failed."""
         clear_gradients(self.optimizer)
+
+
+def _reset_scaler(scaler: Any, optimizer: Any) -> None:
+    """Let a GradScaler unscale gradients again after a failed step; its scale stays the same."""
+    # A scaler has no scale to update before it has scaled anything.
+    scaler.scale(torch.zeros((), device=parameters_in(optimizer)[0].device))
+    scaler.update(scaler.get_scale())
+
+
+def _unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
+    """Divide gradients by the scale of the GradScaler, if there is one."""
+    if scaler is None:
+        return gradients
+    scales: dict[torch.device, Tensor] = {}
+    for gradient in gradients:
+        if gradient is not None and gradient.device not in scales:
+            one = torch.ones((), dtype=torch.float32, device=gradient.device)
+            scales[gradient.device] = scaler.scale(one)
+    return [None if one is None else one / scales[one.device] for one in gradients]
 
 
 def _clip_gradients(clipping: Clipping, parameters: list[Parameter]) -> Tensor | None:
@@ -449,6 +482,7 @@ def _is_direct(loss: Tensor) -> bool:
     )
 
 
+@without_autocast
 def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bool) -> None:
     """Accumulate the gradients of a scalar loss in the given leaves; None for all leaves."""
     if parameters is not None and not parameters:

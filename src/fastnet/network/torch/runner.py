@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
+from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
-from fastnet.network.context import NetworkContext, Runner
+from fastnet.network.context import NetworkContext, Runner, is_step_running
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
     compare_batches,
@@ -62,7 +63,7 @@ class TorchRunner(Runner):
         self._compiled = None if network._options is None else _compiled_step(network, context)
 
     def open(self) -> None:
-        """Move the active models and their optimizer state to the device.
+        """Move the active models and their optimizers' state to the device; clear old gradients.
 
         Raises:
             ValueError: If a model would be updated that is not synchronized between processes.
@@ -79,6 +80,8 @@ class TorchRunner(Runner):
         for model in models:
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
                 self._move(model, self._device)
+        if self.context.state["mode"] == "train" and not self.context.state["warmup"]:
+            _clear_gradients(models)
 
     def close(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
@@ -187,6 +190,16 @@ def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None
         )
     found: CompiledStep = programs[key]
     return found
+
+
+def _clear_gradients(models: Iterable[Model]) -> None:
+    """Clear the gradients of all that is to be updated, except for those of a running step."""
+    updated = (one for m in models for one in parameters_in(get_metadata(m, "current_optimizer")))
+    parameters = [one for one in updated if one.grad is not None]
+    # An op may open a network while updates of its own step are deferred.
+    if parameters and not is_step_running():
+        for parameter in parameters:
+            parameter.grad = None
 
 
 def _is_on_cpu(model: torch.nn.Module) -> bool:

@@ -210,6 +210,21 @@ class TestMixedPrecision:
         loop(twin, BY_NAME.SGD(0.1), data, classify, 2)
         assert_close(model, twin)
 
+    @pytest.mark.skipif(not KERAS_3, reason="Keras 2 unscales gradients before they are merged")
+    @pytest.mark.parametrize("rest", ["carry", "flush"])
+    def test_several_scales_in_one_window(self, eager: bool, rest: str) -> None:
+        model, twin = twins(mlp)
+        data = batches(4)
+        model = made(model, lambda: SCALING.LossScaleOptimizer(BY_NAME.SGD(0.1), 1024.0))
+        merge = 4 if rest == "carry" else 5
+        network = TFNetwork(supervised(model, merge_grad=merge, clip_norm=9.0, rest=rest))
+        with network("train", 1, eager=eager):
+            for batch, scale in zip(data, (1024.0, 8.0, 65536.0, 2.0), strict=True):
+                model.optimizer.dynamic_scale.assign(scale)
+                network.run_step(batch)
+        loop(twin, BY_NAME.SGD(0.1), data, classify, 4)
+        assert_close(model, twin)
+
 
 def scale_of(optimizer: Any) -> float:
     scale = optimizer.dynamic_scale if KERAS_3 else optimizer.loss_scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 from torch.utils.checkpoint import checkpoint
 
+from fastnet import CompileOptions
+from fastnet.backend import update_model
+from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -55,6 +59,84 @@ class TestMaking:
         UpdateOp(model, "loss", merge_grad=1)
         with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*merge_grad=2.*merge_grad=1\."):
             UpdateOp(model, "loss", merge_grad=2)
+
+
+def loss_of(model: nn.Module) -> Callable[[Any], torch.Tensor]:
+    """Return the loss of a batch, of a model like `mlp`."""
+    return lambda batch: cross_entropy(model(batch["x"]), batch["t"])
+
+
+class TestGradientsFromBeforeTraining:
+    """They do not count: entering "train" sets them to None."""
+
+    @pytest.mark.parametrize("compile", [False, CompileOptions(backend="eager")])
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_of_backward_before_loop(self, compile: Any, merge: int) -> None:
+        model, twin = twins(mlp)
+        network = TorchNetwork(supervised(built(model, sgd()), merge_grad=merge), compile=compile)
+        data = batches(8)
+        loss_of(model)(data[0]).backward()
+        run_all(network, data[:4])
+        loss_of(model)(data[0]).backward()
+        run_all(network, data[4:], epoch=2)
+        by_hand(twin, [data[at : at + merge] for at in range(0, 8, merge)], loss_of(twin))
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+
+    @pytest.mark.parametrize("scheduled", [False, True])
+    def test_of_layer_that_optimizer_gets_later(self, scheduled: bool) -> None:
+        """A hand-written loop calls `zero_grad` when the group has been added."""
+        model, twin = twins(lambda: nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4)))
+        source: Any = lambda _: torch.optim.SGD(model[1].parameters(), lr=0.1)  # noqa: E731
+        if scheduled:
+            source = [source, lambda _: torch.optim.SGD(model.parameters(), lr=0.1)]
+            source = EpochScheduler(dict(enumerate(source, 1)))
+        network, data = TorchNetwork(supervised(built(model, source))), batches(6)
+        run_all(network, data[:3])
+        assert model[0].weight.grad is not None
+        if not scheduled:
+            model.optimizer.add_param_group({"params": list(model[0].parameters())})
+        run_all(network, data[3:], epoch=2)
+        for epoch, layers in ((0, twin[1]), (1, twin)):
+            optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+            for batch in data[3 * epoch : 3 * epoch + 3]:
+                optimizer.zero_grad()
+                loss_of(twin)(batch).backward()
+                optimizer.step()
+        assert same_weights(model, twin)
+
+    @pytest.mark.parametrize("context", [{"mode": "train", "warmup": True}, {"mode": "eval"}])
+    def test_stay_without_training(self, context: Any) -> None:
+        model = built(mlp, sgd())
+        gradients = {one: torch.ones_like(one) for one in model.parameters()}
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        run_all(TorchNetwork(supervised(model)), batches(1), **context)
+        assert all(one.grad is gradient for one, gradient in gradients.items())
+
+    @pytest.mark.parametrize("outer", ["current", "v1"])
+    def test_of_step_around_entry_stay(self, outer: str) -> None:
+        """An op opens another network while an update of its own step is deferred."""
+        model, twin = twins(mlp)
+        made, seen = TorchNetwork(supervised(built(model, sgd()))[:1]), []
+
+        def enter(x: torch.Tensor) -> torch.Tensor:
+            seen.append(run(made, {"x": x}, "train")["y"])
+            return x
+
+        first, loss, update = supervised(model, defer=True)
+        ops, data = [first, loss, update, LambdaOp(enter, "x", "x")], batches(3)
+        if outer == "v1":
+            old = v1.Network(ops)
+            old.load_epoch("train", 1)
+            for batch in data:
+                old.run_step(batch)
+            old.unload_epoch()
+        else:
+            run_all(TorchNetwork(ops), data)
+        by_hand(twin, [[one] for one in data], loss_of(twin))
+        assert len(seen) == 3
+        assert same_weights(model, twin)
 
 
 @pytest.mark.parametrize("merge", [1, 2])
@@ -267,9 +349,11 @@ def test_gradients_that_another_model_holds_stay(
         ]
     )
     gradients = {one: torch.ones_like(one) if held else None for one in judge.parameters()}
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
-    run_all(network, batches(2))
+    with network(mode="train", epoch=1):
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        for batch in batches(2):
+            network.run_step(batch)
     for parameter, gradient in gradients.items():
         assert parameter.grad is gradient
         assert gradient is None or bool((gradient == 1).all())
@@ -386,6 +470,133 @@ def test_a_flush_that_fails_leaves_nothing() -> None:
     run_all(network, data[2:], epoch=2)
     by_hand(twin, [data[2:]], lambda batch: cross_entropy(twin(batch["x"]), batch["t"]))
     check(model, twin, [], [])
+
+
+def scaled(model: nn.Module, scale: float = 1024.0, interval: int = 2000) -> Any:
+    """Build a model whose losses are scaled, without half precision."""
+    made = built(model, sgd(0.1, momentum=0.9))
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    made.current_optimizer.scaler = scaler
+    return made
+
+
+class TestGradScaler:
+    """Losses that are scaled, beside loops without a scale."""
+
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+    @pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.1}, {"merge_grad": 2}])
+    def test_step_after_failed_one_has_normal_length(
+        self, error: type[BaseException], settings: dict[str, Any]
+    ) -> None:
+        model, twin = twins(mlp)
+        network, data = TorchNetwork(supervised(scaled(model), **settings)), batches(8)
+        run_all(network, data[:2])
+
+        def fail(*args: Any) -> None:
+            raise error("no step today")
+
+        hook = model.current_optimizer.register_step_pre_hook(fail)
+        merge = settings.get("merge_grad", 1)
+        with pytest.raises(error, match="no step today"):
+            run_all(network, data[2 : 2 + merge])
+        hook.remove()
+        if merge > 1:  # A failed step is not merged.
+            network.ops[-1].load_state_dict({"merged": 0, "gradients": []})
+        run_all(network, data[4:])
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+        trained = [*data[:2], *data[4:]]
+        for at in range(0, 6, merge):
+            for batch in trained[at : at + merge]:
+                (loss_of(twin)(batch) / merge).backward()
+            if "clip_norm" in settings:
+                nn.utils.clip_grad_norm_(twin.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert model.current_optimizer.scaler.get_scale() == 1024
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+
+    def test_error_before_first_scaled_loss_is_torchs(self) -> None:
+        model = scaled(line())
+        with pytest.raises(AssertionError, match="_scale is None"):
+            update_model(model, [torch.ones_like(one) for one in model.parameters()])
+
+    def test_flush_before_first_scaled_loss(self) -> None:
+        model, twin = twins(mlp)
+        networks = [
+            TorchNetwork(supervised(scaled(one), merge_grad=3, rest=rest))
+            for one, rest in ((model, "carry"), (copy.deepcopy(model), "flush"))
+        ]
+        data = batches(2)
+        run_all(networks[0], data)
+        update = networks[1].ops[-1]
+        state = networks[0].ops[-1].state_dict()
+        update.load_state_dict({"merged": state["merged"], "gradients": state["gradients"]})
+        with networks[1](mode="train", epoch=1):
+            pass
+        by_hand(twin, [data], loss_of(twin))
+        for own, other in zip(update.model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    @pytest.mark.parametrize("way", ["new scale", "other optimizer", "no scaler"])
+    def test_several_scales_in_one_window(self, sparse: bool, way: str) -> None:
+        model, twin = twins(Words if sparse else mlp)
+        sources: Any = {1: sgd(), 2: sgd()} if way == "other optimizer" else {1: sgd()}
+        built(model, EpochScheduler(sources))
+        for optimizer, scale in zip(model.optimizer.get_all_values(), (1024.0, 8.0), strict=False):
+            optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        ops = supervised(model, merge_grad=3)
+        data = batches(3)
+        if sparse:
+            data = [{"x": torch.arange(40).reshape(8, 5) % 20, "t": one["t"]} for one in data]
+            twin.table.sparse = False  # type: ignore[union-attr,unused-ignore]
+        network = TorchNetwork(ops)
+        run_all(network, data[:1])
+        if way == "new scale":
+            model.current_optimizer.scaler.update(8192.0)
+        elif way == "no scaler":
+            model.current_optimizer.scaler = None
+        run_all(network, data[1:], epoch=2)
+        by_hand(twin, [data], loss_of(twin))
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+
+    def test_scale_that_grows_between_updates_of_one_model(self) -> None:
+        """The window of the second update has a step of the first one in it."""
+        model, twin = twins(mlp)
+        first, loss, update = supervised(scaled(model, interval=1))
+        second = UpdateOp(model, "loss", merge_grad=2)
+        network, data = (
+            TorchNetwork([first, loss, update, *supervised(model)[:2], second]),
+            batches(2),
+        )
+        run_all(network, data)
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+        sums = [torch.zeros_like(one) for one in twin.parameters()]
+        for batch in data:
+            loss_of(twin)(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            gradients = torch.autograd.grad(loss_of(twin)(batch), list(twin.parameters()))
+            sums = [total + one for total, one in zip(sums, gradients, strict=True)]
+        for parameter, total in zip(twin.parameters(), sums, strict=True):
+            parameter.grad = total / 2
+        optimizer.step()
+        assert model.current_optimizer.scaler.get_scale() == 8192
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+
+    def test_overflow_in_window_skips_update(self) -> None:
+        model = scaled(mlp())
+        network, data = TorchNetwork(supervised(model, merge_grad=2, outputs=TOLD)), batches(4)
+        before = weights(model)
+        data[0]["x"][0, 0] = float("inf")
+        results = run_all(network, data[:2])
+        assert same_weights(model, before)
+        assert model.current_optimizer.scaler.get_scale() == 512
+        results += run_all(network, data[2:])
+        assert [bool(one["stepped"]) for one in results] == [False, False, False, True]
 
 
 def test_what_is_known_at_the_end_cannot_be_read_before() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fastnet.backend.torch._internals import compile_graph, decompositions, find_backend
+from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
@@ -38,6 +39,15 @@ class Lowered(NamedTuple):
 
 def lower(capture: Capture, options: CompileOptions, size: int | None = None) -> Lowered:
     """Compile a captured graph."""
+    lowered = _lower(capture, options, size)
+    if autocast_is_enabled():
+        # The graph has the casts of the traced ops; more would come where they disabled autocast.
+        return lowered._replace(call=without_autocast(lowered.call))
+    return lowered
+
+
+@without_autocast
+def _lower(capture: Capture, options: CompileOptions, size: int | None) -> Lowered:
     graph, mode = capture.graph, capture.mode
     # Inductor's cache on disk stores conditions on symbolic sizes with the program.
     sizes = [] if capture.size is None else [capture.size]

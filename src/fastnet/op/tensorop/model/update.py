@@ -256,10 +256,10 @@ class UpdateOp(HoldsModel):
 
         Returns:
             Under "merged" the number of steps that were accumulated since the last update; under
-            "gradients" their sums, in the order of the model's trainable parameters (in torch
-            followed by others that its optimizer updates), with None for those that have none: in
-            torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow arrays, of
-            float32 for bfloat16. Under "model_name" the name of the model.
+            "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
+            torch followed by others that its optimizer updates), with None for those that have
+            none: in torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow
+            arrays, of float32 for bfloat16. Under "model_name" the name of the model.
         """
         merged, gradients = self._update.merged()
         return {"merged": merged, "gradients": gradients, "model_name": name_of(self.model)}
