@@ -108,6 +108,9 @@ class BaseNetwork(Value):
         # Times the network while it is profiled.
         self._meter: Meter | None = None
 
+    def _warn_of_changed_tensors(self) -> None:
+        """Warn of tensors that have changed and that checkpoints do not contain."""
+
     @cached_property
     def _plans(self) -> PlanCache:
         # Used if a network was copied before all of its ops were restored.

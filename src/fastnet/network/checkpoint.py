@@ -16,10 +16,10 @@ from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place
 from fastnet.distributed import processes_of, together
 from fastnet.errors import shorten
+from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
 from fastnet.network.run_state import (
     average_ranks,
     find_stateful,
-    is_stateful,
     load_random_state,
     load_states,
     preserved,
@@ -31,7 +31,7 @@ from fastnet.op.checks import is_int
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
 
-_VERSION = 1
+_VERSION = 2
 _FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow"}
 
 
@@ -111,10 +111,17 @@ def save_checkpoint(
     blocks: dict[str, Block] = {}
     with together(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
+        held = find_held(network)
         own: dict[str, Any] = {
             "states": states_of(objects),
-            "random": {**random_state(), "framework": run.random_state(network.models)},
+            "variables": held_values(held, is_random=False),
+            "random": {
+                **random_state(),
+                "framework": run.random_state(network.models),
+                "generators": held_values(held, is_random=True),
+            },
         }
+        network._warn_of_changed_tensors()
         if rank:
             own = encode(own, f"ranks/{rank}", blocks, run.to_block)
     # Every rank takes part in gathering the shards of a model.
@@ -218,7 +225,10 @@ def _load(
             if index is not None and network._context is None:
                 set_metadata(model, "current_optimizer", optimizers_of(model)[index])
         load_states(objects, content["states"])
+        held = find_held(network)
+        load_held(held, content["variables"], is_random=False)
         if content["random"]:
+            load_held(held, content["random"]["generators"], is_random=True)
             run.load_random_state(network.models, content["random"]["framework"])
             # The framework may draw from Python's generator when it makes its own.
             load_random_state(content["random"])

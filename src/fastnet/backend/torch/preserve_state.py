@@ -120,9 +120,7 @@ class _PreservedOptimizer:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def require_variables(
-    models: Iterable[Any], problem: str = "which cannot be undone"
-) -> None:
+def require_variables(models: Iterable[Any], problem: str = "which cannot be undone") -> None:
     """Raise a ValueError if the first pass of a model would create parameters."""
     for module in (module for model in models for module in model.modules()):
         if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):

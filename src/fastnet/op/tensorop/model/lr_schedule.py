@@ -143,7 +143,8 @@ class LRSchedule(FollowsUpdates):
         """
         classes = [_class_of(one) for one in self.schedulers]
         self._check_state(state, "schedulers", list, classes=classes)
-        for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
+        pairs = list(zip(self.schedulers, state["schedulers"], strict=True))
+        for scheduler, own in pairs:
             scheduler.load_state_dict(own)
 
 

@@ -337,9 +337,9 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
             "trainable weights"
         )
     names = update.names()
-    differing = [both for both in zip(state.get("names", names), names, strict=False) if len({*both}) > 1]
-    if differing:
-        return "has gradients of '{}', where the model's trainable weight is '{}'".format(*differing[0])
+    for saved_name, own_name in zip(state.get("names", names), names, strict=False):
+        if saved_name != own_name:
+            return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
     if not update.is_merging:
         return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
     for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
