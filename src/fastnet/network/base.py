@@ -108,8 +108,8 @@ class BaseNetwork(Value):
         # Times the network while it is profiled.
         self._meter: Meter | None = None
 
-    def _warn_of_changed_tensors(self) -> None:
-        """Warn of tensors that have changed and that checkpoints do not contain."""
+    def _warn_of_unsaved_state(self) -> None:
+        """Warn of state that a checkpoint does not contain."""
 
     @cached_property
     def _plans(self) -> PlanCache:

@@ -60,10 +60,12 @@ def save_checkpoint(
 ) -> str:
     """Save everything that a run needs to resume exactly, in one file.
 
-    The file contains the weights of the network's models; the state of their optimizers (all of
-    them, if they are scheduled) and gradient scalers; the state of every op, slicer and scheduler
-    of the network that has a `state_dict` and a `load_state_dict`, such as merged gradients; and
-    the random number generators of Python, numpy and the framework.
+    The file contains the weights of the network's models, and which are trainable; the state of
+    their optimizers (all of them, if they are scheduled) and gradient scalers; the state of every
+    op, slicer and scheduler of the network that has a `state_dict` and a `load_state_dict`, such as
+    merged gradients; generators and TensorFlow variables that other ops and the models hold; and
+    the random number generators of Python, numpy and the framework. A warning names state that
+    cannot be saved.
 
     The file is written atomically: a process that is killed leaves the old file or the new one. The
     layout is that of safetensors.
@@ -121,7 +123,7 @@ def save_checkpoint(
                 "generators": held_values(held, is_random=True),
             },
         }
-        network._warn_of_changed_tensors()
+        network._warn_of_unsaved_state()
         if rank:
             own = encode(own, f"ranks/{rank}", blocks, run.to_block)
     # Every rank takes part in gathering the shards of a model.
@@ -163,6 +165,9 @@ def load_checkpoint(
     of processes may differ from that of the save: models are saved whole; each process gets the
     states of its rank, or those of rank 0 without the random numbers; and gradients that each
     process had merged are averaged.
+
+    Parameters become trainable or frozen as they were. A generator or variable that only the file
+    or only the program has is left alone, with a warning.
 
     The optimizer that a scheduler had chosen becomes the current one, unless the network is open.
     Random numbers of devices that do not exist are ignored, and so is the state of a gradient

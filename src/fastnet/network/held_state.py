@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # How far objects and containers inside of an op or a layer are followed.
 _DEPTH = 2
+_CONTAINERS = (dict, list, tuple)
+_MAX_LENGTH = 10_000
 _NO_OBJECTS = (type, ModuleType, BuiltinFunctionType, str, int, float, complex, bool, type(None))
 
 
@@ -80,6 +82,8 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
         seen.update(map(id, framework.weights_of(model)))
 
     def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, _CONTAINERS) and len(value) > _MAX_LENGTH:
+            return  # It holds data.
         for name, one in expand(path, value, _DEPTH):
             if isinstance(one, _NO_OBJECTS) or id(one) in seen:
                 continue

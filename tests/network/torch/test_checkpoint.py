@@ -356,7 +356,7 @@ class TestGoingOn:
             ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
             return TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=merge)])
 
-        with pytest.raises(ValueError, match="LazyLinear.*cannot be saved without them"):
+        with pytest.raises(ValueError, match=r"LazyLinear.*cannot be saved without them"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", make())
         assert_resumes(make, tmp_path)
 

@@ -197,6 +197,11 @@ def seed_states(layer: Any) -> list[Any]:
     return [one.state for one in getattr(layer, "_seed_generators", ())]
 
 
+def counts_updates(optimizer: Any) -> bool:
+    """Return whether an optimizer is Keras 2's Nadam, whose own count of updates is no variable."""
+    return not is_keras3(optimizer) and hasattr(optimizer, "_u_product_counter")
+
+
 def generator_in(value: Any) -> Any:
     """Return TensorFlow's generator in one of Keras 2, where the program has turned them on."""
     if getattr(value, "_rng_type", None) == "stateful":
@@ -226,6 +231,9 @@ LISTS_OF_PARTS = (
     "_trainable_weights",
 )
 """Attributes of layers that list what other attributes hold, or trained weights."""
+
+PREFIX_OF_TRACKING = "_self_"
+"""The prefix of attributes in which TensorFlow tracks what other attributes hold."""
 
 
 def shared_seeds() -> Any:

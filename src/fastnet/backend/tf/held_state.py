@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.held_state import HeldState
-from fastnet.backend.model_metadata import NAMES
-from fastnet.backend.tf._keras_internals import LISTS_OF_PARTS, generator_in, trained_weights
+from fastnet.backend.model_metadata import NAMES, every_optimizer_of
+from fastnet.backend.tf._keras_internals import (
+    LISTS_OF_PARTS,
+    PREFIX_OF_TRACKING,
+    counts_updates,
+    generator_in,
+    has_unreadable_seeds,
+    trained_weights,
+)
+from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.optimizers import inner_optimizer
 from fastnet.backend.tf.weights import named_layers
+from fastnet.util.warnings import warn
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:
@@ -34,7 +44,9 @@ def attributes_of(part: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
     trained = set(map(id, trained_weights(part)))
     for name in sorted(vars(part), key=lambda name: name.startswith("_")):
         value = vars(part)[name]
-        if name not in NAMES and name not in LISTS_OF_PARTS and id(value) not in trained:
+        if name in NAMES or name in LISTS_OF_PARTS or name.startswith(PREFIX_OF_TRACKING):
+            continue
+        if id(value) not in trained:
             yield name, value
 
 
@@ -47,6 +59,8 @@ def held(value: Any) -> HeldState | None:
     """Return the state of a generator or a variable; None for anything else."""
     kind = type(value).__name__
     generator = value if isinstance(value, tf.random.Generator) else generator_in(value)
+    if generator is not None and isinstance(generator.state, tf.distribute.DistributedValues):
+        return None  # Each replica has a state of its own.
     if generator is not None:
         return _held_variable("Generator", True, generator.state)
     if kind == "SeedGenerator" and hasattr(value, "state"):
@@ -78,3 +92,31 @@ def _assign(variable: Any, value: Any) -> None:
 def _is_numeric(variable: Any) -> bool:
     dtype = tf.as_dtype(variable.dtype)
     return bool(dtype.is_numpy_compatible) and dtype not in (tf.string, tf.resource, tf.variant)
+
+
+# A layer draws nothing if all of these that it has are 0.
+_STRENGTHS = ("dropout", "rate", "recurrent_dropout", "stddev")
+
+
+def warn_of_unsaved(models: Iterable[Any], values: Iterable[Any]) -> None:
+    """Warn of layers and optimizers of Keras 2 that have state which cannot be read."""
+    layers = [layer for model in models for layer in all_layers(model)]
+    for value in values:
+        layers += (parts_of(value) or {}).values()
+    for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
+        warn(
+            f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
+            "a resumed run draws different numbers. Use Keras 3.",
+        )
+    every = [inner_optimizer(one) for model in models for one in every_optimizer_of(model)]
+    for name in sorted({type(one).__name__ for one in every if counts_updates(one)}):
+        warn(
+            f"The optimizer {name} of Keras 2 keeps state that cannot be saved, so that a resumed "
+            "run differs. Use Keras 3, or another optimizer."
+        )
+
+
+def _draws_unreadably(layer: Any) -> bool:
+    """Return whether a layer of Keras 2 draws from a generator that cannot be read."""
+    strengths = [getattr(layer, name) for name in _STRENGTHS if hasattr(layer, name)]
+    return has_unreadable_seeds(layer) and (any(strengths) or not strengths)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.tf._keras_internals import (
-    has_unreadable_seeds,
     set_shared_seeds,
     shared_seeds,
 )
@@ -19,10 +18,6 @@ from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import global_generator, require_variables
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 from fastnet.backend.tree import block_to_array
-from fastnet.util.warnings import warn
-
-# A layer draws nothing if all of these that it has are 0.
-_STRENGTHS = ("dropout", "rate", "recurrent_dropout", "stddev")
 
 
 def model_state(model: Any) -> dict[str, Any]:
@@ -65,12 +60,6 @@ def load_model_state(model: Any, state: Any) -> None:
 
 def random_state(models: list[Any]) -> dict[str, Any]:
     """Return the states of the global generators of TensorFlow and of Keras."""
-    layers = [layer for model in models for layer in all_layers(model)]
-    for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
-        warn(
-            f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
-            "a resumed run draws different numbers. Use Keras 3.",
-        )
     generator, shared = global_generator(), shared_seeds()
     return {
         # Each is None if the program cannot have drawn from it.
@@ -118,9 +107,3 @@ def _layers_of(model: Any) -> list[str]:
 
 def _dtype_of(value: Any) -> str:
     return str(tf.as_dtype(value.dtype).name)
-
-
-def _draws_unreadably(layer: Any) -> bool:
-    """Return whether a layer of Keras 2 draws from a generator that cannot be read."""
-    strengths = [getattr(layer, name) for name in _STRENGTHS if hasattr(layer, name)]
-    return has_unreadable_seeds(layer) and (any(strengths) or not strengths)

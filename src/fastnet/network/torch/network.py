@@ -112,7 +112,7 @@ class TorchNetwork(BaseNetwork):
     def _watch_tensors(self) -> None:
         self._watched = tensors_in(dict(values_in(self)))
 
-    def _warn_of_changed_tensors(self) -> None:
+    def _warn_of_unsaved_state(self) -> None:
         changed = changed_tensors(self._watched, dict(values_in(self)))
         if changed:
             warn(

@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    ExponentialLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import fastnet
