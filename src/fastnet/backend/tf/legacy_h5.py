@@ -81,16 +81,18 @@ def _strings(group: Any, name: str) -> list[str]:
 
 def _numbered(names: list[str]) -> list[str]:
     """Number the layers in names from 0, because Keras numbers them as a process makes them."""
-    paths = [
-        [re.fullmatch(r"(.*?)(?:_(\d+))?(?::0)?", part).groups("0") for part in name.split("/")]
-        for name in names
-    ]
+    paths = [[_divided(part) for part in name.removesuffix(":0").split("/")] for name in names]
     numbers: dict[str, set[int]] = {}
     for path in paths:
         for name, number in path:
-            numbers.setdefault(name, set()).add(int(number))
+            numbers.setdefault(name, set()).add(number)
     ranks = {name: sorted(used) for name, used in numbers.items()}
     return [
-        "/".join(f"{name}_{ranks[name].index(int(number))}" for name, number in path)
-        for path in paths
+        "/".join(f"{name}_{ranks[name].index(number)}" for name, number in path) for path in paths
     ]
+
+
+def _divided(name: str) -> tuple[str, int]:
+    """Return the name of a layer without its number, and the number, which is 0 without one."""
+    number = re.search(r"_(\d+)$", name)
+    return (name, 0) if number is None else (name[: number.start()], int(number[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,24 +140,18 @@ def _with_missing_slots(optimizer: Any, model: Any, values: dict[str, Any]) -> d
     if hasattr(optimizer, "build"):
         return values
     weights = named_weights(model)
-    own = named_variables(optimizer, model)
-    build_optimizer(
-        optimizer, [weights[key] for key in _weights_of(values.keys() - own.keys(), weights)]
+    saved, own = (
+        weights.keys() & {name.partition("/")[2] for name in names}
+        for names in (values, named_variables(optimizer, model))
     )
-    lacking = _weights_of(own.keys() - values.keys(), weights)
-    if not lacking:
+    build_optimizer(optimizer, [weights[key] for key in weights if key in saved - own])
+    if saved >= own:
         return values
     inner = inner_optimizer(optimizer)
     new = type(inner).from_config(inner.get_config())
-    build_optimizer(new, [weights[key] for key in lacking])
+    build_optimizer(new, [weights[key] for key in weights if key in own - saved])
     initial = {name: one.numpy() for name, one in named_variables(new, model).items()}
     return {**initial, **values}
-
-
-def _weights_of(names: Iterable[str], weights: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the weights that variables of an optimizer belong to, by their names."""
-    keys = dict.fromkeys(name.partition("/")[2] for name in sorted(names))
-    return [key for key in keys if key in weights]
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:
