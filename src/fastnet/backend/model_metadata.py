@@ -141,9 +141,14 @@ def note_new_models(models: Iterable[Model]) -> None:
             note_optimizer(model)
 
 
+def known_models() -> list[Model]:
+    """List the models that `build` or a network has seen and that still exist."""
+    return list(_current_optimizers)
+
+
 def other_owner(model: Model, is_owner: Callable[[Model], bool]) -> Model | None:
     """Return a model other than `model` to which an optimizer belongs, or None."""
-    others = (one for one in list(_current_optimizers) if one is not model)
+    others = (one for one in known_models() if one is not model)
     return next(filter(is_owner, others), None)
 
 

@@ -78,6 +78,10 @@ class ModelUpdate(ABC):
     def trained_now(self) -> list[Any]:
         """List the trainable parameters that `merged` covers, in order."""
 
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of the parameters that `trained_now` lists."""
+
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
         self.set_merged(0, [None] * len(self.merged()[1]))

@@ -67,7 +67,7 @@ def load_model(
     """Load a model's weights. Nothing in the files is executed.
 
     If loading fails, nothing is changed. Weights of another dtype are converted. torch matches
-    weights by name, Keras by position.
+    weights by name, Keras layers by position. What is trainable stays as it is.
 
     Args:
         model: The model. In torch it may be wrapped (compiled, DataParallel, DDP, FSDP2), and so

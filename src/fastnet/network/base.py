@@ -109,6 +109,9 @@ class BaseNetwork(Value):
         # Times the network while it is profiled.
         self._meter: Meter | None = None
 
+    def _warn_of_unsaved_state(self) -> None:
+        """Warn of state that a checkpoint does not contain."""
+
     @cached_property
     def _plans(self) -> PlanCache:
         # Used if a network was copied before all of its ops were restored.

@@ -16,10 +16,10 @@ from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place
 from fastnet.distributed import processes_of, together
 from fastnet.errors import shorten
+from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
 from fastnet.network.run_state import (
     average_ranks,
     find_stateful,
-    is_stateful,
     load_random_state,
     load_states,
     preserved,
@@ -31,7 +31,7 @@ from fastnet.op.checks import is_int
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
 
-_VERSION = 1
+_VERSION = 2
 _FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow"}
 
 
@@ -60,10 +60,12 @@ def save_checkpoint(
 ) -> str:
     """Save everything that a run needs to resume exactly, in one file.
 
-    The file contains the weights of the network's models; the state of their optimizers (all of
-    them, if they are scheduled) and gradient scalers; the state of every op, slicer and scheduler
-    of the network that has a `state_dict` and a `load_state_dict`, such as merged gradients; and
-    the random number generators of Python, numpy and the framework.
+    The file contains the weights of the network's models, and which are trainable; the state of
+    their optimizers (all of them, if they are scheduled) and gradient scalers; the state of every
+    op, slicer and scheduler of the network that has a `state_dict` and a `load_state_dict`, such as
+    merged gradients; generators and TensorFlow variables that other ops and the models hold; and
+    the random number generators of Python, numpy and the framework. A warning names state that
+    cannot be saved.
 
     The file is written atomically: a process that is killed leaves the old file or the new one. The
     layout is that of safetensors.
@@ -111,10 +113,17 @@ def save_checkpoint(
     blocks: dict[str, Block] = {}
     with together(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
+        held = find_held(network)
         own: dict[str, Any] = {
             "states": states_of(objects),
-            "random": {**random_state(), "framework": run.random_state(network.models)},
+            "variables": held_values(held, is_random=False),
+            "random": {
+                **random_state(),
+                "framework": run.random_state(network.models),
+                "generators": held_values(held, is_random=True),
+            },
         }
+        network._warn_of_unsaved_state()
         if rank:
             own = encode(own, f"ranks/{rank}", blocks, run.to_block)
     # Every rank takes part in gathering the shards of a model.
@@ -156,6 +165,9 @@ def load_checkpoint(
     of processes may differ from that of the save: models are saved whole; each process gets the
     states of its rank, or those of rank 0 without the random numbers; and gradients that each
     process had merged are averaged.
+
+    Parameters become trainable or frozen as they were. A generator or variable that only the file
+    or only the program has is left alone, with a warning.
 
     The optimizer that a scheduler had chosen becomes the current one, unless the network is open.
     Random numbers of devices that do not exist are ignored, and so is the state of a gradient
@@ -218,7 +230,10 @@ def _load(
             if index is not None and network._context is None:
                 set_metadata(model, "current_optimizer", optimizers_of(model)[index])
         load_states(objects, content["states"])
+        held = find_held(network)
+        load_held(held, content["variables"], is_random=False)
         if content["random"]:
+            load_held(held, content["random"]["generators"], is_random=True)
             run.load_random_state(network.models, content["random"]["framework"])
             # The framework may draw from Python's generator when it makes its own.
             load_random_state(content["random"])

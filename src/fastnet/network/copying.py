@@ -23,6 +23,9 @@ class Value:
     def _update_device(self) -> None:
         """Move to a device of this machine, after unpickling on another machine."""
 
+    def _watch_tensors(self) -> None:
+        """Note the tensors that checkpoints do not contain, to see later whether they changed."""
+
     def _check_picklable(self, op: Any) -> None:
         """Raise if pickling an op would separate it from the models of the network."""
 
@@ -84,6 +87,7 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
     ):
         note_new_models(network.models)
         network._update_device()
+        network._watch_tensors()
         network._plans  # noqa: B018  (takes the snapshot that later changes are compared with)
 
 

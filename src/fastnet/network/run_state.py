@@ -13,7 +13,7 @@ import numpy as np
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, set_metadata
 from fastnet.errors import add_note
-from fastnet.op.op import Op
+from fastnet.network.held_state import find_held, is_stateful, named_items, restore_held
 from fastnet.types import is_scheduler
 from fastnet.util.warnings import warn
 
@@ -24,18 +24,7 @@ if TYPE_CHECKING:
 def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
     """Find the stateful objects of a network and of the program, each once, by their paths."""
     found: dict[str, Any] = {}
-    seen: set[int] = set()
-
-    def visit(item: Any, path: str) -> None:
-        if item is None or isinstance(item, type) or id(item) in seen:
-            return
-        seen.add(id(item))
-        if isinstance(item, (list, tuple)):
-            inner = list(item)
-        elif is_scheduler(item):
-            inner = item.get_all_values()
-        else:
-            inner = item.inner_ops() if isinstance(item, Op) else []
+    for path, item in named_items(network, stateful).items():
         if is_stateful(item):
             found[path] = item
         elif callable(getattr(item, "state_dict", None)):
@@ -43,23 +32,11 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
                 f"{path} ({type(item).__name__}) has a state_dict but no load_state_dict, so that "
                 "its state is not saved and restored. Add a load_state_dict.",
             )
-        for index, one in enumerate(inner):
-            visit(one, f"{path}/{index}")
-
-    for part in ("ops", "postprocessing", "slicers"):
-        visit(getattr(network, part), part)
-    for name, item in stateful.items():
-        visit(item, f"stateful/{name}")
     for index, model in enumerate(network.models):
         scheduler = get_metadata(model, "optimizer")
         if is_scheduler(scheduler) and is_stateful(scheduler):
             found[f"optimizers/{index}"] = scheduler
     return found
-
-
-def is_stateful(item: Any) -> bool:
-    """Return whether an object has a `state_dict` and a `load_state_dict`."""
-    return all(callable(getattr(item, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def states_of(objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,9 +95,11 @@ def preserved(
     states = copy.deepcopy(states_of(objects))
     numbers = random_state()
     current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
+    restore = restore_held(find_held(network))
     # Callbacks run in reverse order, and one that raises does not stop the others.
     undo = ExitStack()
     undo.callback(load_random_state, numbers)
+    undo.callback(restore)
     for model, optimizer in current:
         undo.callback(set_metadata, model, "current_optimizer", optimizer)
     for path, one in objects.items():
@@ -160,7 +139,7 @@ def average_ranks(
         )
         for path, state in mine["states"].items()
     }
-    return {**parts, "random": mine["random"], "states": states}
+    return {**parts, **{part: mine[part] for part in ("random", "variables")}, "states": states}
 
 
 def _average_merged(state: Any, everyone: Sequence[Any]) -> Any:

@@ -32,4 +32,9 @@ def warn(text: str) -> None:
 
 def _is_library(frame: FrameType) -> bool:
     name = str(frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] in _LIBRARIES or name.startswith(_GENERATED)
+    return is_library(name) or name.startswith(_GENERATED)
+
+
+def is_library(module: str) -> bool:
+    """Return whether a module is of fastnet or of a framework, and not of the user's program."""
+    return module.partition(".")[0] in _LIBRARIES

@@ -63,10 +63,10 @@ def test_the_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["learning_rate", "weight_decay"])
 def test_settings_of_another_kind(setting: str) -> None:
     model = build()
-    state = optimizer_state(model.current_optimizer)
+    state = optimizer_state(model.current_optimizer, model)
     state[setting] = None if setting == "learning_rate" else 0.5
     with pytest.raises(ValueError, match=f"its {setting} is"):
-        load_optimizer_state(model.current_optimizer, state, "it")
+        load_optimizer_state(model.current_optimizer, model, state, "it")
 
 
 ENDINGS = [".weights.h5", ".keras", ".h5"]
@@ -167,6 +167,87 @@ class TestErrors:
         self.refused(path, f"The weights file '{path}' is damaged, or of another model")
         more = "Layer count mismatch" if ending == ".h5" else "layers/dense_2/vars/0"
         self.refused(path, "shape" if sizes == (5, 4) else more)
+
+
+class Block(layers.Layer):
+    """Has equal layers inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers.Dense(6, name="first"), layers.Dense(6, name="second")
+
+    def build(self, shape: Any) -> None:
+        for layer in (self.first, self.second):
+            with tf.name_scope(layer.name):
+                layer.build(shape)
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+class TestFrozenLayers:
+    """Weights are those of the same layers, whatever was frozen when they were saved."""
+
+    def make(self, frozen: bool, seed: int) -> tuple[Any, Block]:
+        keras.utils.set_random_seed(seed)
+        block = Block()
+        block.first.trainable = not frozen
+        return keras.Sequential([layers.Input((6,)), block, layers.Dense(3)]), block
+
+    def inside(self, model: Any, block: Block) -> list[Any]:
+        own = [block.first, block.second, model.layers[-1]]
+        return [np.array(one) for layer in own for one in layer.get_weights()]
+
+    @pytest.mark.parametrize("frozen", [(True, False), (False, True), (True, True)])
+    def test_files_of_fastnet(self, tmp_path: Path, frozen: tuple[bool, bool]) -> None:
+        saved, other = (self.make(one, seed) for seed, one in enumerate(frozen))
+        built = fastnet.build(lambda: saved[0], "adam", model_name="net")
+        load_model(other[0], save_model(built, tmp_path))
+        for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+        # What is trainable is a matter of the program.
+        assert [saved[1].first.trainable, other[1].first.trainable] == [not one for one in frozen]
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("frozen", [(True, False), (False, True), (True, True)])
+    def test_files_of_keras(self, tmp_path: Path, ending: str, frozen: tuple[bool, bool]) -> None:
+        """Their weights are the right ones, or they are refused."""
+        saved, other = (self.make(one, seed) for seed, one in enumerate(frozen))
+        path = save(saved[0], tmp_path, ending)
+        before = self.inside(*other)
+        if ending == ".h5" and frozen == (True, False):
+            with pytest.raises(ValueError, match="Freeze the same layers while you load it"):
+                load_model(other[0], path)
+            expected = before
+        else:
+            load_model(other[0], path)
+            expected = self.inside(*saved)
+        for one, two in zip(expected, self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+    def test_optimizer(self, tmp_path: Path) -> None:
+        """Its state is paired by the weights it is of, also if it was made in another order."""
+
+        def state(model: Any, block: Block) -> list[Any]:
+            values = optimizer_state(model.current_optimizer, model)["variables"]
+            return [values[key] for key in sorted(values)]
+
+        def build(frozen: bool, seed: int) -> tuple[Any, Block]:
+            model, block = self.make(frozen, seed)
+            return fastnet.build(lambda: model, "adam", model_name="net"), block
+
+        saved, other = build(True, 0), build(False, 1)
+        saved[1].first.trainable = True
+        train(fastnet.Network(supervised(saved[0])), batches(2))
+        path = save_model(saved[0], tmp_path, save_optimizer=True)
+        load_model(other[0], path, load_optimizer=True)
+        for one, two in zip(state(*saved), state(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+        for model, _ in (saved, other):
+            train(fastnet.Network(supervised(model)), batches(2, seed=1))
+        for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5"])

@@ -47,6 +47,8 @@ def momentum(parameters: Any) -> Any:
 
 
 class Squares(LossOp):
+    held: Any = None
+
     def forward(self, data: Any, state: Any) -> Any:
         return ((data[0] - data[1]) ** 2).mean()
 
@@ -88,11 +90,13 @@ class Run:
         )
         self.rising = Rising()
         self.update = UpdateOp(self.model, "loss", merge_grad=MERGED)
+        loss = Squares(("y", "t"), "loss")
+        loss.held = [torch.Generator().manual_seed(seed)]
         self.network = fastnet.Network(
             [
                 EpochScheduler({1: self.rising}),
                 ModelOp(self.model, "x", "y"),
-                Squares(("y", "t"), "loss"),
+                loss,
                 self.update,
             ]
         )
@@ -127,6 +131,8 @@ class Run:
                 "rates": [one.state_dict() for one in self.rates],
                 "rising": self.rising.state_dict(),
                 "update": self.update.state_dict(),
+                "trainable": [one.requires_grad for one in self.model.parameters()],
+                "held": self.network.ops[2].held[0].get_state(),
                 "torch": torch.get_rng_state(),
                 "python": random.getstate(),
                 "numpy": np.random.get_state(legacy=False),
@@ -299,6 +305,94 @@ class TestGoingOn:
 
         assert_resumes(make, tmp_path, words)
 
+    def test_unfrozen_layers(self, tmp_path: Path) -> None:
+        """Like a hand-written loop that unfreezes the first layer in its second epoch."""
+
+        def make(seed: int) -> tuple[TorchNetwork, Any]:
+            seed_all(seed)
+            model = fastnet.build(model_fn, momentum, model_name="net")
+            model[0].requires_grad_(False)
+            ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
+            return TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=2)]), model
+
+        def run(network: TorchNetwork, first: int, last: int) -> None:
+            with network("train"):
+                for step in range(first, last):
+                    network.run_step(batch(step))
+
+        network, model = make(0)
+        run(network, 0, 4)
+        model[0].requires_grad_(True)
+        model[3].bias.requires_grad_(False)
+        run(network, 4, 7)
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+        resumed, other = make(1)
+        fastnet.load_checkpoint(path, resumed)
+        run(resumed, 7, 10)
+
+        seed_all(0)
+        twin = model_fn()
+        twin[0].requires_grad_(False)
+        optimizer = momentum(twin.parameters())
+        for step in range(10):
+            if step == 4:
+                twin[0].requires_grad_(True)
+                twin[3].bias.requires_grad_(False)
+                twin[3].bias.grad = None
+            data = batch(step)
+            (((twin(data["x"]) - data["t"]) ** 2).mean() / 2).backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        assert same(dict(other.state_dict()), dict(twin.state_dict()))
+        flags = [one.requires_grad for one in twin.parameters()]
+        assert [one.requires_grad for one in other.parameters()] == flags
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_lazy_layers(self, tmp_path: Path, merge: int) -> None:
+        def make() -> TorchNetwork:
+            layers = lambda: nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 3))  # noqa: E731
+            model = fastnet.build(layers, adam, model_name="net")
+            ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
+            return TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=merge)])
+
+        with pytest.raises(ValueError, match=r"LazyLinear.*cannot be saved without them"):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", make())
+        assert_resumes(make, tmp_path)
+
+    def test_generators_that_ops_and_modules_hold(self, tmp_path: Path) -> None:
+        class Noisy(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(6, 3)
+                self.generator = torch.Generator().manual_seed(torch.initial_seed())
+
+            def forward(self, x: Any) -> Any:
+                return super().forward(x) + torch.rand((), generator=self.generator)
+
+        class Source:
+            def __init__(self) -> None:
+                self.numbers = np.random.default_rng(np.random.randint(9))
+
+        class Draws(TensorOp):
+            def __init__(self) -> None:
+                super().__init__(inputs="x", outputs="x")
+                self.source = Source()
+                self.more = {"some": [random.Random(random.random())]}
+                self.legacy = np.random.RandomState(np.random.randint(9))
+
+            def forward(self, data: Any, state: Any) -> Any:
+                more = self.more["some"][0].random() + self.legacy.random_sample()
+                return data + self.source.numbers.random() + more
+
+        def make() -> TorchNetwork:
+            model = fastnet.build(Noisy, adam, model_name="net")
+            generator = torch.Generator().manual_seed(torch.initial_seed())
+            add = LambdaOp(lambda x: x + torch.rand((), generator=generator), "x", "x")
+            ops = [Draws(), add, ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
+            return TorchNetwork([*ops, UpdateOp(model, "loss")])
+
+        assert_resumes(make, tmp_path)
+
     @pytest.mark.parametrize("saved", ["plain", "spread", "compiled"])
     @pytest.mark.parametrize("loaded", ["plain", "spread", "compiled"])
     def test_models_may_be_wrapped_otherwise(self, tmp_path: Path, saved: str, loaded: str) -> None:
@@ -355,7 +449,15 @@ UNFIT = {
         set_at("random.numpy.bit_generator", "other"),
         "does not fit the network",
     ),
-    "a version": (set_at("version", 99), "its format is version 99, not 1"),
+    "a version": (set_at("version", 1), "its format is version 1, not 2"),
+    "a trainable parameter": (
+        set_at("models.net.trainable", {"0.weight": True}),
+        "the state of model 'net' has other parameters than the model",
+    ),
+    "the kind of a generator": (
+        set_at("random.generators.ops/2;held[0]", ["Random", None]),
+        "ops/2.held[0] is a Random, where that of the program is a Generator",
+    ),
     "models": (set_at("models", {}), "has models named []"),
 }
 
@@ -599,6 +701,101 @@ class TestWriting:
             assert os.WTERMSIG(status) == signal.SIGXFSZ
             assert Path(path).read_bytes() == old
         assert Run(1).load(path).step == 1
+
+
+def test_other_generators_than_were_saved(tmp_path: Path) -> None:
+    """Of a generator that an op makes in its first step, for example."""
+
+    class Draws(LambdaOp):
+        generator: Any = None
+
+    network = TorchNetwork([Draws(lambda x: x, "x", "y")])
+    other = TorchNetwork([Draws(lambda x: x, "x", "y")])
+    network.ops[0].generator = torch.Generator()
+    for saved, loaded, owner in ((network, other, "file"), (other, network, "program")):
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", saved)
+        told = rf"\['ops/0.generator'\] is not restored, because only the {owner} has it"
+        with pytest.warns(UserWarning, match=told):
+            fastnet.load_checkpoint(path, loaded)
+
+
+class Holding(nn.Module):
+    """Holds tensors that are not saved, of which some never change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.mask = torch.ones(3, 3).triu_()
+        self.last: Any = None
+        self.cache = torch.ones(1)
+        self.hidden = torch.zeros(3)
+        self.register_buffer("seen", torch.zeros(2), persistent=False)
+        self.queue = [torch.zeros(3)]
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        self.last = y.detach()
+        self.cache = torch.ones(len(x))
+        if self.training:
+            self.hidden = self.hidden * 0.9 + y.detach().mean(0)
+            self.seen[0] += 1
+            self.queue[0][0] = 1.0
+        return y + self.hidden
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("compile", [False, fastnet.CompileOptions(backend="eager")])
+@pytest.mark.parametrize("way", ["made", "copied"])
+def test_changed_tensors_that_are_not_saved(
+    tmp_path: Path, mode: str, compile: Any, way: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Scales(TensorOp):
+        def __init__(self) -> None:
+            super().__init__(inputs="x", outputs="x")
+            self.scale, self.count = torch.full((6,), 2.0), torch.zeros(())
+
+        def forward(self, data: Any, state: Any) -> Any:
+            if state["mode"] == "train":
+                self.count += 1
+            return data * self.scale
+
+    model = fastnet.build(Holding, "sgd", model_name="net")
+    ops = [Scales(), ModelOp(model, "x", "y"), Squares(("y", "t"), "loss")]
+    network = TorchNetwork([*ops, UpdateOp(model, "loss")], compile=compile)
+    if way == "copied":
+        network = copy.deepcopy(network)
+    with network(mode):
+        for step in range(2):
+            network.run_step(batch(step))
+    fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    told = [str(one.message) for one in recwarn if "are not saved" in str(one.message)]
+    if mode == "eval":
+        assert not told
+        return
+    (text,) = told
+    for path in ("net.hidden", "net.seen", "net.queue[0]", "ops/0.count"):
+        assert path in text
+    for name in ("mask", "last", "cache", "scale"):
+        assert name not in text
+
+
+def test_optimizer_of_two_models_in_another_order(tmp_path: Path) -> None:
+    """The state of equal parameters is never exchanged."""
+
+    def make(names: str) -> TorchNetwork:
+        body = fastnet.build(
+            lambda: nn.ModuleDict({name: nn.Linear(3, 3) for name in names}), None, model_name="b"
+        )
+        head = fastnet.build(
+            lambda: nn.Linear(3, 3), lambda own: adam([*body.parameters(), *own]), model_name="head"
+        )
+        run = LambdaOp(lambda x: x, "x", "x")
+        run.get_fe_models = lambda: {body}  # type: ignore[method-assign]
+        return TorchNetwork([run, ModelOp(head, "x", "y")])
+
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", make("pq"))
+    with pytest.raises(ValueError, match=r"parameter 0 is 'b: p.weight', .* is 'b: q.weight'"):
+        fastnet.load_checkpoint(path, make("qp"))
 
 
 def test_states_of_what_stands_around(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 from fastnet.backend.tf._internals import look_up
@@ -37,18 +39,79 @@ def sublayers(layer: Any) -> list[Any]:
     found: dict[int, Any] = {}
 
     def walk(outer: Any) -> None:
-        own = getattr(outer, "layers", ())
-        flatten = getattr(outer, "_flatten_layers", None)
-        if flatten is not None:
-            # Keras 3 lists nested layers in reverse order itself.
-            own = flatten(include_self=False, recursive=False)
-        for child in own:
+        for child in children_of(outer):
             if id(child) not in found:
                 found[id(child)] = child
                 walk(child)
 
     walk(layer)
     return list(found.values())
+
+
+def children_of(layer: Any) -> list[Any]:
+    """List the layers directly in a layer; without the private name the `layers` of a model."""
+    flatten = getattr(layer, "_flatten_layers", None)
+    if flatten is None:
+        return list(getattr(layer, "layers", ()))
+    # Recursively, Keras 3 lists nested layers in reverse order.
+    return list(flatten(include_self=False, recursive=False))
+
+
+def own_weights(layer: Any) -> list[Any]:
+    """List the weights of a layer without those of nested layers, whatever is trainable.
+
+    Without the private names none.
+    """
+    kind = "variables" if is_keras3(layer) else "weights"
+    lists = [getattr(layer, f"_{name}_{kind}", ()) for name in ("trainable", "non_trainable")]
+    # Layers of Keras 2 have the variables of their modules as well.
+    flatten = getattr(layer, "_flatten_modules", None)
+    inner = [] if flatten is None else flatten(include_self=False, recursive=False)
+    layers = set(map(id, children_of(layer)))
+    return [
+        *(one for each in lists for one in each),
+        *(one for module in inner if id(module) not in layers for one in module.variables),
+    ]
+
+
+def slot_names(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
+    """Name the variables of an optimizer by their attribute and the weight that they belong to.
+
+    The names are by the variables' ids. Without the private names none belongs to a weight.
+    """
+    names: dict[int, str] = {}
+    if not hasattr(optimizer, "build"):  # a legacy optimizer of Keras 2
+        for name, (key, weight) in product(optimizer.get_slot_names(), weights.items()):
+            with suppress(KeyError):  # It does not update this weight.
+                names[id(optimizer.get_slot(weight, name))] = f"{name}/{key}"
+        return names
+    keys = _keys_by_index(optimizer, weights)
+    attributes = {name: one for name, one in vars(optimizer).items() if name not in _ALL_VARIABLES}
+    for name, value in attributes.items():
+        if isinstance(value, (list, tuple)):
+            of_weights = enumerate(value) if len(value) == max(keys, default=-1) + 1 else ()
+            names.update((id(one), f"{name}/{keys[at]}") for at, one in of_weights if at in keys)
+        else:
+            names.setdefault(id(value), name)
+    return names
+
+
+_ALL_VARIABLES = ("_trainable_variables", "_variables")
+
+
+def _keys_by_index(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
+    """Return the keys of the weights that an optimizer updates, by its own indices of them."""
+    if is_keras3(optimizer):
+        keys = {id(one): key for key, one in weights.items()}
+        order = enumerate(getattr(optimizer, "_trainable_variables", ()))
+        return {index: keys.get(id(one), f"{index}") for index, one in order}
+    indices = dict(getattr(optimizer, "_index_dict", {}))
+    found = {
+        indices.pop(optimizer._var_key(one)): key
+        for key, one in weights.items()
+        if optimizer._var_key(one) in indices
+    }
+    return {**found, **{index: f"{index}" for index in indices.values()}}
 
 
 def updatable(model: Any) -> list[Any]:
@@ -91,13 +154,13 @@ def updates(optimizer: Any, variable: Any) -> bool:
     return optimizer._var_key(variable) in optimizer._index_dict
 
 
-def updated_by(optimizer: Any, model: Any) -> list[int] | None:
+def updated_by(optimizer: Any, weights: list[Any]) -> list[int] | None:
     """List the indices of the weights of a model that an optimizer of Keras 3 updates."""
     if not is_keras3(optimizer):
         raise ValueError(f"copying its optimizer, {type(optimizer).__name__}, needs Keras 3")
     if not optimizer.built:
         return None
-    indices = {id(one): index for index, one in enumerate(model.weights)}
+    indices = {id(one): index for index, one in enumerate(weights)}
     known = [indices.get(id(one)) for one in optimizer._trainable_variables]
     found = [one for one in known if one is not None]
     if len(found) < len(known):
@@ -134,9 +197,43 @@ def seed_states(layer: Any) -> list[Any]:
     return [one.state for one in getattr(layer, "_seed_generators", ())]
 
 
+def counts_updates(optimizer: Any) -> bool:
+    """Return whether an optimizer is Keras 2's Nadam, whose own count of updates is no variable."""
+    return not is_keras3(optimizer) and hasattr(optimizer, "_u_product_counter")
+
+
+def generator_in(value: Any) -> Any:
+    """Return TensorFlow's generator in one of Keras 2, where the program has turned them on."""
+    if getattr(value, "_rng_type", None) == "stateful":
+        value._maybe_init()  # It is made by the first draw.
+        return value._generator
+    return None
+
+
 def has_unreadable_seeds(layer: Any) -> bool:
-    """Return whether a layer is one of Keras 2 that draws random numbers; without it False."""
-    return not is_keras3(layer) and hasattr(layer, "_random_generator")
+    """Return whether a layer of Keras 2 draws from ops with a hidden state; without it False."""
+    generator = None if is_keras3(layer) else getattr(layer, "_random_generator", None)
+    return generator is not None and generator_in(generator) is None
+
+
+def trained_weights(layer: Any) -> list[Any]:
+    """List the weights of a layer itself that are trained unless it is frozen; without it none."""
+    names = ("_trainable_variables", "_trainable_weights")
+    return [one for name in names for one in vars(layer).get(name, ())]
+
+
+LISTS_OF_PARTS = (
+    "_layers",
+    "_metrics",
+    "_self_tracked_trackables",
+    "_tracked",
+    "_trainable_variables",
+    "_trainable_weights",
+)
+"""Attributes of layers that list what other attributes hold, or trained weights."""
+
+PREFIX_OF_TRACKING = "_self_"
+"""The prefix of attributes in which TensorFlow tracks what other attributes hold."""
 
 
 def shared_seeds() -> Any:

@@ -35,6 +35,7 @@ from fastnet.backend.tf.optimizers import (
     weight_decay_of,
 )
 from fastnet.backend.tf.saving import without_optimizer
+from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 
 _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 
@@ -48,7 +49,7 @@ class _Saved:
         # Keras finds classes of users by name only if they were registered.
         self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
         self.config = _config(optimizer)
-        self.indices = updated_by(inner, model)
+        self.indices = updated_by(inner, list(named_weights(model).values()))
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Any) -> Any:
@@ -59,7 +60,7 @@ class _Saved:
             optimizer = cls.from_config(self.config)
         let_decay_change(optimizer)
         if self.indices is not None:
-            weights = model.weights
+            weights = list(named_weights(model).values())
             variables = [weights[index] for index in self.indices]
             build_optimizer(optimizer, variables)
         for variable, value in zip(variables_of(optimizer), self.values, strict=True):
@@ -81,14 +82,14 @@ def copy_model(model: Any, memo: dict[int, Any]) -> None:
     pairs = [
         (model, made),
         *zip(all_layers(model), all_layers(made), strict=False),
-        *zip(model.variables, made.variables, strict=False),
+        *zip(_variables_of(model), _variables_of(made), strict=False),
         *zip(every_optimizer_of(model), every_optimizer_of(made), strict=False),
     ]
     for one, other in pairs:
         memo[id(one)] = other
     if is_keras3(model):
         # The TensorFlow variables inside.
-        for one, other in zip(model.variables, made.variables, strict=False):
+        for one, other in zip(_variables_of(model), _variables_of(made), strict=False):
             memo[id(one.value)] = other.value
 
 
@@ -111,9 +112,9 @@ def _reduced(model: Any) -> Any:
             f"The Keras model '{name_of(model)}' ({type(model).__name__}) cannot be copied or "
             f"pickled, because Keras fails to save it: {error}"
         ) from error
-    values = [variable.numpy() for variable in model.variables]
-    shapes = _shapes(model.weights)
-    flags = [bool(layer.trainable) for layer in all_layers(model)]
+    values = [variable.numpy() for variable in _variables_of(model)]
+    shapes = _shapes(named_weights(model).values())
+    flags = trainable_flags(model)
     return _restored, (
         plain,
         taken_names(model),
@@ -128,7 +129,7 @@ def _restored(
     taken: frozenset[str],
     known: dict[str, Any],
     saved: list[_Saved],
-    state: tuple[list[Any], list[tuple[int, ...]], list[bool]],
+    state: tuple[list[Any], list[tuple[int, ...]], dict[str, dict[str, bool]]],
 ) -> Any:
     function, args, *rest = plain
     model = function(*args)
@@ -137,19 +138,18 @@ def _restored(
     if not is_keras3(model):
         model.input_spec = None
     values, shapes, flags = state
-    found = _shapes(model.weights)
+    found = _shapes(named_weights(model).values())
     if found != shapes:
         raise TypeError(
             f"The Keras model '{known['model_name']}' ({type(model).__name__}) has weights of the "
             f"shapes {shapes}, but Keras has loaded it with {found}. Its `get_config` and `build` "
             "must cover everything that its layers depend on."
         )
-    for layer, flag in zip(all_layers(model), flags, strict=False):
-        if bool(layer.trainable) is not flag:
-            layer.trainable = flag
+    set_trainable_flags(model, flags)
     # Variables that are no weights, such as the states of generators.
-    if _shapes(model.variables) == [value.shape for value in values]:
-        for variable, value in zip(model.variables, values, strict=True):
+    variables = _variables_of(model)
+    if _shapes(variables) == [value.shape for value in values]:
+        for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
     reserve(model, lambda name: name not in taken)
     made = {id(one): one.make(model) for one in saved}
@@ -160,6 +160,13 @@ def _restored(
         set_metadata(model, name, copy.deepcopy(known[name], dict(made)))
     let_pickle(model)
     return model
+
+
+def _variables_of(model: Any) -> list[Any]:
+    """List the variables of a model, in an order that does not depend on what is trainable."""
+    weights = list(named_weights(model).values())
+    known = set(map(id, weights))
+    return [*weights, *(one for one in model.variables if id(one) not in known)]
 
 
 def _shapes(variables: Iterable[Any]) -> list[tuple[int, ...]]:

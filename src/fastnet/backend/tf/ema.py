@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.model_metadata import get_metadata, set_metadata
+from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers, no_variables
+from fastnet.backend.tf.weights import named_weights
+from fastnet.errors import shorten
 
 
 def copy_for_average(model: Any, name: str) -> Any:
@@ -73,8 +75,16 @@ class WeightAverager:
     def move(self, stepped: Any = True) -> None:
         """Update the averages if the model has `stepped`; the first time, copy the weights."""
         trained = {id(one) for one in self._model.trainable_variables}
+        means, values = named_weights(self._averaged), named_weights(self._model)
+        if means.keys() != values.keys():
+            changed = sorted(means.keys() ^ values.keys())
+            raise ValueError(
+                f"EMA of '{name_of(self._model)}' was made before {shorten(changed)} of the model "
+                "was added, removed or renamed. Make a new EMA."
+            )
         pairs = []
-        for mean, value in zip(self._averaged.weights, self._model.weights, strict=True):
+        for name, mean in means.items():
+            value = values[name]
             is_averaged = id(value) in trained or (self._use_buffers and _is_real(mean))
             pairs.append((mean, value, is_averaged))
         if replica_count() > 1:

@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.model_metadata import name_of, optimizer_of
-from fastnet.backend.tf._keras_internals import is_keras3, loss_scale_variables, schedule_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import known_models, name_of, optimizer_of
+from fastnet.backend.tf._keras_internals import (
+    build_optimizer,
+    is_keras3,
+    loss_scale_variables,
+    schedule_of,
+    slot_names,
+)
+from fastnet.backend.tf.weights import named_weights, short_name, unused
+from fastnet.errors import shorten
 
 
 def get_lr(model: Any) -> float:
@@ -86,29 +95,63 @@ def let_decay_change(optimizer: Any) -> None:
         )
 
 
-def optimizer_state(optimizer: Any) -> dict[str, Any]:
-    """Return the settings of an optimizer, and the values of its variables as "values"."""
-    values = [np.asarray(variable.numpy()) for variable in variables_of(optimizer)]
-    return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "values": values}
+def optimizer_state(optimizer: Any, model: Any) -> dict[str, Any]:
+    """Return the settings of a model's optimizer, and its variables' values under "variables"."""
+    variables = named_variables(optimizer, model)
+    values = {name: np.asarray(one.numpy()) for name, one in variables.items()}
+    return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "variables": values}
 
 
-def load_optimizer_state(optimizer: Any, state: dict[str, Any], source: str) -> None:
-    """Restore an optimizer with its variables; raise a ValueError if the state does not fit."""
+def load_optimizer_state(optimizer: Any, model: Any, state: dict[str, Any], source: str) -> None:
+    """Restore a model's optimizer; raise a ValueError if the state does not fit."""
     try:
         if state["optimizer"] != _kind(optimizer):
             raise ValueError(f"it is of {state['optimizer']}")
-        variables, values = variables_of(optimizer), state["values"]
-        shapes, saved = [tuple(one.shape) for one in variables], [one.shape for one in values]
+        if "variables" not in state:
+            raise ValueError("an older version of fastnet has saved it, without names")
+        values = _with_missing_slots(optimizer, model, state["variables"])
+        variables = named_variables(optimizer, model)
+        shapes = {name: tuple(one.shape) for name, one in variables.items()}
+        saved = {name: value.shape for name, value in values.items()}
         if saved != shapes:
-            raise ValueError(f"it has arrays of the shapes {saved}, where the model's are {shapes}")
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
+            (only, lacks) = (
+                {name: shape for name, shape in one.items() if other.get(name) != shape}
+                for one, other in ((saved, shapes), (shapes, saved))
+            )
+            raise ValueError(
+                f"it has arrays of the shapes {shorten(only)}, where the model's are "
+                f"{shorten(lacks)}"
+            )
+        for name, variable in variables.items():
+            variable.assign(tf.cast(values[name], variable.dtype))
         set_optimizer_settings(optimizer, state)
     except Exception as error:  # A file may hold anything under these names.
         raise ValueError(
             f"{source} does not fit the optimizer, {_kind(optimizer)}: {error}. Use the optimizer "
             "that was saved, or leave its state out."
         ) from error
+
+
+def _with_missing_slots(optimizer: Any, model: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Make the slots of a legacy optimizer that a state has, and initial values of those it lacks.
+
+    Such an optimizer makes the slots of a weight in the first update after it was unfrozen.
+    """
+    if hasattr(optimizer, "build"):
+        return values
+    weights = named_weights(model)
+    saved, own = (
+        weights.keys() & {name.partition("/")[2] for name in names}
+        for names in (values, named_variables(optimizer, model))
+    )
+    build_optimizer(optimizer, [weights[key] for key in weights if key in saved - own])
+    if saved >= own:
+        return values
+    inner = inner_optimizer(optimizer)
+    new = type(inner).from_config(inner.get_config())
+    build_optimizer(new, [weights[key] for key in weights if key in own - saved])
+    initial = {name: one.numpy() for name, one in named_variables(new, model).items()}
+    return {**initial, **values}
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:
@@ -131,6 +174,24 @@ def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
         inner.learning_rate = settings["learning_rate"]
     if settings["weight_decay"] is not None:
         set_weight_decay(inner, settings["weight_decay"])
+
+
+def named_variables(optimizer: Any, model: Any) -> dict[str, Any]:
+    """Return the variables of an optimizer by their attributes and the weights they belong to."""
+    weights = named_weights(model)
+    seen = {id(weight) for weight in weights.values()}
+    for other in known_models():
+        if framework_of(other) == "tf" and other.built and other is not model:
+            named = {f"{name_of(other)}: {key}": one for key, one in named_weights(other).items()}
+            weights.update((key, one) for key, one in named.items() if id(one) not in seen)
+    names: dict[int, str] = {}
+    for level in (optimizer, inner_optimizer(optimizer)):
+        if hasattr(level, "build") or level is inner_optimizer(optimizer):
+            names = {**slot_names(level, weights), **names}
+    named = {}
+    for variable in variables_of(optimizer):
+        named[unused(names.get(id(variable), short_name(variable)), named)] = variable
+    return named
 
 
 def variables_of(optimizer: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from fastnet.backend.tf.optimizers import (
     variables_of,
 )
 from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.backend.tf.weights import set_trainable_flags, trainable_flags
 
 
 class PreservedState:
@@ -23,6 +24,7 @@ class PreservedState:
 
     def __init__(self, models: Iterable[Any]) -> None:
         models = [model for model in models if model.built]
+        self._trainable = [(model, trainable_flags(model)) for model in models]
         optimizers: dict[int, Any] = {}
         for model in models:
             for one in every_optimizer_of(model):
@@ -46,6 +48,8 @@ class PreservedState:
 
     def restore(self) -> None:
         """Restore the state."""
+        for model, flags in self._trainable:
+            set_trainable_flags(model, flags)
         for variable, value in self._values:
             variable.assign(value)
         for optimizer, settings in self._settings:
@@ -63,4 +67,13 @@ def generator_states(models: Iterable[Any]) -> list[Any]:
     """List the states of the generators of TensorFlow and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
     own = {id(state): state for layer in layers for state in seed_states(layer)}
-    return [tf.random.get_global_generator().state, *own.values()]
+    generator = global_generator()
+    return [*([] if generator is None else [generator.state]), *own.values()]
+
+
+def global_generator() -> tf.random.Generator | None:
+    """Return TensorFlow's global generator, or None if op determinism forbids to make it."""
+    try:
+        return tf.random.get_global_generator()
+    except RuntimeError:
+        return None

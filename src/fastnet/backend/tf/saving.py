@@ -6,7 +6,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -26,9 +26,11 @@ from fastnet.backend.model_metadata import (
 )
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside, is_keras3
+from fastnet.backend.tf.legacy_h5 import ALL_TRAINABLE, in_saved_order
 from fastnet.backend.tf.models import no_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
+from fastnet.backend.tf.weights import all_trainable
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
@@ -103,7 +105,7 @@ def _write_optimizers(model: Any, path: str) -> None:
     optimizers, current = optimizers_of(model), current_place(model)
     if len(optimizers) < 2 or current is None:
         optimizers, current = [get_metadata(model, "current_optimizer")], 0
-    states = {"optimizers": [optimizer_state(one) for one in optimizers], "current": current}
+    states = {"optimizers": [optimizer_state(one, model) for one in optimizers], "current": current}
     blocks: dict[str, Block] = {}
     write_archive(path, encode(states, "", blocks, lambda value: None), blocks)
 
@@ -118,16 +120,20 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
         saved = decode(archive.content, {"array": lambda key: block_to_array(archive.read(key))})
         states, current = saved["optimizers"], saved["current"]
     for optimizer, state in pair_optimizers(model, states[current], states, source):
-        load_optimizer_state(optimizer, state, source)
+        load_optimizer_state(optimizer, model, state, source)
 
 
 def save_weights(model: Any, path: str) -> None:
     """Write a model's weights to a file of Keras, with a checksum."""
     import h5py
 
-    model.save_weights(path)
+    is_legacy = _is_legacy(path)
+    with all_trainable(model) if is_legacy else nullcontext():
+        model.save_weights(path)
     with h5py.File(path, "r+") as file:
         file.attrs[_CHECKSUM] = _checksum(file)
+        if is_legacy:
+            file.attrs[ALL_TRAINABLE] = True
 
 
 def load_weights(model: Any, name: str) -> None:
@@ -147,7 +153,13 @@ def load_weights(model: Any, name: str) -> None:
         require_content(name, "weights")
         _compare_checksum(name)
         _require_known_arrays(model, name)
-        model.load_weights(name)
+        with in_saved_order(model, name) if _is_legacy(name) else nullcontext():
+            model.load_weights(name)
+
+
+def _is_legacy(path: str) -> bool:
+    """Return whether a file has the older layout, with lists of the weights of each layer."""
+    return not path.endswith((_NAMED, ".keras"))
 
 
 def _compare_checksum(path: str) -> None:

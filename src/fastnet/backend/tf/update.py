@@ -26,6 +26,7 @@ from fastnet.backend.tf.gradients import (
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
+from fastnet.backend.tf.weights import named_weights
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
@@ -276,6 +277,11 @@ class TFUpdate(ModelUpdate):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 self._sums[id(variable)].put(total)
+
+    def names(self) -> list[str]:
+        """Return the names of the trainable variables."""
+        names = {id(weight): name for name, weight in named_weights(self._model).items()}
+        return [names[id(variable)] for variable in self.trained_now()]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_merged": None, "_sums": {}, "state": self.merged()}

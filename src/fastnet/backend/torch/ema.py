@@ -17,7 +17,9 @@ from fastnet.backend.model_metadata import (
     reserve,
     set_metadata,
 )
+from fastnet.backend.torch.weights import match_names
 from fastnet.backend.torch.wrappers import parallel_type, unwrap
+from fastnet.errors import shorten
 
 
 def copy_for_average(model: Module, name: str) -> Module:
@@ -62,9 +64,7 @@ class WeightAverager:
     @torch.no_grad()
     def move(self, stepped: bool = True) -> None:
         """Update the averages; the first time, copy the weights. `stepped` is for TensorFlow."""
-        inner = unwrap(self._model)
-        averaged: Any = list(zip(self._averaged.parameters(), inner.parameters(), strict=True))
-        copied: Any = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
+        averaged, copied = self._paired("named_parameters"), self._paired("named_buffers")
         if self._use_buffers:
             averaged, copied = averaged + copied, []
         if not self.has_begun:
@@ -80,3 +80,20 @@ class WeightAverager:
             average(*group, None)
         for mean, value in copied:
             mean.copy_(value)
+
+    def _paired(self, listed: str) -> list[tuple[Tensor, Tensor]]:
+        """Pair the parameters or buffers of the average with the model's of the same names."""
+        means, values = (
+            # Of a shared tensor each side may list another name first.
+            dict(getattr(one, listed)(remove_duplicate=False))
+            for one in (self._averaged, unwrap(self._model))
+        )
+        names = match_names(means, values)
+        if names is None:
+            changed = sorted(means.keys() ^ values.keys())
+            raise ValueError(
+                f"EMA of '{name_of(self._model)}' was made before {shorten(changed)} of the model "
+                "was added, removed or renamed. Make a new EMA."
+            )
+        pairs = {id(mean): (mean, values[names[name]]) for name, mean in means.items()}
+        return list(pairs.values())

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from fastnet._nest import map_leaves
+from fastnet.backend.model_metadata import known_models, name_of
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.weights import without_wrappers
-from fastnet.backend.torch.wrappers import innermost
+from fastnet.backend.torch.wrappers import innermost, reshard
 
 _NUMBERS = (bool, int, float, type(None))
 # Optimizers of torch whose state has other shapes than their parameters.
@@ -24,7 +25,7 @@ def optimizer_state(optimizer: Any, model: torch.nn.Module) -> dict[str, Any]:
     kind, parameters = type(optimizer).__name__, parameters_in(optimizer)
     dtypes = [str(one.dtype) for one in parameters]
     shapes = [tuple(one.shape) if one in optimizer.state else None for one in parameters]
-    names = _names_of(parameters, model)
+    names = names_of(parameters, model)
     facts = {"optimizer": kind, "names": names, "dtypes": dtypes, "shapes": shapes}
     state = {**optimizer.state_dict(), **facts}
     for key, values in state["state"].items():
@@ -43,7 +44,7 @@ def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, sou
         groups = _fitting_groups(state, optimizer)
         keys = [key for group in groups for key in group["params"]]
         parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
-        _require_names(state, _names_of(parameters.values(), model))
+        _require_names(state, names_of(parameters.values(), model))
         _require_shapes(state, parameters, optimizer)
         # State under another key than the index of a parameter is of the optimizer as a whole.
         values = {
@@ -85,9 +86,18 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
 
 
-def _names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -> list[str]:
-    """Return the name of each parameter in the model, which is empty for those of other models."""
-    names = {one: without_wrappers(name) for name, one in innermost(model).named_parameters()}
+def names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -> list[str]:
+    """Return the name of each parameter in a model, or with the name of another model before it."""
+    parameters = list(parameters)
+    names: dict[Any, str] = {}
+    for other in [model, *known_models()]:
+        if all(one in names for one in parameters):
+            break
+        if isinstance(other, torch.nn.Module):
+            reshard(innermost(other))
+            prefix = "" if other is model else f"{name_of(other)}: "
+            for name, one in innermost(other).named_parameters():
+                names.setdefault(one, prefix + without_wrappers(name))
     return [names.get(one, "") for one in parameters]
 
 

@@ -14,22 +14,26 @@ from fastnet.backend.torch.wrappers import innermost, reshard
 
 
 class PreservedState:
-    """A copy of the state that training changes, on the CPU; as a context, restored on errors.
-
-    Parameters that have no value yet are left out.
-    """
+    """A copy of the state that training changes, on the CPU; as a context, restored on errors."""
 
     def __init__(self, models: Iterable[Any]) -> None:
         models = list(models)
         for model in models:
             reshard(innermost(model))
         self._modules = [(one, one.training) for model in models for one in model.modules()]
-        self._tensors = [
-            (module, name, tensor, _copy(tensor))
+        named = [
+            (module, name, tensor)
             for module, _ in self._modules
             for name, tensor in _named_tensors(module)
-            if tensor is None or not torch.nn.parameter.is_lazy(tensor)
         ]
+        self._lazy = [(one, type(one)) for _, _, one in named if torch.nn.parameter.is_lazy(one)]
+        self._tensors = [
+            (module, name, tensor, _copy(tensor))
+            for module, name, tensor in named
+            if not torch.nn.parameter.is_lazy(tensor)
+        ]
+        parameters = [one for _, _, one in named if isinstance(one, torch.nn.Parameter)]
+        self._trainable = [(parameter, parameter.requires_grad) for parameter in parameters]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
             for _, _, tensor, _ in self._tensors
@@ -57,6 +61,13 @@ class PreservedState:
         with torch.no_grad():
             for module, training in self._modules:
                 module.training = training
+            for tensor, lazy_type in self._lazy:
+                if type(tensor) is not lazy_type:
+                    # Undo `materialize`.
+                    tensor.data = torch.empty(0, device=tensor.device, dtype=tensor.dtype)
+                    tensor.__class__ = lazy_type
+            for parameter, flag in self._trainable:
+                parameter.requires_grad_(flag)
             for module, name, tensor, value in self._tensors:
                 _filled(tensor, value)
                 if getattr(module, name, None) is not tensor:
@@ -109,13 +120,13 @@ class _PreservedOptimizer:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def require_variables(models: Iterable[Any]) -> None:
+def require_variables(models: Iterable[Any], problem: str = "which cannot be undone") -> None:
     """Raise a ValueError if the first pass of a model would create parameters."""
     for module in (module for model in models for module in model.modules()):
         if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
             raise ValueError(
                 f"A {type(module).__name__} creates its parameters in its first forward pass, "
-                "which cannot be undone. Run the model once beforehand."
+                f"{problem}. Run the model once beforehand."
             )
 
 

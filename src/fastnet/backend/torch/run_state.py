@@ -12,8 +12,14 @@ from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.torch._internals import put_versions, sparse_parts, versions_in
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.torch.preserve_state import load_random_state, random_state
-from fastnet.backend.torch.weights import fill
+from fastnet.backend.torch.preserve_state import (
+    load_random_state,
+    random_state,
+    require_variables,
+)
+from fastnet.backend.torch.weights import fill, match_names
+from fastnet.backend.torch.wrappers import innermost
+from fastnet.errors import shorten
 
 __all__ = [
     "from_block",
@@ -28,10 +34,12 @@ __all__ = [
 
 def model_state(model: Any) -> dict[str, Any]:
     """Return the state of a model and its optimizers; collective if the model is sharded."""
+    require_variables([model], "and cannot be saved without them")
     weights = full_weights(model)
     return {
         "weights": weights,
         "versions": versions_in(weights) or {},
+        "trainable": {name: one.requires_grad for name, one in _parameters_of(model).items()},
         "optimizers": [full_tensors(optimizer_state(one, model)) for one in optimizers_of(model)],
     }
 
@@ -41,9 +49,22 @@ def load_model_state(model: Any, state: Any) -> None:
     source = f"the state of model '{name_of(model)}'"
     weights = OrderedDict(state["weights"])
     put_versions(weights, state["versions"])
+    # First, because it gives lazy parameters their shapes.
+    fill(model, weights, source, exact=True)
+    parameters, flags = _parameters_of(model), state["trainable"]
+    names = match_names(flags, parameters)
+    if names is None:
+        differing = sorted(flags.keys() ^ parameters.keys())
+        raise ValueError(f"{source} has other parameters than the model: {shorten(differing)}")
+    for name, flag in flags.items():
+        parameters[names[name]].requires_grad_(flag)
     for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
         load_optimizer_state(optimizer, model, one, source)
-    fill(model, weights, source, exact=True)
+
+
+def _parameters_of(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters of a model by all of their names."""
+    return dict(innermost(model).named_parameters(remove_duplicate=False))
 
 
 def to_block(value: Any) -> Block | list[Any] | None:

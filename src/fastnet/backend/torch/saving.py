@@ -59,9 +59,10 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
         together(processes if parallel else None, "Loading a model"),
     ):
         weights = read_weights(path)
+        # First, because it gives lazy parameters their shapes.
+        fill(model, weights, f"The weights file '{path}'")
         if load_optimizer:
             _load_optimizers(model, f"{os.path.splitext(path)[0]}_opt.pt")
-        fill(model, weights, f"The weights file '{path}'")
 
 
 def _write(content: Any, path: str) -> None:

@@ -21,6 +21,7 @@ from fastnet.backend.torch._internals import (
     transforms_are_active,
 )
 from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.optimizer_state import names_of
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -244,6 +245,10 @@ class TorchUpdate(ModelUpdate):
         """List the trainable parameters of the model, then others that its optimizer updates."""
         optimizer = getattr(self._holder, "current_optimizer", None)
         return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
+
+    def names(self) -> list[str]:
+        """Return the names of the parameters that `trained_now` lists."""
+        return names_of(self.trained_now(), self._model)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.

@@ -6,7 +6,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -83,17 +83,27 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
     The model itself is not wrapped, but parts of it may be.
     """
     own = list(model.state_dict())
-    form: Callable[[str], str] = str if set(own) == set(state) else without_wrappers
-    known = {form(name): name for name in own}
-    names = {name: known.get(form(name)) for name in state}
-    if len(known) < len(own) or set(names.values()) != set(own) or len(names) != len(own):
+    names = match_names(state, own)
+    if names is None:
         return dict(state)
-    fitted: dict[str, Any] = OrderedDict((str(names[name]), state[name]) for name in state)
+    fitted: dict[str, Any] = OrderedDict((names[name], state[name]) for name in state)
     versions = versions_in(state)
     if versions is not None:
+        form: Callable[[str], str] = str if set(own) == set(state) else without_wrappers
         modules = {form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
         put_versions(fitted, {modules.get(form(name), name): versions[name] for name in versions})
     return fitted
+
+
+def match_names(names: Collection[str], own: Collection[str]) -> dict[str, str] | None:
+    """Pair names with those of a model, from which wrappers may make a difference, else None."""
+    if set(names) == set(own):
+        return {name: name for name in names}
+    known = {without_wrappers(name): name for name in own}
+    matched = {name: known.get(without_wrappers(name), "") for name in names}
+    if len(known) < len(own) or set(matched.values()) != set(own) or len(matched) != len(own):
+        return None
+    return matched
 
 
 def without_wrappers(name: str) -> str:

@@ -12,11 +12,13 @@ from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import ARRAYS, FOREIGN
+from fastnet.backend.tf.held_state import warn_of_unsaved
 from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.context import NetworkContext
+from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.program import Programs
@@ -113,6 +115,9 @@ class TFNetwork(BaseNetwork):
                             f"'{name_of(model)}', which Keras would pickle separately. Hold the "
                             "model instead, and look the part up in it."
                         )
+
+    def _warn_of_unsaved_state(self) -> None:
+        warn_of_unsaved(self.models, [value for _, value in values_in(self)])
 
     def _copy_models(self, memo: dict[int, Any]) -> None:
         for model in self.models:

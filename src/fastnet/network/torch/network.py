@@ -11,12 +11,14 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
+from fastnet.backend.torch.held_state import changed_tensors, tensors_in
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
+from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import PlanCache, Setting, StepOptions
 from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
@@ -26,6 +28,7 @@ from fastnet.schedule import get_current_items
 from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
+from fastnet.util.warnings import warn
 
 _RETURNS = ("cpu", "device", None)
 # The only desired key if no outputs are wanted, because an empty set means all of them.
@@ -104,9 +107,24 @@ class TorchNetwork(BaseNetwork):
             slicers=slicers,
         )
         warn_of_untrained(self.ops, trainable_in)
+        self._watch_tensors()
+
+    def _watch_tensors(self) -> None:
+        self._watched = tensors_in(dict(values_in(self)))
+
+    def _warn_of_unsaved_state(self) -> None:
+        changed = changed_tensors(self._watched, dict(values_in(self)))
+        if changed:
+            warn(
+                f"The tensors {shorten(changed)} have changed since the network was made, and are "
+                "not saved. Register them as buffers of a model, or give the op a state_dict and a "
+                "load_state_dict."
+            )
 
     def _init_state(self) -> None:
         super()._init_state()
+        # Tensors that are not saved, with their versions when the network was made, by path.
+        self._watched: dict[str, tuple[torch.Tensor, int]] = {}
         self._records: Records | None = None
 
     @property

@@ -313,6 +313,42 @@ def test_weights_that_are_not_trained_are_copied_or_averaged() -> None:
             np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
+class Block(layers.Layer):
+    """Has equal layers inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = layers.Dense(6), layers.Dense(6)
+
+    def call(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "static"])
+def test_average_of_frozen_layers(eager: bool) -> None:
+    """Keras 2 lists the weights of a frozen layer after those of the next one."""
+
+    def inside(model: Any) -> list[Any]:
+        block, last = model.layers[-2:]
+        every = [*block.first.get_weights(), *block.second.get_weights(), *last.get_weights()]
+        return [np.array(one) for one in every]
+
+    model = build(lambda: keras.Sequential([layers.Input((6,)), Block(), layers.Dense(3)]), sgd())
+    ema = EMA(model, decay=0.5)
+    network = TFNetwork([*supervised(model), ema])
+    train(network, batches(1), eager)
+    means = inside(model)
+    model.layers[-2].first.trainable = False
+    for batch in batches(3, seed=1):
+        train(network, [batch], eager)
+        now = inside(model)
+        # Weights that are not trained are copied.
+        means[:2] = now[:2]
+        means[2:] = [(one + other) / 2 for one, other in zip(means[2:], now[2:], strict=True)]
+    for own, mean in zip(inside(ema.averaged), means, strict=True):
+        np.testing.assert_allclose(own, mean, rtol=1e-5, atol=1e-7)
+
+
 def test_what_is_for_torch_is_refused() -> None:
     model = build(mlp, sgd(), model_name="m")
     with pytest.raises(ValueError, match=r"ModelOp.*'m'.*`trainable = False`.*trainable=False"):

@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import (
+    ExponentialLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import fastnet
@@ -224,11 +230,73 @@ def test_states_that_are_not_theirs(state: Any) -> None:
     model = built(line, sgd())
     schedule, ema = LRSchedule(model, halving), EMA(model)
     schedule.ending()
-    for op, text in ((schedule, "an LRSchedule with 1 schedulers"), (ema, "an EMA's: it has no")):
+    for op, text in ((schedule, "LRSchedule"), (ema, "EMA")):
         before = op.state_dict()
-        with pytest.raises(ValueError, match=f"The state to load is not (that of )?{text}"):
+        with pytest.raises(ValueError, match=rf"The state to load .* that of (an|the) {text}"):
             op.load_state_dict(state)
         assert op.state_dict() == before
+
+
+def test_states_of_other_classes_and_models() -> None:
+    model, other = (built(line, sgd(), model_name=name) for name in "ab")
+
+    def chain(optimizer: Any) -> Any:
+        return SequentialLR(
+            optimizer, [StepLR(optimizer, 2), ExponentialLR(optimizer, 0.5)], milestones=[3]
+        )
+
+    def other_chain(optimizer: Any) -> Any:
+        return SequentialLR(
+            optimizer, [ExponentialLR(optimizer, 0.5), StepLR(optimizer, 2)], milestones=[3]
+        )
+
+    schedule = LRSchedule(model, halving)
+    refused = [
+        (LRSchedule(model, lambda one: StepLR(one, 2)), schedule, r"StepLR.*where.*ExponentialLR"),
+        (LRSchedule(other, halving), schedule, r"model_name 'b', where .* of 'a' is 'a'"),
+        (LRSchedule(model, other_chain), LRSchedule(model, chain), r"\(StepLR, ExponentialLR\)"),
+        (EMA(other), EMA(model), r"model_name 'b', where .* of 'a' is 'a'"),
+        (EMA(model), schedule, r"not that of an LRSchedule: it has no 'schedulers'"),
+    ]
+    for source, op, text in refused:
+        before = op.state_dict()
+        with pytest.raises(ValueError, match=text):
+            op.load_state_dict(source.state_dict())
+        assert op.state_dict() == before
+    schedule.advance()
+    again = LRSchedule(model, halving)
+    again.load_state_dict(schedule.state_dict())
+    assert again.state_dict() == schedule.state_dict()
+
+
+def test_layers_that_changed_places_are_averaged_by_name() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 4), nn.Linear(16, 4)
+            self.tied = self.first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.first(x) - self.second(x)
+            return result
+
+    model = built(Two, sgd(), model_name="m")
+    ema = EMA(model, decay=0.5)
+    network = TorchNetwork(ops_of(model, ema))
+    expected = copy.deepcopy(model.state_dict())
+    for index, batch in enumerate(batches(3)):
+        if index == 1:
+            first = model.first
+            del model.first
+            model.first = first  # It comes after the second layer now.
+        run_all(network, [batch])
+        for name, value in model.state_dict().items():
+            expected[name] = value.clone() if index == 0 else expected[name].lerp(value, 0.5)
+    for name, mean in ema.averaged.state_dict().items():
+        torch.testing.assert_close(mean, expected[name])
+    del model.tied
+    with pytest.raises(ValueError, match=r"EMA of 'm' was made before .*'tied.bias'.* Make a new"):
+        run_all(network, batches(1))
 
 
 @pytest.mark.parametrize(

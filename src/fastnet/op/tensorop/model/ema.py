@@ -97,25 +97,20 @@ class EMA(FollowsUpdates):
         """Return the state of the op besides the weights of `averaged`.
 
         Returns:
-            Under "has_begun" whether there was an update.
+            Under "has_begun" whether there was an update, under "model_name" the model's name.
         """
-        return {"has_begun": bool(self._mover.has_begun)}
+        return {"has_begun": bool(self._mover.has_begun), "model_name": name_of(self.model)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or of an equal one.
+            state: The state of this op, or of an EMA of a model of this name.
 
         Raises:
             ValueError: If it is not such a state. The op is unchanged then.
         """
-        given: Any = state
-        if not isinstance(given, dict) or not isinstance(given.get("has_begun"), bool):
-            raise ValueError(
-                "The state to load is not an EMA's: it has no 'has_begun'. Load it into the EMA "
-                "of the model that it was saved from."
-            )
+        self._check_state(state, "has_begun", bool)
         self._mover.has_begun = state["has_begun"]
 
 

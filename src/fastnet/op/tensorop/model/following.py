@@ -37,6 +37,26 @@ class FollowsUpdates(HoldsModel):
                 f"'{name_of(self.model)}'. Make another {name} for it."
             )
 
+    def _check_state(self, state: Any, key: str, kind: type, **own: Any) -> None:
+        """Raise a ValueError unless a state has a value of a kind, and is of this op's model."""
+        title, name = type(self).__name__, name_of(self.model)
+        expected = {"model_name": name, **own}
+        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
+            problem = f"is not that of an {title}: it has no {key!r}"
+        else:
+            differing = [one for one in expected if state.get(one) != expected[one]]
+            if not differing:
+                return
+            (first, *_) = differing
+            problem = (
+                f"has the {first} {state.get(first)!r}, where that of the {title} of '{name}' is "
+                f"{expected[first]!r}"
+            )
+        raise ValueError(
+            f"The state to load {problem}. Load it into the {title} of the model that it was saved "
+            "from, made with the same arguments."
+        )
+
     def follow(self, stepped: Any = True) -> None:
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")

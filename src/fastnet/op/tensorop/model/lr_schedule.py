@@ -119,28 +119,39 @@ class LRSchedule(FollowsUpdates):
         return [f"steps {', '.join(names)} after each {self.per}"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the schedulers, in a list under "schedulers"."""
-        return {"schedulers": [one.state_dict() for one in self.schedulers]}
+        """Return the states of the schedulers.
+
+        Returns:
+            Under "schedulers" a list of the states, under "classes" one of the schedulers' classes,
+            and under "model_name" the model's name.
+        """
+        return {
+            "schedulers": [one.state_dict() for one in self.schedulers],
+            "classes": [_class_of(one) for one in self.schedulers],
+            "model_name": name_of(self.model),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or of an equal one.
+            state: The state of this op, or of an LRSchedule of a model of this name, with
+                schedulers of the same classes.
 
         Raises:
-            ValueError: If it is not such a state, or of a different number of schedulers. The op is
-                unchanged then.
+            ValueError: If it is not such a state. The op is unchanged then.
         """
-        given: Any = state
-        states = given.get("schedulers") if isinstance(given, dict) else None
-        if not isinstance(states, list) or len(states) != len(self.schedulers):
-            raise ValueError(
-                f"The state to load is not that of an LRSchedule with {len(self.schedulers)} "
-                "schedulers. Load it into the LRSchedule of the model that it was saved from."
-            )
-        for scheduler, own in zip(self.schedulers, states, strict=True):
+        classes = [_class_of(one) for one in self.schedulers]
+        self._check_state(state, "schedulers", list, classes=classes)
+        pairs = list(zip(self.schedulers, state["schedulers"], strict=True))
+        for scheduler, own in pairs:
             scheduler.load_state_dict(own)
+
+
+def _class_of(scheduler: Any) -> str:
+    """Return the name of a scheduler's class, with those of the schedulers inside of it."""
+    inner = getattr(scheduler, "_schedulers", ())
+    return type(scheduler).__name__ + (f"({', '.join(map(_class_of, inner))})" if inner else "")
 
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:

@@ -56,7 +56,7 @@ def warn_of_untrained(
             warn(
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
                 f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
-                "not contain them. Put them into a model of their own from fastnet.build, with an "
+                "not contain those of modules and layers. Put them into a model of their own from fastnet.build, with an "
                 "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
             )
 
@@ -88,10 +88,10 @@ def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an op that runs in training, and what containers in them hold."""
     if not op.mode or "train" in op.mode:
         for name, value in _attributes(op).items():
-            yield from _expand(name, value, 2)
+            yield from expand(name, value, 2)
 
 
-def _expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield what a container, or a function with its variables, holds; otherwise the value."""
     if type(value) in ProxyTypes:
         return  # The object that it refers to may have been deleted.
@@ -113,7 +113,7 @@ def _expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         yield name, value
     if depth:
         for inner, one in parts:
-            yield from _expand(inner, one, depth - 1)
+            yield from expand(inner, one, depth - 1)
 
 
 def _attributes(value: Any) -> dict[str, Any]:

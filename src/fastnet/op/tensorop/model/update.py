@@ -259,17 +259,23 @@ class UpdateOp(HoldsModel):
             "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
             torch followed by others that its optimizer updates), with None for those that have
             none: in torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow
-            arrays, of float32 for bfloat16. Under "model_name" the name of the model.
+            arrays, of float32 for bfloat16. Under "names" the names of these parameters, and under
+            "model_name" that of the model.
         """
         merged, gradients = self._update.merged()
-        return {"merged": merged, "gradients": gradients, "model_name": name_of(self.model)}
+        return {
+            "merged": merged,
+            "gradients": gradients,
+            "names": self._update.names(),
+            "model_name": name_of(self.model),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or an equivalent one; arrays may replace tensors. Without a
-                "model_name" it is taken for one of this op's model.
+            state: The state of this op or an equivalent one; arrays may replace tensors. Without
+                "model_name" and "names" it is taken for one of this op's model and parameters.
 
         Raises:
             ValueError: If the state is invalid, or of a model of another name, or has merged steps
@@ -330,6 +336,10 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
             f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
             "trainable weights"
         )
+    names = update.names()
+    for saved_name, own_name in zip(state.get("names", names), names, strict=False):
+        if saved_name != own_name:
+            return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
     if not update.is_merging:
         return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
     for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):

@@ -1,0 +1,83 @@
+"""State beside weights in torch: generators, and tensors that are not saved with a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fastnet.backend.held_state import HeldState
+from fastnet.backend.torch._internals import version_of
+from fastnet.backend.torch.wrappers import innermost
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def parts_of(value: Any) -> dict[str, Any] | None:
+    """Return a module and the modules inside of it by name, or None for anything else."""
+    return dict(innermost(value).named_modules()) if isinstance(value, torch.nn.Module) else None
+
+
+def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a module, without those that are saved with a model."""
+    for name, value in vars(module).items():
+        if name not in _TABLES and not name.endswith("_hooks"):
+            yield name, value
+    unsaved = module._non_persistent_buffers_set
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if not is_saved or name in unsaved:
+            yield name, tensor
+
+
+def weights_of(model: Any) -> list[torch.Tensor]:
+    """List the tensors of a model that are saved with it."""
+    module = innermost(model)
+    unsaved = {
+        id(one._buffers[name])
+        for one in module.modules()
+        for name in one._non_persistent_buffers_set
+    }
+    tensors: Any = (*module.parameters(), *module.buffers())
+    return [tensor for tensor in tensors if id(tensor) not in unsaved]
+
+
+def held(value: Any) -> HeldState | None:
+    """Return the state of a generator; None for anything else."""
+    if isinstance(value, torch.Generator):
+        return HeldState("Generator", True, value.get_state, value.set_state)
+    return None
+
+
+def tensors_in(values: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
+    """Return the tensors among values with the versions that writing to them advances."""
+    return {
+        path: (value, version_of(value))
+        for path, value in values.items()
+        if isinstance(value, torch.Tensor)
+        and not value.is_inference()
+        and not torch.nn.parameter.is_lazy(value)
+    }
+
+
+def changed_tensors(
+    before: Mapping[str, tuple[torch.Tensor, int]], values: Mapping[str, Any]
+) -> list[str]:
+    """List the paths of tensors that were written to, or replaced by tensors of other values."""
+    now = tensors_in(values)
+    return [
+        path
+        for path, (tensor, version) in before.items()
+        if path in now and _differs(tensor, version, *now[path])
+    ]
+
+
+def _differs(before: torch.Tensor, version: int, now: torch.Tensor, version_now: int) -> bool:
+    if now is before:
+        return version_now != version
+    # A tensor of another shape, dtype or device is more likely a cache that was made again.
+    is_alike = all(
+        getattr(before, name) == getattr(now, name)
+        for name in ("shape", "dtype", "device", "layout")
+    )
+    return is_alike and before.layout == torch.strided and not torch.equal(before, now)

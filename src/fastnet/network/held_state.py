@@ -1,0 +1,152 @@
+"""State that ops and models hold beside weights: generators, variables and plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend.dispatch import backend_module
+from fastnet.backend.held_state import HeldState, held_generator
+from fastnet.backend.model_metadata import name_of
+from fastnet.errors import shorten
+from fastnet.op.op import Op
+from fastnet.op.tensorop.model.untrained import expand
+from fastnet.types import is_scheduler
+from fastnet.util.warnings import is_library, warn
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
+# How far objects and containers inside of an op or a layer are followed.
+_DEPTH = 2
+_CONTAINERS = (dict, list, tuple)
+_MAX_LENGTH = 10_000
+_NO_OBJECTS = (type, ModuleType, BuiltinFunctionType, str, int, float, complex, bool, type(None))
+
+
+def named_items(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ops, slicers and schedulers of a network, and `stateful`, each once, by path."""
+    items: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def visit(item: Any, path: str) -> None:
+        if item is None or isinstance(item, type) or id(item) in seen:
+            return
+        seen.add(id(item))
+        if isinstance(item, (list, tuple)):
+            inner = list(item)
+        elif is_scheduler(item):
+            inner = item.get_all_values()
+        else:
+            inner = item.inner_ops() if isinstance(item, Op) else []
+        if not isinstance(item, (list, tuple)) or is_stateful(item):
+            items[path] = item
+        for index, one in enumerate(inner):
+            visit(one, f"{path}/{index}")
+
+    for part in ("ops", "postprocessing", "slicers"):
+        visit(getattr(network, part), part)
+    for name, item in stateful.items():
+        visit(item, f"stateful/{name}")
+    return items
+
+
+def is_stateful(item: Any) -> bool:
+    """Return whether an object has a `state_dict` and a `load_state_dict`."""
+    return all(callable(getattr(item, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def find_held(network: BaseNetwork) -> dict[str, HeldState]:
+    """Find the generators and variables that the models and ops of a network hold, by path."""
+    framework = backend_module(network.target_type, "held_state")
+    found = {}
+    for path, value in values_in(network):
+        state = framework.held(value) or held_generator(value)
+        if state is not None:
+            found[path] = state
+    return found
+
+
+def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
+    """Yield what the models and ops of a network hold, each object once, with its path.
+
+    Weights are left out, and so are ops that save their state themselves.
+    """
+    framework = backend_module(network.target_type, "held_state")
+    items = named_items(network, {})
+    models = [(f"models/{name_of(model)}", framework.parts_of(model)) for model in network.models]
+    seen = {id(one) for one in (network, *network.models, *items.values())}
+    seen.update(id(part) for _, parts in models for part in parts.values())
+    for model in network.models:
+        seen.update(map(id, framework.weights_of(model)))
+
+    def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, _CONTAINERS) and len(value) > _MAX_LENGTH:
+            return  # It holds data.
+        for name, one in expand(path, value, _DEPTH):
+            if isinstance(one, _NO_OBJECTS) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            yield name, one
+            parts = framework.parts_of(one)
+            if parts is not None:
+                yield from visit_parts(name, parts, is_model=False)
+            elif depth and not is_library(type(one).__module__):
+                for attribute, inner in getattr(one, "__dict__", {}).items():
+                    yield from visit(f"{name}.{attribute}", inner, depth - 1)
+
+    def visit_parts(
+        path: str, parts: Mapping[str, Any], is_model: bool
+    ) -> Iterator[tuple[str, Any]]:
+        for name, part in parts.items():
+            prefix = f"{path}/{name}" if name else path
+            for attribute, value in framework.attributes_of(part, is_model):
+                yield from visit(f"{prefix}.{attribute}", value, _DEPTH)
+
+    for path, parts in models:
+        yield from visit_parts(path, parts, is_model=True)
+    for path, item in items.items():
+        if not is_stateful(item):
+            for name, value in getattr(item, "__dict__", {}).items():
+                yield from visit(f"{path}.{name}", value, _DEPTH)
+
+
+def held_values(held: Mapping[str, HeldState], is_random: bool) -> dict[str, list[Any]]:
+    """Return the kind and the state of each generator, or of each of the rest."""
+    return {
+        path: [one.kind, one.read()] for path, one in held.items() if one.is_random is is_random
+    }
+
+
+def load_held(held: Mapping[str, HeldState], values: Mapping[str, Any], is_random: bool) -> None:
+    """Load the result of `held_values`; warn of states that only one side has."""
+    own = {path: one for path, one in held.items() if one.is_random is is_random}
+    for path in own.keys() & values.keys():
+        kind, value = values[path]
+        try:
+            if own[path].kind != kind:
+                raise ValueError(f"is a {kind}, where that of the program is a {own[path].kind}")
+            own[path].write(value)
+        except Exception as error:
+            raise ValueError(f"{path} {error}") from error
+    for owner, paths in (
+        ("file", sorted(values.keys() - own.keys())),
+        ("program", sorted(own.keys() - values.keys())),
+    ):
+        if paths:
+            warn(
+                f"The state of {shorten(paths)} is not restored, because only the {owner} has it. "
+                "Make the objects when the program makes its ops and models, by the same code."
+            )
+
+
+def restore_held(held: Mapping[str, HeldState]) -> Callable[[], None]:
+    """Return a function that restores the present states."""
+    values = {path: one.read() for path, one in held.items()}
+
+    def restore() -> None:
+        for path, one in held.items():
+            one.write(values[path])
+
+    return restore
