@@ -23,7 +23,7 @@ class CompileOptions:
             TensorFlow as graphs.
         fallback_random: Whether a compiled step draws the same random numbers as an eager step with
             the same seed. This applies to Inductor; other torch backends always do. In TensorFlow,
-            steps that draw random numbers then run as graphs.
+            steps that draw numbers which XLA draws otherwise then run as graphs.
         dynamic: Whether one program serves every batch size (the length of axis 0). None compiles
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False

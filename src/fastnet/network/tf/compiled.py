@@ -8,38 +8,34 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import Trace
-from fastnet.backend.tf._internals import could_record, shape_of_eager, variable_spec
+from fastnet.backend.tf._internals import could_record, shape_of_eager
 from fastnet.backend.tf.graph import caller
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.products import run_with_loops
+from fastnet.network.tf.random_numbers import nodes_drawing_otherwise
 from fastnet.network.tf.step_graph import StepGraph
+from fastnet.network.tf.verification import Call, Verifier
 from fastnet.network.trace_records import report_if_slow
 
-# Takes tensors as a list, and returns tensors.
-Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
-# Records why something was compiled, how many seconds that took, and why it is not used, or None.
-Record = Callable[[str, float, str | None], None]
+_T = TypeVar("_T")
+
+# Records why something was compiled, how many seconds that took, and why it is not used, or is
+# used unverified.
+Record = Callable[[str, float, str | None, str | None], None]
 
 # TensorFlow keeps all that XLA has compiled, so a network whose ops change forever needs a limit.
 _MAX_PROGRAMS = 64
-# Verifying copies the state of a step.
-_MAX_STATE_BYTES = 1 << 28
 # XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 # These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
 _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
-_SEEDED = ("StatelessMultinomial", "StatelessRandom", "StatelessTruncatedNormal")
-# How far results may differ, relative to the largest value of a tensor, by the coarsest type.
-_TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 0.01, "bfloat16": 0.05}
-_SMALLEST = 1e-6
 
 
 class Signatures:
@@ -69,7 +65,9 @@ class Compiler:
                 return f"{user} uses '{node.op}', which XLA leaves out"
             if node.op.startswith(_RANDOM):
                 return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
-            if node.op.startswith(_SEEDED) and self.options.fallback_random:
+        if self.options.fallback_random:
+            for node in nodes_drawing_otherwise(concrete.graph.as_graph_def()):
+                user = self.graph.describe(node.name) or "the step"
                 return (
                     f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
                     "fallback_random requires those of the graph"
@@ -95,10 +93,13 @@ class CompiledStep:
         self._trace, self._graph_call = trace, trace.call
         self._calls: dict[Any, Call] = {}
         self._compiling = Lock()
+        self._compiled: Any = None
         self._launch: Call | None = None
         # Why it was traced, once that is recorded; later compilations are recorded by themselves.
         self.reason: str | None = None
-        self.seconds, self.note = 0.0, ""
+        self.seconds = 0.0
+        # Why the latest program is not verified.
+        self.unverified: str | None = None
         self.fallback = compiler.limit(signatures) or compiler.find_reason(concrete)
         if self.fallback is None:
             trace.call = self._call_by_shapes
@@ -123,7 +124,7 @@ class CompiledStep:
         call = self._graph_call
         results: Iterable[tf.Tensor] | None = None
         started = time.perf_counter()
-        self.note, self.fallback = "", self._compiler.limit(self._signatures)
+        self.unverified, self.fallback = None, self._compiler.limit(self._signatures)
         if self.fallback is None:
             try:
                 with report_if_slow("compiling a step with XLA"):
@@ -140,43 +141,56 @@ class CompiledStep:
         if self.reason is not None:
             text = ", ".join(map(str, shapes[1:]))  # without the epoch
             reason = f"a batch has the shapes {text}" if len(self._calls) > 1 else self.reason
-            self._compiler.record(reason + self.note, self.seconds, self.fallback)
+            self._compiler.record(reason, self.seconds, self.fallback, self.unverified)
         return self._graph_call(tensors) if results is None else results
 
     def _begin(self, tensors: list[tf.Tensor]) -> tuple[Call, Iterable[tf.Tensor]]:
         """Run a first step; return what runs the next one, and the results."""
         if self._launch is None:
+            self._compiled = _compile(self._concrete)
             # The compiled operations do not know the lines that they come from.
             graph, source = self._compiler.graph, self._concrete.graph
             self._launch = caller(
-                _compile(self._concrete),
-                lambda error, _: graph.explain(error, source),
-                self._graph_call,
+                self._compiled, lambda error, _: graph.explain(error, source), self._graph_call
             )
         launch, verify = self._launch, self._compiler.options.verify
         if verify is None:
-            return launch, _run(launch, tensors)
-        state = _State(self._concrete)
-        skipped = self._unverifiable(state)
-        if skipped is not None:
-            self.note = f"; not verified, since {skipped}"
-            return launch, _run(launch, tensors)
-        names = [f"'{key}'" for key, form in self._trace.outputs.items() for _ in slots_of(form)]
-        names += [f"variable '{name}'" for name in state.names]
-        verifier = _Verifier(self._graph_call, launch, state, names, _tolerance(self._concrete))
+            results = _catch(lambda: launch(tensors))
+            self.unverified = "verify=None"
+            return launch, results
+        keys = [key for key, form in self._trace.outputs.items() for _ in slots_of(form)]
+        verifier = Verifier(self._concrete, self._compiled, self._graph_call, keys)
+        obstacle = self._find_obstacle(verifier)
+        if obstacle is not None:
+            results = _catch(lambda: launch(tensors))
+            self.unverified = obstacle
+            return launch, results
+        # XLA compiles in the first call. Another thread may use the variables meanwhile.
+        _catch(lambda: verifier.compile(tensors))
         results, self.fallback = verifier.run(tensors)
         if self.fallback is not None:
             return self._graph_call, results
-        return launch if verify == "first" else verifier.every(int(verify)), results
+        return launch if verify == "first" else _verify_every(verify, verifier, launch), results
 
-    def _unverifiable(self, state: _State) -> str | None:
-        if any(node.op.startswith(_SEEDED) for node in _nodes_of(self._concrete)):
-            return "it draws random numbers"
-        if state.size is None:
-            return "it has state that is not in variables"
-        if state.size > _MAX_STATE_BYTES and self._compiler.options.verify == "first":
-            return f"its variables have {state.size >> 20} MB"
-        return None
+    def _find_obstacle(self, verifier: Verifier) -> str | None:
+        for node in nodes_drawing_otherwise(self._concrete.graph.as_graph_def()):
+            return f"it draws random numbers by '{node.op}', which differ in XLA"
+        return verifier.obstacle
+
+
+def _verify_every(number: int, verifier: Verifier, launch: Call) -> Call:
+    """Return a function that runs compiled steps, and verifies each one in a number of them."""
+    numbers = itertools.count(1)
+
+    def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        if next(numbers) % number:
+            return launch(tensors)
+        results, difference = verifier.run(tensors)
+        if difference is not None:
+            raise RuntimeError(f"Verifying each step in {number}: {difference}.")
+        return results
+
+    return call
 
 
 class _XLAError(Exception):
@@ -203,9 +217,9 @@ def _compile(concrete: Any) -> Any:
         raise _XLAError(f"{type(error).__name__}: {error}") from error
 
 
-def _run(call: Call, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+def _catch(run: Callable[[], _T]) -> _T:
     try:
-        return call(tensors)
+        return run()
     except tf.errors.OpError as error:
         raise _XLAError(str(error)) from error
 
@@ -219,124 +233,3 @@ def _describe_error(text: str, describe: Callable[[str], str | None]) -> str:
         return f"XLA cannot compile {where}: it has no kernel for {', '.join(kernels)}"
     words = re.sub(r"\{\{[^}]*\}\}", "", text).split()
     return f"XLA cannot compile {where}: {shorten(' '.join(words))}"
-
-
-class _State:
-    """The variables that a traced step uses."""
-
-    def __init__(self, concrete: Any) -> None:
-        known = {id(one.handle): str(one.name) for one in concrete.graph.variables}
-        handles = [one for one, _ in concrete.graph.captures if one.dtype == tf.resource]
-        found = map(variable_spec, handles)
-        specs = [one for one in found if one is not None and one.shape.is_fully_defined()]
-        self.size: int | None = None
-        if len(specs) < len(handles):
-            return
-        self.size = sum(one.shape.num_elements() * one.dtype.size for one in specs)
-        self._variables = [(one, spec.dtype) for one, spec in zip(handles, specs, strict=True)]
-        self.names = [known.get(id(one), "a variable") for one in handles]
-
-    def read(self) -> list[Any]:
-        """Return copies of their values."""
-        return [
-            np.array(tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype).numpy())
-            for one, dtype in self._variables
-        ]
-
-    def write(self, values: list[Any]) -> None:
-        """Assign values."""
-        for (handle, dtype), value in zip(self._variables, values, strict=True):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, dtype))
-
-
-class _Verifier:
-    """Runs steps both as the graph and compiled, from the same state, and compares."""
-
-    def __init__(
-        self, graph_call: Call, launch: Call, state: _State, names: list[str], tolerance: float
-    ) -> None:
-        self._graph_call, self._launch, self._state = graph_call, launch, state
-        self._names, self._tolerance = names, tolerance
-
-    def run(self, tensors: list[tf.Tensor]) -> tuple[Iterable[tf.Tensor], str | None]:
-        """Return the results of the graph, whose state stays, and the difference, or None."""
-        before = self._state.read()
-        _, compiled = self._step(partial(_run, self._launch), tensors)
-        self._state.write(before)
-        results, graph = self._step(self._graph_call, tensors)
-        found = self._compare(compiled, graph, graph)
-        if found:
-            # An optimizer such as Adam divides a gradient by its size, so that rounding errors
-            # decide on the update where a gradient is 0. Such results change with the input, too.
-            after = self._state.read()
-            noise = np.random.default_rng(0)
-            size = self._tolerance / 1000
-            self._state.write([_disturb(one, size, noise) for one in before])
-            inputs = [tf.constant(_disturb(one.numpy(), size, noise), one.dtype) for one in tensors]
-            _, disturbed = self._step(self._graph_call, inputs)
-            self._state.write(after)
-            found = self._compare(compiled, graph, disturbed)
-        if not found:
-            return results, None
-        names = ", ".join(self._names[index] for index in found[:3])
-        return results, f"the compiled step computes other values of {names} than the graph"
-
-    def every(self, count: int) -> Call:
-        """Return what runs compiled steps, of which each one in `count` is verified."""
-        numbers = itertools.count(1)
-
-        def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-            if next(numbers) % count:
-                return self._launch(tensors)
-            results, difference = self.run(tensors)
-            if difference is not None:
-                raise RuntimeError(f"Verifying each step in {count}: {difference}.")
-            return results
-
-        return call
-
-    def _compare(self, compiled: list[Any], graph: list[Any], disturbed: list[Any]) -> list[int]:
-        """Return the indices of values that differ by more than those of a disturbed step."""
-        values = zip(compiled, graph, disturbed, strict=True)
-        return [i for i, each in enumerate(values) if _differs(*each, self._tolerance)]
-
-    def _step(self, call: Call, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
-        """Run a step; return its results, and the values of these and of the variables after it."""
-        results = list(call(tensors))
-        return results, [one.numpy() for one in results] + self._state.read()
-
-
-def _differs(found: Any, wanted: Any, disturbed: Any, tolerance: float) -> bool:
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        return True
-    if not _is_inexact(wanted):
-        return not np.array_equal(found, wanted)
-    found, wanted, disturbed = _wide(found), _wide(wanted), _wide(disturbed)
-    finite = np.isfinite(wanted)
-    if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
-        return True
-    slack = np.abs(disturbed[finite] - wanted[finite])
-    allowed = tolerance * np.max(np.abs(wanted[finite]), initial=0.0) + _SMALLEST
-    allowed += 4 * np.max(slack[np.isfinite(slack)], initial=0.0)
-    return not np.all(np.abs(found[finite] - wanted[finite]) <= allowed)
-
-
-def _disturb(value: Any, size: float, noise: np.random.Generator) -> Any:
-    """Return a floating-point value with relative errors of the size of rounding errors."""
-    if not _is_inexact(value):
-        return value
-    return (_wide(value) * (1 + size * noise.standard_normal(value.shape))).astype(value.dtype)
-
-
-def _tolerance(concrete: Any) -> float:
-    operations = concrete.graph.get_operations()
-    types = {one.dtype.name for operation in operations for one in operation.outputs}
-    return max((_TOLERANCES[name] for name in types if name in _TOLERANCES), default=1e-3)
-
-
-def _is_inexact(value: Any) -> bool:
-    return bool(tf.dtypes.as_dtype(value.dtype).is_floating or value.dtype.kind == "c")
-
-
-def _wide(value: Any) -> Any:
-    return value.astype("complex128" if value.dtype.kind == "c" else "float64")

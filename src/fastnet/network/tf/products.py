@@ -5,9 +5,13 @@ XLA calls Eigen for each product, which takes as long as a loop over ten thousan
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
+
+from fastnet.network.tf.random_numbers import function_drawing
 
 _MAX_MULTIPLICATIONS = 16_384
 # Loops over the last axes of both matrices are slow.
@@ -17,10 +21,21 @@ _AXES = {(False, False): (2, 0, 1), (True, False): (2, 1, 0), (False, True): (1,
 
 
 def run_with_loops(concrete: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Add the operations of a traced function to the current graph, small products as loops."""
+    """Add the operations of a traced function to the current graph, small products as loops.
+
+    Random numbers are those of the traced function.
+    """
     graph = tf.compat.v1.get_default_graph()
     definition = concrete.graph.as_graph_def()
-    functions: dict[tuple[bool, bool], Any] = {}
+    functions: dict[Any, Any] = {}
+
+    def call_instead(node: Any, key: Any, make: Callable[[], Any]) -> None:
+        if key not in functions:
+            functions[key] = make()
+            functions[key].add_to_graph(graph)
+        node.op = functions[key].name
+        node.attr.clear()
+
     for node in definition.node:
         if node.op == "Placeholder":
             # The mapped inputs take its place, but other nodes may wait for it.
@@ -30,11 +45,10 @@ def run_with_loops(concrete: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
             transposed = node.attr["transpose_a"].b, node.attr["transpose_b"].b
             operation = concrete.graph.get_operation_by_name(node.name)
             if transposed in _AXES and _is_small(operation, transposed):
-                if transposed not in functions:
-                    functions[transposed] = _loop(*_AXES[transposed])
-                    functions[transposed].add_to_graph(graph)
-                node.op = functions[transposed].name
-                node.attr.clear()
+                call_instead(node, transposed, partial(_loop, *_AXES[transposed]))
+        elif (make := function_drawing(node)) is not None:
+            key = node.op, node.attr["dtype"].type, node.attr["Tshape"].type
+            call_instead(node, key, make)
     captured = map(graph.capture, concrete.captured_inputs)
     given = zip(concrete.inputs, (*tensors, *captured), strict=True)
     inputs = {one.name: value for one, value in given if one.consumers()}

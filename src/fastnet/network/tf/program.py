@@ -43,8 +43,9 @@ from fastnet.util.warnings import warn
 _MAX_STATES = 8
 _MANY_TRACES = 8
 
-# Records why ops were traced or compiled, the seconds of both, and why they were not compiled.
-Record = Callable[[str, float, float, str | None], None]
+# Records why ops were traced or compiled, the seconds of both, and why they were not compiled or
+# not verified.
+Record = Callable[[str, float, float, str | None, str | None], None]
 
 # The ids of the current values of schedulers, and of the ops.
 ActiveItems = tuple[list[int], list[int]]
@@ -107,9 +108,10 @@ class Programs:
         seconds: float,
         compiling: float,
         fallback: str | None,
+        unverified: str | None,
     ) -> None:
         context = {"mode": mode, "epoch": self._state["epoch"]}
-        self.records.add(context, reason, seconds, compiling, fallback)
+        self.records.add(context, reason, seconds, compiling, fallback, unverified)
         if self.on_trace is not None:
             self.on_trace(reason, seconds, compiling)
 
@@ -187,8 +189,10 @@ class Program:
         return f"first step in mode '{self.mode}'" + (", warming up" if self._setting[1] else "")
 
     def _make_compiler(self, options: CompileOptions) -> Compiler:
-        def record(reason: str, seconds: float, fallback: str | None) -> None:
-            self.record(reason, 0.0, seconds, fallback)
+        def record(
+            reason: str, seconds: float, fallback: str | None, unverified: str | None
+        ) -> None:
+            self.record(reason, 0.0, seconds, fallback, unverified)
 
         return Compiler(options, record, self.graph)
 
@@ -249,10 +253,12 @@ class _Traces:
         def record() -> None:
             seconds = time.perf_counter() - started
             if step is None:
-                program.record(reason, seconds, 0.0, None)
+                program.record(reason, seconds, 0.0, None, None)
                 return
             step.reason = reason
-            program.record(reason + step.note, seconds - step.seconds, step.seconds, step.fallback)
+            program.record(
+                reason, seconds - step.seconds, step.seconds, step.fallback, step.unverified
+            )
 
         _time_first_call(trace, record)
         if self._count == _MANY_TRACES:

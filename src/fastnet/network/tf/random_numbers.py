@@ -1,0 +1,90 @@
+"""Random numbers that compiled steps draw as graphs do.
+
+XLA generates the same random bits from a seed as a graph, but makes other floating-point numbers of
+them. Operations of the functions here make the numbers of the graph in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# The bits of a mantissa, and those of 1.0.
+_BITS = {
+    tf.float32: (0x7FFFFF, 0x3F800000),
+    tf.float16: (0x3FF, 0x3C00),
+    tf.bfloat16: (0x7F, 0x3F80),
+}
+# These draw random numbers; XLA does so from the same bits, of which it makes the same integers.
+_DRAWS = ("StatelessMultinomial", "StatelessRandom", "StatelessTruncatedNormal")
+_INTEGERS = ("StatelessRandomUniformFullInt", "StatelessRandomUniformInt")
+_KEYS = "StatelessRandomGet"
+
+
+def nodes_drawing_otherwise(definition: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph that draw other numbers in XLA than in a graph."""
+    for node in definition.node:
+        if _draws_floats(node.op) and function_drawing(node) is None:
+            yield node
+    for function in definition.library.function:
+        yield from (node for node in function.node_def if _draws_floats(node.op))
+
+
+def function_drawing(node: Any) -> Callable[[], Any] | None:
+    """Return what makes a function that draws the numbers of a node; None if it needs none."""
+    draw = {"StatelessRandomUniformV2": _uniform, "StatelessRandomNormalV2": _normal}.get(node.op)
+    if draw is None:
+        return None
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
+    if dtype not in _BITS:
+        return None
+
+    def make() -> Any:
+        specs = [
+            tf.TensorSpec((None,), tf.dtypes.as_dtype(node.attr["Tshape"].type)),
+            tf.TensorSpec((1,), tf.uint64),
+            tf.TensorSpec((None,), tf.uint64),
+            tf.TensorSpec((), tf.int32),
+        ]
+        function = tf.function(lambda *given: draw(dtype, *given), autograph=False)
+        return function.get_concrete_function(*specs)
+
+    return make
+
+
+def _draws_floats(op: str) -> bool:
+    return op.startswith(_DRAWS) and not op.startswith((*_INTEGERS, _KEYS))
+
+
+def _random_bits(shape: Any, key: Any, counter: Any, alg: Any) -> Any:
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=shape, key=key, counter=counter, alg=alg, dtype=tf.uint32
+    )
+
+
+def _to_uniform(dtype: Any, bits: Any) -> Any:
+    """Return numbers in [0, 1) with random bits as mantissas."""
+    mantissa, one = _BITS[dtype]
+    bits = tf.bitwise.bitwise_and(bits, tf.constant(mantissa, tf.uint32))
+    bits = tf.bitwise.bitwise_or(bits, tf.constant(one, tf.uint32))
+    if dtype.size == 2:
+        bits = tf.cast(bits, tf.uint16)
+    return tf.bitcast(bits, dtype) - tf.constant(1, dtype)
+
+
+def _uniform(dtype: Any, shape: Any, *source: Any) -> Any:
+    return _to_uniform(dtype, _random_bits(shape, *source))
+
+
+def _normal(dtype: Any, shape: Any, *source: Any) -> Any:
+    """Make pairs of normal numbers of pairs of uniform ones (Box-Muller)."""
+    size = tf.reduce_prod(shape)
+    bits = _random_bits(tf.stack([(size + 1) // 2, 2]), *source)
+    uniform = _to_uniform(tf.float32, bits)
+    radius = tf.sqrt(-2.0 * tf.math.log(tf.maximum(uniform[:, 0], 1e-7)))
+    angle = 2.0 * math.pi * uniform[:, 1]
+    pairs = tf.stack([tf.sin(angle) * radius, tf.cos(angle) * radius], axis=1)
+    return tf.cast(tf.reshape(tf.reshape(pairs, [-1])[:size], shape), dtype)

@@ -1,0 +1,244 @@
+"""The verification of compiled steps: they also run as graphs, and what both change is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from fastnet.backend.tf._internals import direct_call, variable_spec
+from fastnet.network.verification import (
+    DISTURBANCES,
+    ROUNDING_ERRORS,
+    TOLERANCES,
+    Comparison,
+    compare,
+    disturb,
+    free_memory,
+    measure,
+)
+
+# Takes tensors as a list, and returns tensors.
+Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
+
+# Operations that do not change the variable that they use.
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+_numbers = count()
+
+
+class _Variable(NamedTuple):
+    handle: tf.Tensor
+    name: str
+    # TensorFlow keeps each name for ever, so that all copies of a variable have the same.
+    copy_name: str
+    spec: tf.TensorSpec
+    is_written: bool
+
+    def read(self) -> Any:
+        """Return a copy of the value."""
+        return _read(self.handle, self.spec)
+
+    @property
+    def nbytes(self) -> int:
+        size: int = self.spec.shape.num_elements() * self.spec.dtype.size
+        return size
+
+
+class Verifier:
+    """Runs a compiled step on copies of the variables that it writes, and compares with the graph.
+
+    Args:
+        concrete: The traced step.
+        compiled: The compiled step.
+        graph_call: Runs the traced step.
+        keys: The key of each of its results.
+
+    Attributes:
+        obstacle: Why steps cannot be verified; None if they can be.
+    """
+
+    def __init__(self, concrete: Any, compiled: Any, graph_call: Call, keys: Sequence[str]) -> None:
+        self._concrete, self._compiled, self._graph_call = concrete, compiled, graph_call
+        # Copies have names, which are those of another thread, too.
+        self._lock = Lock()
+        self._precision = _lowest_precision(concrete)
+        self._variables = _variables_of(concrete)
+        self.obstacle = self._find_obstacle()
+        self._written = [variable for variable in self._variables or () if variable.is_written]
+        self._names = [f"'{key}'" for key in keys]
+        self._names += [f"variable '{variable.name}'" for variable in self._written]
+
+    def _find_obstacle(self) -> str | None:
+        if self._variables is None:
+            return "it has state that is not in variables"
+        if None in (direct_call(self._concrete), direct_call(self._compiled)):
+            return "TensorFlow cannot call it with copies of its variables"
+        needed = sum(
+            variable.nbytes * (2 if variable.is_written else 1) for variable in self._variables
+        )
+        free = free_memory()
+        if free is not None and needed > free:
+            return f"copies of its variables have {needed >> 20} MB, and {free >> 20} MB are free"
+        return None
+
+    def compile(self, tensors: list[tf.Tensor]) -> None:
+        """Run the compiled step on copies, so that XLA compiles it."""
+        with self._lock, _copies_of(self._written) as copies:
+            for variable, copy in zip(self._written, copies, strict=True):
+                _assign(copy, variable.read())
+            self._run(self._compiled, tensors, copies)
+
+    def run(self, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], str | None]:
+        """Run a step as the graph; return its results and what a compiled step does otherwise."""
+        with self._lock, _copies_of(self._written) as copies:
+            before = [variable.read() for variable in self._written]
+            results = list(self._graph_call(tensors))
+            for copy, array in zip(copies, before, strict=True):
+                _assign(copy, array)
+            compiled = self._run(self._compiled, tensors, copies)
+            comparisons = [
+                compare(start, expected, after, self._precision)
+                for start, expected, after in self._compared(before, results, compiled, copies)
+            ]
+            found = _differences(comparisons)
+            for number in range(len(DISTURBANCES)):
+                if not found:
+                    return results, None
+                if not self._run_disturbed(number, tensors, copies, before, results, comparisons):
+                    break
+                found = _differences(comparisons)
+        if not found:
+            return results, None
+        names = ", ".join(self._names[index] for index in list(found)[:3])
+        text = f"the compiled step computes other values of {names} than the graph"
+        return results, f"{text}: {next(iter(found.values()))}"
+
+    def _compared(
+        self,
+        before: Sequence[Any],
+        results: Sequence[tf.Tensor],
+        run: Sequence[tf.Tensor],
+        copies: Sequence[tf.Tensor],
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield each value before a step, after it, and after another run of it."""
+        for expected, after in zip(results, run, strict=True):
+            yield None, expected.numpy(), after.numpy()
+        for variable, copy, start in zip(self._written, copies, before, strict=True):
+            yield start, variable.read(), _read(copy, variable.spec)
+
+    def _run_disturbed(
+        self,
+        number: int,
+        tensors: list[tf.Tensor],
+        copies: Sequence[tf.Tensor],
+        before: Sequence[Any],
+        results: Sequence[tf.Tensor],
+        comparisons: Sequence[Comparison],
+    ) -> bool:
+        """Add a run of the graph with disturbed inputs to comparisons; return whether it ran."""
+        size = DISTURBANCES[number] * ROUNDING_ERRORS[self._precision]
+
+        def disturbed(array: Any, *place: int) -> Any:
+            return disturb(array, size, np.random.default_rng((number, *place)))
+
+        inputs = [
+            tf.constant(disturbed(tensor.numpy(), 0, index), tensor.dtype)
+            for index, tensor in enumerate(tensors)
+        ]
+        constant = [variable for variable in self._variables or () if not variable.is_written]
+        with _copies_of(constant) as others:
+            for index, (variable, copy) in enumerate(zip(constant, others, strict=True)):
+                _assign(copy, disturbed(variable.read(), 1, index))
+            for index, (copy, array) in enumerate(zip(copies, before, strict=True)):
+                _assign(copy, disturbed(array, 2, index))
+            try:
+                run = self._run(self._concrete, inputs, copies, others)
+            except tf.errors.OpError:
+                return False
+        compared = zip(comparisons, self._compared(before, results, run, copies), strict=True)
+        for index, (comparison, (start, expected, after)) in enumerate(compared, -len(results)):
+            # It is drawn again, because a third copy may not fit into memory.
+            run_start = start if start is None else disturbed(start, 2, index)
+            comparison.disturbed.append(measure(start, expected, run_start, after)[1])
+        return True
+
+    def _run(
+        self,
+        concrete: Any,
+        tensors: list[tf.Tensor],
+        copies: Sequence[tf.Tensor],
+        others: Sequence[tf.Tensor] = (),
+    ) -> list[tf.Tensor]:
+        """Run a function on copies of the variables that it writes, and perhaps of the others."""
+        written = zip(self._written, copies, strict=True)
+        replaced = {id(variable.handle): copy for variable, copy in written}
+        if others:
+            constant = [variable for variable in self._variables or () if not variable.is_written]
+            replaced |= {id(v.handle): copy for v, copy in zip(constant, others, strict=True)}
+        captured = [replaced.get(id(tensor), tensor) for tensor in concrete.captured_inputs]
+        call = direct_call(concrete, captured)
+        assert call is not None
+        return list(call(tensors) or ())
+
+
+def _differences(comparisons: Sequence[Comparison]) -> dict[int, str]:
+    texts = (comparison.describe_difference() for comparison in comparisons)
+    return {index: text for index, text in enumerate(texts) if text is not None}
+
+
+def _variables_of(concrete: Any) -> list[_Variable] | None:
+    """Return the variables that a traced step uses; None if it has other state."""
+    names = {id(variable.handle): str(variable.name) for variable in concrete.graph.variables}
+    variables = []
+    for handle, inside in concrete.graph.captures:
+        if handle.dtype != tf.resource:
+            continue
+        spec = variable_spec(handle)
+        if spec is None or not spec.shape.is_fully_defined():
+            return None
+        is_written = any(user.type not in _READS for user in inside.consumers())
+        name = names.get(id(handle), "a variable")
+        copy_name = f"fastnet_copy_{next(_numbers)}"
+        variables.append(_Variable(handle, name, copy_name, spec, is_written))
+    return variables
+
+
+@contextmanager
+def _copies_of(variables: Sequence[_Variable]) -> Iterator[list[tf.Tensor]]:
+    """Make variables of the same shapes, without values, and delete them at the end."""
+    handles: list[tf.Tensor] = []
+    try:
+        for variable in variables:
+            with tf.device(variable.handle.device):
+                handles.append(
+                    tf.raw_ops.VarHandleOp(
+                        dtype=variable.spec.dtype,
+                        shape=variable.spec.shape,
+                        shared_name=variable.copy_name,
+                    )
+                )
+        yield handles
+    finally:
+        for handle in handles:
+            tf.raw_ops.DestroyResourceOp(resource=handle)
+
+
+def _read(handle: tf.Tensor, spec: tf.TensorSpec) -> Any:
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype).numpy()
+
+
+def _assign(handle: tf.Tensor, array: Any) -> None:
+    # A tensor may use the memory of an array, and a step may write to that of a variable.
+    tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(np.array(array)))
+
+
+def _lowest_precision(concrete: Any) -> str:
+    operations = concrete.graph.get_operations()
+    names = {tensor.dtype.name for operation in operations for tensor in operation.outputs}
+    precisions = [name for name in names if name in TOLERANCES]
+    return max(precisions, key=lambda name: TOLERANCES[name], default="float32")
