@@ -9,7 +9,6 @@ import dataclasses
 import enum
 import functools
 import gc
-import io
 import itertools
 import logging
 import math

@@ -51,7 +51,9 @@ class OnFastnet(Side):
             )
         self._ops: dict[str, Any] = {}
         options = False if program.compile is None else self._options(**program.compile)
-        self.network = TorchNetwork([self._make_scheduled(op) for op in program.ops], compile=options)
+        self.network = TorchNetwork(
+            [self._make_scheduled(op) for op in program.ops], compile=options
+        )
 
     def optimizer(self, name: str) -> torch.optim.Optimizer:
         current: torch.optim.Optimizer = self.modules[name].current_optimizer

@@ -71,7 +71,8 @@ def random_state(models: list[Any]) -> dict[str, Any]:
 
 def load_random_state(models: list[Any], state: dict[str, Any]) -> None:
     """Restore the result of `random_state`; raise a ValueError if it is of other generators."""
-    value, generator = state["tensorflow"], global_generator()
+    value = state["tensorflow"]
+    generator: Any = global_generator()
     if value is not None and generator is None:
         made = tf.random.Generator.from_state(value, state["algorithm"])
         tf.random.set_global_generator(made)

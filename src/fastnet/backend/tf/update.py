@@ -34,8 +34,9 @@ from fastnet.util.warnings import warn
 class TFUpdate(ModelUpdate):
     """Updates a Keras model in the sequence that `UpdateOp` describes.
 
-    Merged gradients are not scaled. Gradients are values of a step, so a step that fails leaves none. On several devices each merges
-    its own gradients, and they communicate only once there are enough.
+    Merged gradients are not scaled. Gradients are values of a step, so a step that fails leaves
+    none. On several devices each merges its own gradients, and they communicate only once there
+    are enough.
     """
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:

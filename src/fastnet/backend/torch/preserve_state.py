@@ -26,11 +26,12 @@ class PreservedState:
             for module, _ in self._modules
             for name, tensor in _named_tensors(module)
         ]
-        self._lazy = [(one, type(one)) for _, _, one in named if torch.nn.parameter.is_lazy(one)]
+        lazy: list[Any] = [one for _, _, one in named if _is_lazy(one)]
+        self._lazy = [(tensor, type(tensor)) for tensor in lazy]
         self._tensors = [
             (module, name, tensor, _copy(tensor))
             for module, name, tensor in named
-            if not torch.nn.parameter.is_lazy(tensor)
+            if not _is_lazy(tensor)
         ]
         parameters = [one for _, _, one in named if isinstance(one, torch.nn.Parameter)]
         self._trainable = [(parameter, parameter.requires_grad) for parameter in parameters]
@@ -61,11 +62,11 @@ class PreservedState:
         with torch.no_grad():
             for module, training in self._modules:
                 module.training = training
-            for tensor, lazy_type in self._lazy:
-                if type(tensor) is not lazy_type:
+            for lazy, lazy_type in self._lazy:
+                if type(lazy) is not lazy_type:
                     # Undo `materialize`.
-                    tensor.data = torch.empty(0, device=tensor.device, dtype=tensor.dtype)
-                    tensor.__class__ = lazy_type
+                    lazy.data = torch.empty(0, device=lazy.device, dtype=lazy.dtype)
+                    lazy.__class__ = lazy_type
             for parameter, flag in self._trainable:
                 parameter.requires_grad_(flag)
             for module, name, tensor, value in self._tensors:
@@ -156,6 +157,10 @@ def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor 
         is_registered = name not in vars(module) and not hasattr(type(module), name)
         if is_registered and getattr(module, name, 0) is None:
             yield name, None
+
+
+def _is_lazy(tensor: Any) -> bool:
+    return torch.nn.parameter.is_lazy(tensor)
 
 
 def _copy(value: Any) -> Any:

@@ -110,6 +110,7 @@ class TorchNetwork(BaseNetwork):
         self._watch_tensors()
 
     def _watch_tensors(self) -> None:
+        # Tensors that are not saved, with their versions when the network was made, by path.
         self._watched = tensors_in(dict(values_in(self)))
 
     def _warn_of_unsaved_state(self) -> None:
@@ -123,7 +124,6 @@ class TorchNetwork(BaseNetwork):
 
     def _init_state(self) -> None:
         super()._init_state()
-        # Tensors that are not saved, with their versions when the network was made, by path.
         self._watched: dict[str, tuple[torch.Tensor, int]] = {}
         self._records: Records | None = None
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import types
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastnet import CompileOptions, build
 from fastnet.backend.torch import update
 from fastnet.backend.torch.ema import WeightAverager
 from fastnet.network import TorchNetwork
 from fastnet.network.torch.compiled import capture, fake_tensors, program_cache
 from fastnet.network.torch.compiled.program_cache import ProgramCache
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.loss import CrossEntropy, SuperLoss
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
@@ -32,9 +29,6 @@ from tests.network.torch.compiled.steps import (
     built,
     cross_entropy,
     fallbacks,
-    falls_back,
-    mlp,
-    run_both,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Steps of mode")
@@ -248,7 +242,9 @@ _PATCHED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("phase", ["first op", "op before the update", "last op", "backward", *_PATCHED])
+@pytest.mark.parametrize(
+    "phase", ["first op", "op before the update", "last op", "backward", *_PATCHED]
+)
 def test_failed_trace_restores_everything(
     phase: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,7 +167,7 @@ def _copy_arrays(values: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 def _have_same_items(one: Any, other: Any) -> bool:
     if type(one) is np.ndarray:
-        return one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
     return bytes(one) == bytes(other)  # NaN equals NaN, unlike in array.array.
 
 

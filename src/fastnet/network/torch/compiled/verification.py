@@ -8,7 +8,6 @@ disturbed values, which shows how much rounding matters to each tensor.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from fastnet.network.torch.compiled.accumulation import Accumulation
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.input_signature import all_in
 from fastnet.network.torch.compiled.program import Program
+from fastnet.network.verification import free_memory
 from fastnet.types import Model
 
 # How far a change may be off, relative to its norm, by the lowest precision of a step: in the
@@ -80,16 +80,7 @@ def _free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    return free_memory()
 
 
 class _Mismatch(Exception):

@@ -56,8 +56,9 @@ def warn_of_untrained(
             warn(
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
                 f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
-                "not contain those of modules and layers. Put them into a model of their own from fastnet.build, with an "
-                "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
+                "not contain those of modules and layers. Put them into a model of their own from "
+                "fastnet.build, with an UpdateOp, or freeze them (torch: requires_grad = False, "
+                "Keras: trainable = False)."
             )
 
 
