@@ -109,8 +109,13 @@ class TorchNetwork(BaseNetwork):
         warn_of_untrained(self.ops, trainable_in)
         self._watch_tensors()
 
-    def _watch_tensors(self) -> None:
+    def _init_state(self) -> None:
+        super()._init_state()
         # Tensors that are not saved, with their versions when the network was made, by path.
+        self._watched: dict[str, tuple[torch.Tensor, int]] = {}
+        self._records: Records | None = None
+
+    def _watch_tensors(self) -> None:
         self._watched = tensors_in(dict(values_in(self)))
 
     def _warn_of_unsaved_state(self) -> None:
@@ -121,11 +126,6 @@ class TorchNetwork(BaseNetwork):
                 "not saved. Register them as buffers of a model, or give the op a state_dict and a "
                 "load_state_dict."
             )
-
-    def _init_state(self) -> None:
-        super()._init_state()
-        self._watched: dict[str, tuple[torch.Tensor, int]] = {}
-        self._records: Records | None = None
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
