@@ -28,13 +28,12 @@ class CompileOptions:
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False
             compiles each size alone. XLA always does that, and accepts only None and False.
-        verify: When a compiled step is run eagerly (in TensorFlow as a graph) as well, from the
-            same state, and the results compared. "first" verifies the first step of each program:
-            where results differ by more than rounding, a warning names the tensor and the program
-            is not used. It is skipped, with the reason in `traces`, for steps that draw other
-            random numbers and for a state (weights and optimizer state) of more than 256 MB, which
-            it copies. An integer N verifies every Nth step and raises a RuntimeError. None never
-            verifies.
+        verify: When a step runs eagerly (in TensorFlow as a graph) as well as compiled, from the
+            same state and random numbers, and both are compared. "first" verifies the first step of
+            each program: where results or changes of tensors differ by more than rounding errors, a
+            warning names the tensor and the program is not used. An integer N verifies every Nth
+            step and raises a RuntimeError. None never verifies. Where two copies of what the step
+            writes do not fit into free memory, it is not verified, with the reason in `traces`.
 
     Raises:
         TypeError: If a value has the wrong type.

@@ -20,6 +20,7 @@ from fastnet.backend.torch._internals import (
     tensor_guard,
     transforms_are_active,
 )
+from fastnet.backend.torch.autocast import without_autocast
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.fake_tensors import StepState
@@ -143,6 +144,7 @@ class Program:
         def run(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
             return self._compute(self._with_size(template.copy(), batch), batch)
 
+        @without_autocast  # The graph has the casts of the traced ops.
         def run_graph(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
             bound, merged = len(self.state.tensors), self.merged()
             assert self.graph is not None
