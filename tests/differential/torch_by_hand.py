@@ -64,7 +64,9 @@ class ByHand(Side):
                 begun = [epoch for epoch in self._optimizers[name] if epoch <= action.epoch]
                 self._current[name] = self._optimizers[name][max(begun)]
                 if action.mode == "train" and not action.warmup:
-                    self._current[name].zero_grad()
+                    for group in self._current[name].param_groups:
+                        for parameter in group["params"]:
+                            parameter.grad = None
         self._takes = any(op.kind in _TAKERS for op in self._active)
         self._updated = {op.model for op in self._active if op.kind == "update"}
         self._first_deferred = len(self._active)
