@@ -69,7 +69,7 @@ cdef struct Node:
 
 cdef class BaseSnapshot:
     cdef Node* nodes
-    cdef readonly Py_ssize_t _count
+    cdef readonly Py_ssize_t count
     cdef Py_ssize_t capacity
     # The values of all nodes. They and `kept` keep everything alive that nodes point to.
     cdef tuple values
@@ -101,7 +101,7 @@ cdef class BaseSnapshot:
     cdef bint follow_references(self) except -1
     cdef object hold_owner(self, Py_ssize_t index)
     cdef int read(self, Node* node, list values) except -1
-    cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2
+    cpdef Py_ssize_t next_change(self, Py_ssize_t start) except -2
     cpdef object _difference_in(self, Py_ssize_t index)
 
 

@@ -53,10 +53,10 @@ cdef class BaseSnapshot:
         for index, root in enumerate(roots):
             self.visit(root, -1 - index, 0)
         index = 0
-        while (index < self._count or self.follow_references()) and self.expand(index):
+        while (index < self.count or self.follow_references()) and self.expand(index):
             index += 1
-        self._stopped_at = index if index < self._count else -1
-        self._count = index
+        self._stopped_at = index if index < self.count else -1
+        self.count = index
         self.values = tuple(self.found)
         self.found = self.seen = self.functions = self.unfollowed = self.alive = None
 
@@ -67,36 +67,36 @@ cdef class BaseSnapshot:
         """Append a node."""
         cdef Py_ssize_t capacity = 2 * self.capacity + 64
         cdef Node* node
-        if self._count == self.capacity:
+        if self.count == self.capacity:
             node = <Node*> PyMem_Realloc(self.nodes, capacity * sizeof(Node))
             if node == NULL:
                 raise MemoryError
             self.nodes, self.capacity = node, capacity
-        node = &self.nodes[self._count]
+        node = &self.nodes[self.count]
         names = self.skip.get(address(owner)) if self.skip else None
         node.owner, node.skip = <PyObject*> owner, NULL if names is None else <PyObject*> names
         node.reference = NULL
         node.kind, node.parent, node.position, node.version = kind, parent, position, 0
         node.first = node.end = len(self.found)
-        self._count += 1
+        self.count += 1
         return 0
 
     cdef bint enter(
         self, key, int kind, owner, Py_ssize_t parent, Py_ssize_t position
     ) except -1:
         """Append the first node with a key and return True, or a LINK to it and return False."""
-        cdef Py_ssize_t index = self.seen.setdefault(key, self._count)
-        if index == self._count:
+        cdef Py_ssize_t index = self.seen.setdefault(key, self.count)
+        if index == self.count:
             self.add(kind, owner, parent, position)
             return True
         self.add(LINK, None, parent, position)
-        self.nodes[self._count - 1].first = index
+        self.nodes[self.count - 1].first = index
         return False
 
     cdef int visit(self, value, Py_ssize_t parent, Py_ssize_t position) except -1:
         """Append the nodes of a value."""
         cdef bint inside = self.shallow and parent >= 0
-        cdef Py_ssize_t main = self._count
+        cdef Py_ssize_t main = self.count
         cdef tuple kinds
         if is_atom(value):
             return 0
@@ -166,7 +166,7 @@ cdef class BaseSnapshot:
 
     cdef bint follow_references(self) except -1:
         """Visit what weak references lead to if code uses them; return whether nodes were added."""
-        cdef Py_ssize_t index, node, first, before = self._count
+        cdef Py_ssize_t index, node, first, before = self.count
         cdef list unfollowed = self.unfollowed
         if not unfollowed:
             return False
@@ -180,17 +180,17 @@ cdef class BaseSnapshot:
             ):
                 self.unfollowed.append(index)
                 continue
-            first = self._count
+            first = self.count
             reference = <object> self.nodes[index].owner
             target = self.rules.target_of(reference)
             self.alive.append(target)
             self.visit(target, index, 0)
             # A snapshot keeps no referent alive, so its nodes have the reference to it.
             if PyWeakref_Check(reference):
-                for node in range(first, self._count):
+                for node in range(first, self.count):
                     if self.nodes[node].owner == <PyObject*> target:
                         self.nodes[node].reference = <PyObject*> reference
-        return self._count > before
+        return self.count > before
 
     cdef int enter_class(self, cls, Py_ssize_t index, Py_ssize_t position) except -1:
         if is_mutable(cls):
@@ -206,10 +206,10 @@ cdef class BaseSnapshot:
                 value = (<dict> namespace).get(name, ABSENT)
                 self.found += (name, value)
                 self.kept.append(namespace)
-                self.nodes[self._count - 1].end = len(self.found)
+                self.nodes[self.count - 1].end = len(self.found)
                 self.left -= 2
                 if is_followed:
-                    self.visit(value, self._count - 1, 1)
+                    self.visit(value, self.count - 1, 1)
             indices.append(self.seen[key])
         return 0
 
@@ -252,19 +252,19 @@ cdef class BaseSnapshot:
 
     def is_unchanged(self):
         """Return whether nothing has changed."""
-        return self._next_change(0) < 0
+        return self.next_change(0) < 0
 
     cdef object hold_owner(self, Py_ssize_t index):
         """Return the object of a node; None if it was referred to weakly, and has been freed."""
         cdef Node* node = &self.nodes[index]
         return <object> node.owner if node.reference == NULL else referent_of(<object> node.reference)
 
-    cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2:
+    cpdef Py_ssize_t next_change(self, Py_ssize_t start) except -2:
         """Return the first node from an index on that has changed, or -1."""
         cdef PyObject** values = items_of(<PyObject*> self.values)
         cdef Py_ssize_t index
         cdef Node* node
-        for index in range(start, self._count):
+        for index in range(start, self.count):
             node = &self.nodes[index]
             if node.reference != NULL:
                 owner = self.hold_owner(index)
@@ -285,7 +285,7 @@ cdef class BaseSnapshot:
         self.read(node, now)
         return self.rules.find_difference(node.kind, self.values[node.first:node.end], now)
 
-    def _node(self, Py_ssize_t index):
+    def node(self, Py_ssize_t index):
         """Return the kind, object, parent and position of a node, and its values or their index."""
         cdef Node* node = &self.nodes[index]
         found = self.values if self.found is None else self.found

@@ -160,12 +160,12 @@ class Snapshot(BaseSnapshot):
         Returns:
             A path such as "op 3 (Scale).config.factor".
         """
-        index = self._next_change(0)
+        index = self.next_change(0)
         if index < 0:
             return None
         # Another thread may have undone the change.
         values, position = self._difference_in(index) or ((), -1)
-        kind, owner, _, _, _ = self._node(index)
+        kind, owner, _, _, _ = self.node(index)
         return self._path(index) + _step(kind, owner, values, position)
 
     def changed_roots(self) -> list[int]:
@@ -175,13 +175,13 @@ class Snapshot(BaseSnapshot):
             The indices in ascending order; empty if nothing has changed.
         """
         reached = []
-        index = self._next_change(0)
+        index = self.next_change(0)
         while index >= 0:
             reached.append(index)
-            index = self._next_change(index + 1)
+            index = self.next_change(index + 1)
         parents: dict[int, list[int]] = {}
-        for index in range(self._count if reached else 0):
-            kind, _, parent, _, target = self._node(index)
+        for index in range(self.count if reached else 0):
+            kind, _, parent, _, target = self.node(index)
             parents.setdefault(target if kind == Kind.LINK else index, []).append(parent)
         seen = set(reached)
         while reached:
@@ -202,8 +202,8 @@ class Snapshot(BaseSnapshot):
         places: list[tuple[int, int]] = []
         functions: list[types.FunctionType] = []
         known: dict[type, bool] = {}
-        for index in range(self._count):
-            kind, owner, _, _, values = self._node(index)
+        for index in range(self.count):
+            kind, owner, _, _, values = self.node(index)
             if kind == Kind.LINK:
                 continue
             if kind == Kind.FUNCTION:
@@ -217,7 +217,7 @@ class Snapshot(BaseSnapshot):
         names = _names_of(functions)
         found: list[tuple[str, Any, bool]] = []
         for index, position in places:
-            kind, owner, _, _, values = self._node(index)
+            kind, owner, _, _, values = self.node(index)
             path = self._path(index) + _step(kind, owner, values, position)
             found.append((path, values[position], _is_used(self, index, position, names)))
         return found
@@ -227,12 +227,12 @@ class Snapshot(BaseSnapshot):
         steps: list[str] = []
         below = None
         while index >= 0:
-            kind, owner, parent, position, values = self._node(index)
+            kind, owner, parent, position, values = self.node(index)
             if kind == Kind.GLOBAL:
-                is_of_module = self._node(parent)[0] == Kind.GLOBAL
+                is_of_module = self.node(parent)[0] == Kind.GLOBAL
                 steps.append(f".{values[0]}" if is_of_module else f" global {values[0]!r}")
             elif position >= 0 and parent >= 0:
-                above, owner, _, _, values = self._node(parent)
+                above, owner, _, _, values = self.node(parent)
                 steps.append(_step(above, owner, values, position))
             elif kind == Kind.CLASS and below != Kind.CLASS:
                 # A base class is reached from its subclass, which the path omits.
@@ -442,7 +442,7 @@ def _names_of(functions: Iterable[types.FunctionType]) -> set[str]:
 def _is_used(snapshot: BaseSnapshot, index: int, position: int, names: set[str]) -> bool:
     """Return whether code names what leads to a value, through containers, partials and methods."""
     while index >= 0:
-        kind, owner, parent, place, values = snapshot._node(index)
+        kind, owner, parent, place, values = snapshot.node(index)
         cls = type(owner)
         if position >= 0 and not issubclass(cls, weakref.ref) and not _is_weak_container(cls):
             if kind in (Kind.FUNCTION, Kind.GLOBAL) or cls is functools.partial:

@@ -46,12 +46,12 @@ class Guard(Snapshot):
 
     def changed_number(self) -> NumberInput | None:
         """Return the first change if it is one of a number."""
-        index = self._next_change(0)
+        index = self.next_change(0)
         values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
         number_type = type(values[position]) if position >= 0 else None
         if number_type not in (int, float):
             return None
-        kind, owner, _, _, _ = self._node(index)
+        kind, owner, _, _, _ = self.node(index)
         table: dict[Any, Any] | None = None
         name = values[position - 1]
         if kind == Kind.GLOBAL:
@@ -66,8 +66,8 @@ class Guard(Snapshot):
     def tensors(self) -> dict[int, torch.Tensor]:
         """Return the tensors that were found, by their ids."""
         found: dict[int, torch.Tensor] = {}
-        for index in range(self._count):
-            kind, owner, _, _, values = self._node(index)
+        for index in range(self.count):
+            kind, owner, _, _, values = self.node(index)
             if kind != Kind.LINK:
                 # The class of a proxy is not that of its referent.
                 found.update(

@@ -142,8 +142,8 @@ def _layout_of(tensor: torch.Tensor) -> Any:
 
 def _values_of(snapshot: Snapshot) -> Iterable[Any]:
     """Yield everything that a snapshot has found."""
-    for index in range(snapshot._count):
-        kind, owner, _, _, values = snapshot._node(index)
+    for index in range(snapshot.count):
+        kind, owner, _, _, values = snapshot.node(index)
         if kind != Kind.LINK:
             yield from (owner, *values)
 
@@ -180,14 +180,14 @@ def _restore_array(current: Any, saved: Any) -> None:
 
 
 def _restore_snapshot(snapshot: Snapshot) -> None:
-    index = snapshot._next_change(0)
+    index = snapshot.next_change(0)
     while index >= 0:
-        kind, owner, _, _, values = snapshot._node(index)
+        kind, owner, _, _, values = snapshot.node(index)
         # The code of a user's class may refuse.
         with contextlib.suppress(Exception):
             if owner is not None:  # Referents may have been freed.
                 _restore_node(kind, owner, values)
-        index = snapshot._next_change(index + 1)
+        index = snapshot.next_change(index + 1)
 
 
 def _restore_node(kind: Kind, owner: Any, values: Sequence[Any]) -> None:
