@@ -227,6 +227,8 @@ def is_random(node: torch.fx.Node) -> bool:
     """Return whether a node draws random numbers; refuse generators other than the default."""
     if any(isinstance(one, torch.Generator) for one in (*node.args, *node.kwargs.values())):
         raise Uncapturable("an op draws random numbers from a generator of its own")
-    if str(node.target).startswith("aten._scaled_dot_product_flash_attention_for_cpu"):
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
         return any(node.args[3:4])  # The probability of dropout.
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return True

@@ -9,6 +9,7 @@ disturbed values, which shows how much rounding matters to each tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -33,18 +34,25 @@ _TOLERANCES = {
     torch.float32: (1e-5, 1e-3),
 }
 _LOW_PRECISION = 1e-3, 2e-2
-# How much further than a disturbed step a program may be off: by rounding, and by other draws.
-_ROUNDING_FACTOR = 8.0
-_DRAWS_FACTOR = 3.0
+# How much further than disturbed steps a program may be off: if they hardly move a tensor, since
+# whether an error turns a ReLU or the sign in a step of Adam is chance, and if they do. Steps with
+# other random numbers do.
+_RARE_FACTOR = 8.0
+_FACTOR = 3.0
+# This part of a change is large for errors that turn something by chance.
+_LARGE = 0.5
+# The norm of a change depends less on what rounding errors turn.
+_NORM_TOLERANCE = 10.0
 # The share of the elements of an integer tensor that may differ, beside a disturbed step.
 _SHARE_FACTOR = 2.0
-# The errors of disturbed values, in units of the last place.
-_DISTURBANCE = 2.0
-# A small tensor may move little by chance, so a suspected one is compared with several disturbed
-# steps; after a few, if it is beyond its limit by a large factor.
-_MAX_DISTURBED = 16
-_MIN_DISTURBED = 3
-_CLEAR_EXCESS = 100.0
+# The errors of the values in disturbed steps, in units of the last place. A small tensor may move
+# little by chance, so there are several; larger errors, such as those of long sums, are used where
+# smaller ones do not explain a difference.
+_DISTURBANCES = (2, 2, 2, 8, 8, 8, 32, 32, 32, 32, 32, 32)
+# So many show that a tensor should have changed.
+_FEW = 3
+# Few draws, such as those of a small dropout, may be the same by chance in so many steps.
+_REPETITIONS = 15
 
 
 def reason_to_skip(program: Program, options: CompileOptions) -> str | None:
@@ -112,11 +120,13 @@ class _Value(NamedTuple):
         name: A description for messages.
         value: The value.
         before: The tensor before the step; None if the step creates it.
+        place: Its place among the tensors that the program writes; None for others.
     """
 
     name: str
     value: Any
     before: torch.Tensor | None = None
+    place: int | None = None
 
     def copied(self) -> _Value:
         """Return the value with a copy of its tensor."""
@@ -196,50 +206,59 @@ class Verification:
             # The graph has been compared with the eager step when the program is.
             undisturbed = self._expected
             while (excess := self._first_excess(found, disturbed, compiled)) is not None:
-                index, is_clear = excess
-                if len(disturbed) == (_MIN_DISTURBED if is_clear else _MAX_DISTURBED):
+                index, is_missing = excess
+                number = len(disturbed)
+                if number == (_FEW if is_missing else len(_DISTURBANCES)):
                     return f"{self._describe(index, found[index])} in {what}"
                 if not compiled and not disturbed:
                     undisturbed = [one.copied() for one in self._run(compiled=False)]
-                seed = len(disturbed) + 1
-                draws = seed if draws_others else None
-                disturbed.append(_deviations(self._run(False, seed, draws), undisturbed))
-            if draws_others and disturbed and self._has_fixed_draws(found, disturbed):
+                disturb = _Disturbance(number, self._program.precision)
+                draws = number + 1 if draws_others else None
+                run = self._run(False, disturb, draws)
+                disturbed.append(_deviations(run, undisturbed, disturb))
+            if draws_others and disturbed and self._has_fixed_draws(found):
                 return f"{what} draws the same random numbers in each step"
         except _Mismatch as mismatch:
             return f"{mismatch} in {what}"
-        except Exception as error:
-            return f"{what} raised {type(error).__name__}, and the eager step did not"
         return None
 
     def _run(
-        self, compiled: bool, disturbance: int | None = None, draws: int | None = None
+        self, compiled: bool, disturb: _Disturbance | None = None, draws: int | None = None
     ) -> list[_Value]:
         """Run the step on copies, which the next run overwrites.
 
         Args:
             compiled: Whether to run the compiled program, or else the captured graph.
-            disturbance: The seed of relative errors of the size of rounding errors; None for none.
+            disturb: Disturbs the values; None to leave them as they are.
             draws: The seed of the random numbers; None for those of the eager step.
         """
         tensors = [one.detach() for one in self._program.tensors]
         batch: Any = self._batch
-        for at, work, before in zip(self._program.writes, self._work, self._before, strict=True):
-            tensors[at] = work.copy_(before)
-        if disturbance is not None:
-            disturb = _Disturbance(disturbance, self._program.precision)
+        for place, at in enumerate(self._program.writes):
+            value = self._before[place]
+            value = value if disturb is None else disturb(value, place)
+            tensors[at] = self._work[place].copy_(value)
+        if disturb is not None:
+            places = count(len(self._work))
             written = set(self._program.writes)
-            tensors = [disturb(one, in_place=at in written) for at, one in enumerate(tensors)]
-            batch = NestMap(torch.Tensor, disturb)(batch)
+            for at, tensor in enumerate(tensors):
+                if at not in written:
+                    tensors[at] = disturb(tensor, next(places))
+            batch = NestMap(torch.Tensor, lambda tensor: disturb(tensor, next(places)))(batch)
         load_random_state([], self._start)
         if draws is not None:
             torch.manual_seed(draws)
         step = self._program.on_copies(tensors, compiled)
-        if self._accumulation is None:
-            return self._values(self._work, step.step(batch, self._state), [])
-        with self._accumulation.replaced_by(self._merged):
-            result = step.step(batch, self._state)
-            merged = self._accumulation.now()
+        merged: Sequence[Merged] = []
+        try:
+            if self._accumulation is None:
+                result = step.step(batch, self._state)
+            else:
+                with self._accumulation.replaced_by(self._merged):
+                    result = step.step(batch, self._state)
+                    merged = self._accumulation.now()
+        except Exception as error:
+            raise _Mismatch(f"there is a {type(error).__name__}") from error
         return self._values(self._work, result, merged)
 
     def _values(
@@ -247,7 +266,7 @@ class Verification:
     ) -> list[_Value]:
         """List all that a step has written and returned."""
         names = [self._name(self._program.tensors[at]) for at in self._program.writes]
-        values = list(map(_Value, names, written, self._before))
+        values = list(map(_Value, names, written, self._before, count()))
         for key in self._program.outputs:
             values += [_Value(f"'{key}'", leaf) for leaf in all_in(result[key])]
         for earlier, later in zip(self._merged, merged, strict=True):
@@ -260,49 +279,49 @@ class Verification:
     def _first_excess(
         self, found: list[_Deviation], disturbed: list[list[_Deviation]], compiled: bool
     ) -> tuple[int, bool] | None:
-        """Return the index of a tensor that is off by too much, and whether by a large factor."""
+        """Return the index of a tensor that is off by too much, and whether it has not changed."""
         tolerance = self._tolerances[compiled]
         draws_others = compiled and self._draws_others
-        factor = _DRAWS_FACTOR if draws_others else _ROUNDING_FACTOR
         for index, one in enumerate(found):
             others = [each[index] for each in disturbed]
-            limit = tolerance * one.expected + one.rounding
             if one.share > _SHARE_FACTOR * max((other.share for other in others), default=0.0):
                 return index, False
-            if one.distance <= limit:
+            allowed = tolerance * one.expected + one.rounding
+            if one.distance <= allowed:
                 continue
-            limit = max([limit, *(factor * other.distance for other in others)])
-            if one.distance > limit:
-                return index, one.distance > _CLEAR_EXCESS * limit
-            if draws_others:
-                # Other draws change the size of a change less than its direction.
-                spread = max(abs(other.change - other.expected) for other in others)
-                is_missing = one.change == 0 and all(other.change > 0 for other in others)
-                if is_missing or abs(one.change - one.expected) > factor * spread:
-                    return index, False
+            moved = max((other.distance for other in others), default=0.0)
+            rare = 0.0 if draws_others else min(_RARE_FACTOR * moved, _LARGE * one.expected)
+            is_missing = one.change == 0 and all(other.change > 0 for other in others)
+            if is_missing or one.distance > max(allowed, rare, _FACTOR * moved):
+                return index, is_missing
+            spread = max((abs(other.change - other.expected) for other in others), default=0.0)
+            allowed = _NORM_TOLERANCE * tolerance * one.expected + one.rounding
+            if abs(one.change - one.expected) > max(allowed, _FACTOR * spread):
+                return index, False
         return None
 
-    def _has_fixed_draws(self, found: list[_Deviation], disturbed: list[list[_Deviation]]) -> bool:
+    def _has_fixed_draws(self, found: list[_Deviation]) -> bool:
         """Return whether the program computes the same where other draws change the results."""
+        expected = [one.copied() for one in self._run(compiled=False)]
         tolerance = self._tolerances[True]
+        others = _deviations(self._run(compiled=False, draws=1), expected)
         reached = [
             index
-            for index, one in enumerate(disturbed[0])
+            for index, one in enumerate(others)
             if one.distance > tolerance * one.expected + one.rounding or one.share
         ]
-        # Few draws, such as those of a small dropout, may be the same by chance.
         return bool(reached) and all(
             again[index] == found[index]
             for again in (
                 _deviations(self._run(True, draws=seed), self._expected)
-                for seed in range(1, _MAX_DISTURBED)
+                for seed in range(1, _REPETITIONS + 1)
             )
             for index in reached
         )
 
     def _describe(self, index: int, deviation: _Deviation) -> str:
         tensors = [one for one in self._expected if isinstance(one.value, torch.Tensor)]
-        name, _, before = tensors[index]
+        name, _, before, _ = tensors[index]
         if deviation.share:
             return f"{name} differs in {deviation.share:.2g} of its elements"
         off = deviation.distance / deviation.expected if deviation.expected else float("inf")
@@ -310,34 +329,42 @@ class Verification:
 
 
 class _Disturbance:
-    """Adds relative errors of the size of rounding errors to floating-point tensors."""
+    """Makes copies of tensors with relative errors of the size of rounding errors."""
 
-    def __init__(self, seed: int, precision: torch.dtype) -> None:
-        self._seed = seed
-        self._size = _DISTURBANCE * torch.finfo(precision).eps
+    def __init__(self, number: int, precision: torch.dtype) -> None:
+        self._number = number
+        self._size = _DISTURBANCES[number] * torch.finfo(precision).eps
 
-    def __call__(self, tensor: torch.Tensor, in_place: bool = False) -> torch.Tensor:
-        """Disturb a tensor, or return a disturbed copy."""
+    def __call__(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+        """Return a copy; its errors are the same for each call with the same place."""
+        copy = _copy(tensor)
         if not tensor.is_floating_point():
-            return tensor
-        disturbed = tensor if in_place else _copy(tensor)
-        generator = torch.Generator(tensor.device).manual_seed(self._seed)
-        self._seed += _MAX_DISTURBED
+            return copy
+        seed = self._number + place * len(_DISTURBANCES)
+        generator = torch.Generator(tensor.device).manual_seed(seed)
         noise = torch.rand(
             tensor.shape, dtype=torch.float32, generator=generator, device=tensor.device
         )
         errors = noise.mul_(2 * self._size).sub_(self._size)
         # Whole numbers may be labels or masks.
         errors[tensor == tensor.trunc()] = 0
-        return disturbed.add_(errors * tensor)
+        return copy.add_(errors * tensor)
 
 
-def _deviations(found: list[_Value], expected: list[_Value]) -> list[_Deviation]:
-    """Compare the tensors of two steps, and raise a `_Mismatch` for other differences."""
+def _deviations(
+    found: list[_Value], expected: list[_Value], disturb: _Disturbance | None = None
+) -> list[_Deviation]:
+    """Compare the tensors of two steps, and raise a `_Mismatch` for other differences.
+
+    Args:
+        found: The values of a step.
+        expected: Those of the undisturbed step that it is compared with.
+        disturb: What disturbed the values before the first step.
+    """
     if [one.name for one in found] != [one.name for one in expected]:
         raise _Mismatch("there are other values")
     deviations = []
-    for (name, value, _), (_, wanted, before) in zip(found, expected, strict=True):
+    for (name, value, _, _), (_, wanted, before, place) in zip(found, expected, strict=True):
         if not isinstance(wanted, torch.Tensor):
             if type(value) is not type(wanted) or repr(value) != repr(wanted):
                 raise _Mismatch(f"{name} is {value!r} instead of {wanted!r}")
@@ -347,12 +374,18 @@ def _deviations(found: list[_Value], expected: list[_Value]) -> list[_Deviation]
                 f"{name} has dtype {value.dtype} and shape {tuple(value.shape)} instead of "
                 f"{wanted.dtype} and {tuple(wanted.shape)}"
             )
-        deviations.append(_deviation(value, wanted, before))
+        start = before
+        if disturb is not None and before is not None and place is not None:
+            start = disturb(before, place)
+        deviations.append(_deviation(value, wanted, start, before))
     return deviations
 
 
 def _deviation(
-    found: torch.Tensor, expected: torch.Tensor, before: torch.Tensor | None
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    found_before: torch.Tensor | None,
+    expected_before: torch.Tensor | None,
 ) -> _Deviation:
     found, expected = found.detach().to(expected.device), expected.detach()
     if not (expected.is_floating_point() or expected.is_complex()):
@@ -363,12 +396,15 @@ def _deviation(
         finite = found.isfinite() & expected.isfinite()
         share = _share(~(finite | is_same))
         found, expected = (torch.where(finite, one, 0) for one in (found, expected))
-    if before is None:
+    if found_before is None or expected_before is None:
         # Distances of results are relative to their size.
         return _Deviation(_norm(found - expected), _norm(found), _norm(expected), 0.0, share)
     rounding = torch.finfo(expected.dtype).eps * _norm(expected)
-    change, expected_change = _norm(found - before), _norm(expected - before)
-    return _Deviation(_norm(found - expected), change, expected_change, rounding, share)
+    difference = found - expected
+    if found_before is not expected_before:
+        difference -= found_before - expected_before
+    change, expected_change = _norm(found - found_before), _norm(expected - expected_before)
+    return _Deviation(_norm(difference), change, expected_change, rounding, share)
 
 
 def _norm(tensor: torch.Tensor) -> float:
