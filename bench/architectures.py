@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -120,7 +120,9 @@ def _of_timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
     return make
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
+    """Two convolutions beside a skip connection."""
+
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
@@ -139,21 +141,24 @@ class _Block(nn.Module):
         return functional.relu(self.body(x) + self.skip(x))
 
 
-def _resnet_for_cifar() -> nn.Module:
-    """Return the ResNet-18 for images of 32 x 32 pixels."""
+def resnet(widths: Sequence[int] = (64, 128, 256, 512)) -> nn.Module:
+    """Return a ResNet, by default the ResNet-18, for images of 32 x 32 pixels."""
+    width = widths[0]
     layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(64),
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(width),
         nn.ReLU(),
     ]
-    width = 64
-    for out in (64, 128, 256, 512):
-        layers += [_Block(width, out, 1 if out == width else 2), _Block(out, out, 1)]
+    for out in widths:
+        stride = 1 if out == width else 2
+        layers += [ResidualBlock(width, out, stride), ResidualBlock(out, out, 1)]
         width = out
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
 
-class _GPT(nn.Module):
+class GPT(nn.Module):
+    """A decoder of 64 tokens."""
+
     def __init__(self, width: int, depth: int, dropout: float) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(64, width), nn.Embedding(32, width)
@@ -189,11 +194,13 @@ class _GPT(nn.Module):
         return self.head(y)
 
 
-class _LSTM(nn.Module):
-    def __init__(self) -> None:
+class LSTM(nn.Module):
+    """A classifier of sequences of 100 words."""
+
+    def __init__(self, layers: int = 2) -> None:
         super().__init__()
         self.tokens = nn.Embedding(100, 32)
-        self.lstm = nn.LSTM(32, 64, 2, batch_first=True, dropout=0.2)
+        self.lstm = nn.LSTM(32, 64, layers, batch_first=True, dropout=0.2 if layers > 1 else 0.0)
         self.head = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Any:
@@ -301,36 +308,41 @@ def _of_vae(pred: Tensor, y: Tensor) -> Tensor:
     return error - 0.5 * distance.sum(1).mean()
 
 
-def _classifier(make: Callable[[], nn.Module], count: int, side: int) -> Architecture:
+def classifier(make: Callable[[], nn.Module], count: int, side: int) -> Architecture:
+    """Train a model on batches of square images, given their number and side."""
     return _supervised(make, _cross_entropy, partial(_images, count, side))
 
 
-def _language_model(width: int, depth: int, dropout: float) -> Architecture:
-    make = partial(_GPT, width, depth, dropout)
+def text_classifier(make: Callable[[], nn.Module]) -> Architecture:
+    """Train a model on sequences of words."""
+    return _supervised(make, _cross_entropy, partial(_text, 16, 20, 100, True))
+
+
+def language_model(width: int, depth: int, dropout: float) -> Architecture:
+    """Train a GPT to predict words."""
+    make = partial(GPT, width, depth, dropout)
     return _supervised(make, _of_words, partial(_text, 8, 32, 64, False))
 
 
 ARCHITECTURES = {
-    "ResNet-18 for CIFAR, batch 8": _classifier(_resnet_for_cifar, 8, 32),
-    "ResNet-18 for CIFAR, batch 32": _classifier(_resnet_for_cifar, 32, 32),
-    "ResNet-18": _classifier(_of_torchvision("resnet18"), 8, 64),
-    "ShuffleNet v2": _classifier(_of_torchvision("shufflenet_v2_x0_5"), 16, 32),
-    "RegNet Y": _classifier(_of_torchvision("regnet_y_400mf"), 8, 32),
-    "MobileNet v2": _classifier(_of_torchvision("mobilenet_v2"), 8, 32),
-    "MobileNet v3": _classifier(_of_torchvision("mobilenet_v3_small"), 8, 32),
-    "SqueezeNet": _classifier(_of_torchvision("squeezenet1_1"), 8, 64),
-    "MNASNet": _classifier(_of_torchvision("mnasnet0_5"), 8, 64),
-    "VGG-11": _classifier(_of_torchvision("vgg11_bn"), 4, 32),
-    "EfficientNet Lite": _classifier(_of_timm("efficientnet_lite0"), 8, 32),
-    "ConvNeXt": _classifier(_of_timm("convnext_atto", drop_path_rate=0.1), 8, 64),
-    "ViT": _classifier(
-        _of_timm("vit_tiny_patch16_224", img_size=64, drop_rate=0.1, depth=4), 8, 64
-    ),
-    "ResMLP": _classifier(_of_timm("resmlp_12_224", img_size=64), 4, 64),
-    "GPT, width 128": _language_model(128, 3, 0.0),
-    "GPT, width 256, dropout": _language_model(256, 4, 0.1),
+    "ResNet-18 for CIFAR, batch 8": classifier(resnet, 8, 32),
+    "ResNet-18 for CIFAR, batch 32": classifier(resnet, 32, 32),
+    "ResNet-18": classifier(_of_torchvision("resnet18"), 8, 64),
+    "ShuffleNet v2": classifier(_of_torchvision("shufflenet_v2_x0_5"), 16, 32),
+    "RegNet Y": classifier(_of_torchvision("regnet_y_400mf"), 8, 32),
+    "MobileNet v2": classifier(_of_torchvision("mobilenet_v2"), 8, 32),
+    "MobileNet v3": classifier(_of_torchvision("mobilenet_v3_small"), 8, 32),
+    "SqueezeNet": classifier(_of_torchvision("squeezenet1_1"), 8, 64),
+    "MNASNet": classifier(_of_torchvision("mnasnet0_5"), 8, 64),
+    "VGG-11": classifier(_of_torchvision("vgg11_bn"), 4, 32),
+    "EfficientNet Lite": classifier(_of_timm("efficientnet_lite0"), 8, 32),
+    "ConvNeXt": classifier(_of_timm("convnext_atto", drop_path_rate=0.1), 8, 64),
+    "ViT": classifier(_of_timm("vit_tiny_patch16_224", img_size=64, drop_rate=0.1, depth=4), 8, 64),
+    "ResMLP": classifier(_of_timm("resmlp_12_224", img_size=64), 4, 64),
+    "GPT, width 128": language_model(128, 3, 0.0),
+    "GPT, width 256, dropout": language_model(256, 4, 0.1),
     "BERT": _supervised(_BERT, _cross_entropy, partial(_text, 8, 16, 200, True)),
-    "LSTM": _supervised(_LSTM, _cross_entropy, partial(_text, 16, 20, 100, True)),
+    "LSTM": text_classifier(LSTM),
     "dilated convolutions": _supervised(_dilated, _cross_entropy, _series),
     "U-Net": _supervised(_UNet, functional.mse_loss, _pairs),
     "VAE": _supervised(_VAE, _of_vae, _digits),

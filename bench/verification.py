@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bench import machine, pages, processes
-from bench.architectures import ARCHITECTURES, OPTIMIZERS
+from bench.architectures import ARCHITECTURES, OPTIMIZERS, Architecture
 from bench.tables import markdown_table
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
@@ -52,9 +52,18 @@ FAULTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def alarms(name: str, optimizer: str) -> dict[str, Any]:
-    """Verify steps of a model; return the alarms, the number of parameters, and why not."""
+    """Call `find_alarms` for the model of a name."""
     machine.use_one_thread("torch")
-    architecture = ARCHITECTURES[name]
+    return find_alarms(ARCHITECTURES[name], optimizer)
+
+
+def find_alarms(architecture: Architecture, optimizer: str) -> dict[str, Any]:
+    """Verify steps of a model.
+
+    Returns:
+        Under "alarms" what was found, under "parameters" their number, and under "reasons" why
+        steps were not compiled or not verified.
+    """
     models, ops = architecture.build(optimizer, 0)
     # Programs verify each step of this number, counted from their first.
     network = TorchNetwork(ops, compile=CompileOptions(verify=STEPS))
