@@ -20,6 +20,7 @@ from bench.workloads import BY_NAME
 from bench.workloads.compiled import Compiled
 
 PEERS = ("fastnet", "compiled_update", "compiled_loop")
+VERIFIED = ("ResNet-18 for CIFAR, batch 8", "GPT, width 128", "LSTM", "dilated convolutions")
 WORKLOADS = ("compiled_mlp_adam", "compiled_modules120_sgd")
 # Goals beside `torch.compile` of model and optimizer, beside cold, and beside eager steps.
 COLD, WARM, MEMORY = 1.5, 0.5, 1.1
@@ -49,6 +50,28 @@ def first_step(peer: str, name: str) -> float:
     return time.perf_counter() - started
 
 
+def second_step(name: str, verify: bool) -> list[float]:
+    """Return the seconds of the first two steps of a model, of which the second may be verified."""
+    machine.use_one_thread("torch")
+    import torch
+
+    from bench.architectures import ARCHITECTURES
+    from fastnet import CompileOptions
+    from fastnet.network import TorchNetwork
+
+    _, ops = ARCHITECTURES[name].build("Adam", 0)
+    network = TorchNetwork(ops, compile=CompileOptions(verify="first" if verify else None))
+    generator = torch.Generator().manual_seed(5)
+    seconds = []
+    with network("train", 1):
+        for _ in range(2):
+            batch = ARCHITECTURES[name].batch(generator)
+            started = time.perf_counter()
+            network.run_step(batch)
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
 def peak_memory(peer: str) -> int:
     """Return the bytes of the weights, both states of Adam, and a step of this process."""
     machine.use_one_thread("torch")
@@ -70,11 +93,10 @@ def _of_process(name: str) -> int:
     return int(found.split()[1]) * 1024
 
 
-def _call(function: str, *arguments: str, cache: str) -> float:
+def _call(function: str, *arguments: Any, cache: str) -> Any:
     # Large tensors return to the system as soon as they are freed.
     variables = {"TORCHINDUCTOR_CACHE_DIR": cache, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    found: float = processes.call(f"bench.first_steps:{function}", *arguments, variables=variables)
-    return found
+    return processes.call(f"bench.first_steps:{function}", *arguments, variables=variables)
 
 
 def _judged(peer: str, ratio: float, goal: float) -> list[str]:
@@ -106,6 +128,25 @@ def first_steps(rounds: int) -> str:
     return markdown_table(columns, rows)
 
 
+def verification(rounds: int) -> str:
+    """Return the table of steps with and without verification, the medians of some rounds."""
+    rows = []
+    for name in VERIFIED:
+        with tempfile.TemporaryDirectory() as cache:
+            seconds = {
+                verify: [_call("second_step", name, verify, cache=cache) for _ in range(rounds)]
+                for verify in (True, False)
+            }
+        (first, verified), (again, unverified) = (
+            [statistics.median(one) for one in zip(*seconds[verify], strict=True)]
+            for verify in (True, False)
+        )
+        ratio = (first + verified) / (again + unverified)
+        rows.append([name, *(f"{one:.2f}" for one in (first, verified, again, unverified, ratio))])
+    columns = ["model", "first step, s", "second, verified, s", "first, `verify=None`, s"]
+    return markdown_table([*columns, "second, s", "ratio of both"], rows, left=1)
+
+
 def memory() -> str:
     """Return the table of peak memory."""
     with tempfile.TemporaryDirectory() as cache:
@@ -130,6 +171,13 @@ Measured on {machine.processor()}: {machine.version_note("torch")}.
 Seconds from making the program to the end of the second step, medians of {rounds}.
 
 {first_steps(rounds)}
+
+## Verification
+
+Seconds of the first step, which compiles, and of the second, in which the program is verified, with
+Adam; from Inductor's cache on disk, except for one of {rounds} of the first two columns.
+
+{verification(rounds)}
 
 ## Peak memory
 
