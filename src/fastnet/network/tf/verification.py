@@ -12,16 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import direct_call, variable_spec
-from fastnet.network.verification import (
+from fastnet.network.tf.comparison import (
     DISTURBANCES,
     ROUNDING_ERRORS,
     TOLERANCES,
     Comparison,
     compare,
     disturb,
-    free_memory,
     measure,
 )
+from fastnet.util.memory import free_memory
 
 # Takes tensors as a list, and returns tensors.
 Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]

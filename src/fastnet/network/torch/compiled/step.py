@@ -113,6 +113,7 @@ class CompiledStep:
         program = self._cache.current
         if program is None:
             return self._run_eagerly(eager, report, batch, None)
+        self._steps += 1
         moved = batch if self._move is None else self._moved(batch)
         result, reason = self._run_by(program, eager, called, batch, moved)
         if result is None:
@@ -164,7 +165,6 @@ class CompiledStep:
         if program.unverified is not None:
             return False
         if isinstance(self._options.verify, int):
-            self._steps += 1
             return self._steps % self._options.verify == 0
         return not program.is_verified
 
@@ -174,10 +174,11 @@ class CompiledStep:
         """Run a step compiled and eagerly, and return the eager results."""
         bound, cache = self._bound, self._cache
         assert bound is not None
-        try:
-            program.require_separate(tensors_in([moved[key] for key in program.traced.keys]))
-        except AliasedInput:
-            return eager(batch)
+        if program.writes:
+            try:
+                program.require_separate(tensors_in([moved[key] for key in program.traced.keys]))
+            except AliasedInput:
+                return eager(batch)
         draws_others = draws_other_numbers(program, self._options)
         verification = Verification(program, self._plan.models, cache.accumulation, draws_others)
         result = verification.run(moved, bound.state, lambda: eager(batch))

@@ -24,8 +24,8 @@ from fastnet.network.torch.compiled.accumulation import Accumulation
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.input_signature import all_in
 from fastnet.network.torch.compiled.program import Program
-from fastnet.network.verification import free_memory
 from fastnet.types import Model
+from fastnet.util.memory import free_memory
 
 # How far a change may be off, relative to its norm, by the lowest precision of a step: in the
 # captured graph, which runs the kernels of the eager step, and in the compiled program.
@@ -63,7 +63,7 @@ def reason_to_skip(program: Program, options: CompileOptions) -> str | None:
         free = _free_memory(device)
         if free is not None and needed > free:
             return (
-                f"verification copies what the step writes twice, which needs {needed >> 20} MB on "
+                f"verification copies the tensors of the step, which needs {needed >> 20} MB on "
                 f"{device}, where {free >> 20} MB are free"
             )
     return None
@@ -77,9 +77,11 @@ def draws_other_numbers(program: Program, options: CompileOptions) -> bool:
 
 def _size_of_copies(program: Program) -> dict[torch.device, int]:
     sizes: dict[torch.device, int] = {}
-    for at in program.writes:
-        tensor = program.tensors[at]
-        sizes[tensor.device] = sizes.get(tensor.device, 0) + 2 * tensor.nbytes
+    written = set(program.writes)
+    for at, tensor in enumerate(program.tensors):
+        # Disturbed steps also have copies of what is only read.
+        copies = 2 if at in written else 1
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + copies * tensor.nbytes
     return sizes
 
 
@@ -208,7 +210,7 @@ class Verification:
             while (excess := self._first_excess(found, disturbed, compiled)) is not None:
                 index, is_missing = excess
                 number = len(disturbed)
-                if number == (_FEW if is_missing else len(_DISTURBANCES)):
+                if number >= (_FEW if is_missing else len(_DISTURBANCES)):
                     return f"{self._describe(index, found[index])} in {what}"
                 if not compiled and not disturbed:
                     undisturbed = [one.copied() for one in self._run(compiled=False)]
@@ -234,23 +236,23 @@ class Verification:
         """
         tensors = [one.detach() for one in self._program.tensors]
         batch: Any = self._batch
-        for place, at in enumerate(self._program.writes):
-            value = self._before[place]
-            value = value if disturb is None else disturb(value, place)
-            tensors[at] = self._work[place].copy_(value)
-        if disturb is not None:
-            places = count(len(self._work))
-            written = set(self._program.writes)
-            for at, tensor in enumerate(tensors):
-                if at not in written:
-                    tensors[at] = disturb(tensor, next(places))
-            batch = NestMap(torch.Tensor, lambda tensor: disturb(tensor, next(places)))(batch)
-        load_random_state([], self._start)
-        if draws is not None:
-            torch.manual_seed(draws)
-        step = self._program.on_copies(tensors, compiled)
         merged: Sequence[Merged] = []
         try:
+            for place, at in enumerate(self._program.writes):
+                value = self._before[place]
+                value = value if disturb is None else disturb(value, place)
+                tensors[at] = self._work[place].copy_(value)
+            if disturb is not None:
+                places = count(len(self._work))
+                written = set(self._program.writes)
+                for at, tensor in enumerate(tensors):
+                    if at not in written:
+                        tensors[at] = disturb(tensor, next(places))
+                batch = NestMap(torch.Tensor, lambda tensor: disturb(tensor, next(places)))(batch)
+            load_random_state([], self._start)
+            if draws is not None:
+                torch.manual_seed(draws)
+            step = self._program.on_copies(tensors, compiled)
             if self._accumulation is None:
                 result = step.step(batch, self._state)
             else:
@@ -337,7 +339,7 @@ class _Disturbance:
 
     def __call__(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         """Return a copy; its errors are the same for each call with the same place."""
-        copy = _copy(tensor)
+        copy = tensor.detach().clone()
         if not tensor.is_floating_point():
             return copy
         seed = self._number + place * len(_DISTURBANCES)
@@ -390,16 +392,20 @@ def _deviation(
     found, expected = found.detach().to(expected.device), expected.detach()
     if not (expected.is_floating_point() or expected.is_complex()):
         return _Deviation(0.0, 0.0, 0.0, 0.0, _share(found != expected))
-    share = 0.0
+    share, eps = 0.0, torch.finfo(expected.dtype).eps
     if not (found.isfinite().all() and expected.isfinite().all()):
         is_same = (found == expected) | (found.isnan() & expected.isnan())
         finite = found.isfinite() & expected.isfinite()
         share = _share(~(finite | is_same))
         found, expected = (torch.where(finite, one, 0) for one in (found, expected))
+    if found.dtype in (torch.float16, torch.bfloat16):  # Differences could overflow.
+        found, expected = found.float(), expected.float()
     if found_before is None or expected_before is None:
-        # Distances of results are relative to their size.
-        return _Deviation(_norm(found - expected), _norm(found), _norm(expected), 0.0, share)
-    rounding = torch.finfo(expected.dtype).eps * _norm(expected)
+        # Distances of results are relative to their size, unless they are 0.
+        size = _norm(expected)
+        rounding = 0.0 if size else eps * expected.numel() ** 0.5
+        return _Deviation(_norm(found - expected), _norm(found), size, rounding, share)
+    rounding = eps * _norm(expected)
     difference = found - expected
     if found_before is not expected_before:
         difference -= found_before - expected_before

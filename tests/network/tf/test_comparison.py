@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastnet.network.verification import Comparison, Run, compare, disturb, measure
+from fastnet.network.tf.comparison import Comparison, Run, compare, disturb, measure
 
 SOURCE = np.random.default_rng(0)
 
