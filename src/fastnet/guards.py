@@ -2,10 +2,10 @@
 
 A snapshot follows attributes of objects and of their classes, dicts, lists, tuples, sets, deques,
 partials, bound methods, and the functions of the user's own code with their defaults, closures and
-the globals that they name. It reads context variables, thread-locals and ctypes objects such as the
-values of multiprocessing as they are in the current thread. Weak references are compared by whether
-their referents are alive, and followed if the code that was reached names them. Everything else is
-compared by identity: tensors and arrays, modules, types, functions and classes of libraries,
+the globals that they name. It reads context variables, thread-locals and ctypes objects of up to
+64 KB, such as the values of multiprocessing, as they are in the current thread. Weak references are
+compared by whether their referents are alive, and followed if the code that was reached names them.
+Everything else is compared by identity: tensors and arrays, modules, types, functions and classes of libraries,
 generators, files, locks, loggers and threads. No code of the objects is called, not even
 ``__eq__``.
 """
@@ -41,10 +41,13 @@ _class_dict = type.__dict__["__dict__"].__get__
 _class_name = type.__dict__["__name__"].__get__
 _dict_offset = type.__dict__["__dictoffset__"].__get__
 _module_dict = vars(types.ModuleType)["__dict__"].__get__
+_sizeof: Callable[[Any], int] = ctypes.sizeof
 _read_local = threading.local.__getattribute__
 
 # The base class of all ctypes objects, among them the values and arrays of multiprocessing.
 _CDATA: type = ctypes.c_int.__mro__[-2]
+# Larger ones hold data, and would be copied in each comparison.
+_MAX_CDATA = 2**16
 _PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 _CONTAINERS = (
     (dict, Kind.DICT),
@@ -303,6 +306,8 @@ def _layout_of(cls: type) -> _Layout:
     if _is_weak_container(cls):
         return _Layout(cls, (Kind.WEAK,), (), ())
     if _is_leaf(cls):
+        return _Layout(cls, (), (), ())
+    if issubclass(cls, _CDATA) and _sizeof(cls) > _MAX_CDATA:
         return _Layout(cls, (), (), ())
     containers = tuple(kind for base, kind in _CONTAINERS if issubclass(cls, base))
     slots = tuple(

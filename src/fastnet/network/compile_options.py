@@ -23,7 +23,7 @@ class CompileOptions:
             TensorFlow as graphs.
         fallback_random: Whether a compiled step draws the same random numbers as an eager step with
             the same seed. This applies to Inductor; other torch backends always do. In TensorFlow,
-            steps that draw numbers which XLA draws otherwise then run as graphs.
+            steps whose random numbers would differ in XLA then run as graphs.
         dynamic: Whether one program serves every batch size (the length of axis 0). None compiles
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False
@@ -32,8 +32,9 @@ class CompileOptions:
             same state and random numbers, and both are compared. "first" verifies the first step of
             each program: where results or changes of tensors differ by more than rounding errors, a
             warning names the tensor and the program is not used. An integer N verifies every Nth
-            step and raises a RuntimeError. None never verifies. Where two copies of what the step
-            writes do not fit into free memory, it is not verified, with the reason in `traces`.
+            step, and raises a RuntimeError if they differ. None never verifies. Where copies of the
+            step's tensors do not fit into free memory, it is not verified, with the reason in
+            `traces`.
 
     Raises:
         TypeError: If a value has the wrong type.

@@ -66,7 +66,8 @@ class Compiler:
             if node.op.startswith(_RANDOM):
                 return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
         if self.options.fallback_random:
-            for node in nodes_drawing_otherwise(concrete.graph.as_graph_def()):
+            node = next(nodes_drawing_otherwise(concrete.graph.as_graph_def()), None)
+            if node is not None:
                 user = self.graph.describe(node.name) or "the step"
                 return (
                     f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
@@ -173,7 +174,8 @@ class CompiledStep:
         return launch if verify == "first" else _verify_every(verify, verifier, launch), results
 
     def _find_obstacle(self, verifier: Verifier) -> str | None:
-        for node in nodes_drawing_otherwise(self._concrete.graph.as_graph_def()):
+        node = next(nodes_drawing_otherwise(self._concrete.graph.as_graph_def()), None)
+        if node is not None:
             return f"it draws random numbers by '{node.op}', which differ in XLA"
         return verifier.obstacle
 
@@ -187,7 +189,7 @@ def _verify_every(number: int, verifier: Verifier, launch: Call) -> Call:
             return launch(tensors)
         results, difference = verifier.run(tensors)
         if difference is not None:
-            raise RuntimeError(f"Verifying each step in {number}: {difference}.")
+            raise RuntimeError(f"Verification failed (verify={number}): {difference}.")
         return results
 
     return call

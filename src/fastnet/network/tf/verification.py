@@ -160,11 +160,12 @@ class Verifier:
                 run = self._run(self._concrete, inputs, copies, others)
             except tf.errors.OpError:
                 return False
-        compared = zip(comparisons, self._compared(before, results, run, copies), strict=True)
-        for index, (comparison, (start, expected, after)) in enumerate(compared, -len(results)):
+        for index, (start, expected, after) in enumerate(
+            self._compared(before, results, run, copies)
+        ):
             # It is drawn again, because a third copy may not fit into memory.
-            run_start = start if start is None else disturbed(start, 2, index)
-            comparison.disturbed.append(measure(start, expected, run_start, after)[1])
+            run_start = None if start is None else disturbed(start, 2, index - len(results))
+            comparisons[index].disturbed.append(measure(start, expected, run_start, after)[1])
         return True
 
     def _run(

@@ -112,13 +112,14 @@ def capture(
     """Trace the ops of a plan, and leave everything as it was."""
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    import_dynamo()
+    import_dynamo()  # During the trace it would replace `torch.manual_seed`, which is watched.
     tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
     with TRACING:
         guard = Guard(plan, state.held)
         sources = Sources(guard)
         tensors = guard.tensors()
         with ExitStack() as stack:
+            # In reverse: first objects, then the states of generators, then values of tensors.
             stack.callback(tracer.put_back)
             stack.callback(sources.put_back)
             restoration = Restoration(plan, bound.state)

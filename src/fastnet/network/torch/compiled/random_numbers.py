@@ -54,18 +54,17 @@ class Sources:
             id(np.random): ("numpy's global generator", np.random),
         }
         for path, value, is_used in guard.find(_is_source):
+            if _is_random(type(value)):
+                generators[id(value)] = path, value
+                continue
+            if is_used:  # An item that a trace takes could not be put back.
+                raise Uncapturable(f"an op may advance {path}, {_INSTEAD}")
+            self._iterators[id(value)] = path
             if isinstance(value, GeneratorType):
-                self._iterators[id(value)] = path
                 generators[id(value)] = path, value
                 for name, local in _locals_of(value).items():
                     if _is_random(type(local)):
                         generators[id(local)] = f"{path} local variable '{name}'", local
-            elif _is_random(type(value)):
-                generators[id(value)] = path, value
-            elif is_used:
-                raise Uncapturable(f"an op may advance {path}, {_INSTEAD}")
-            else:
-                self._iterators[id(value)] = path
         for index, generator in enumerate(torch.cuda.default_generators):
             generators[id(generator)] = f"the generator of CUDA device {index}", generator
         self._sources = [_source_of(path, value) for path, value in generators.values()]
@@ -178,24 +177,25 @@ class _RandomState:
         self._generator = generator
         self._thread = threading.get_ident()
         self._before = generator.get_state()
-        self._is_used = self._is_seeded = False
+        self._is_used = self._depends_on_seed = self._has_changed = False
 
     def __getattr__(self, name: str) -> Any:
         if threading.get_ident() == self._thread:
             self._is_used = True
-            # The same seed may give the state that there is already.
-            self._is_seeded |= name in ("manual_seed", "seed", "initial_seed")
+            # A seed would be a constant of the program, and may give the state that there is.
+            self._depends_on_seed |= name in ("manual_seed", "seed", "initial_seed")
         return getattr(self._generator, name)
 
     def put_back(self) -> None:
         """Restore the state if it was changed in this thread."""
         if self._is_used and not torch.equal(self._before, self._generator.get_state()):
-            self._is_seeded = True
+            self._has_changed = True
             self._generator.set_state(self._before)
 
     def check(self, is_random: bool) -> None:
         """Refuse a step that seeds, or restores the state around random numbers."""
-        if self._is_seeded or (self._is_used and is_random):
+        is_seeded = self._depends_on_seed or self._has_changed
+        if is_seeded or (self._is_used and is_random):
             raise Uncapturable(_SEEDED)
 
 

@@ -90,7 +90,7 @@ class Restoration:
 
 
 class _Tensor(NamedTuple):
-    """A tensor with what `TorchDispatchMode` does not see changes of."""
+    """A tensor and the properties whose changes `TorchDispatchMode` does not see."""
 
     tensor: torch.Tensor
     # Shares memory with the tensor, as long as `Tensor.data` is not set.
@@ -242,8 +242,16 @@ def _restore_state(owner: Any, values: Sequence[Any]) -> None:
     # Traces run in a context of their own, whose variables need not be restored.
     if isinstance(owner, threading.local):
         _restore_items(vars(owner), values)
-    elif not isinstance(owner, contextvars.ContextVar):
+    elif not isinstance(owner, contextvars.ContextVar) and _is_number(owner):
         ctypes.memmove(ctypes.addressof(owner), values[0], len(values[0]))
+
+
+def _is_number(data: Any) -> bool:
+    """Return whether ctypes data consists of numbers; restored pointers could dangle."""
+    if isinstance(data, ctypes.Array):
+        return isinstance(next(iter(data), None), (int, float))
+    is_object = isinstance(data, ctypes.py_object)
+    return not is_object and isinstance(getattr(data, "value", None), (int, float))
 
 
 def _restore_class(cls: type, values: Sequence[Any]) -> None:
