@@ -326,7 +326,6 @@ def language_model(width: int, depth: int, dropout: float) -> Architecture:
 
 ARCHITECTURES = {
     "ResNet-18 for CIFAR, batch 8": classifier(resnet, 8, 32),
-    "ResNet-18 for CIFAR, batch 32": classifier(resnet, 32, 32),
     "ResNet-18": classifier(_of_torchvision("resnet18"), 8, 64),
     "ShuffleNet v2": classifier(_of_torchvision("shufflenet_v2_x0_5"), 16, 32),
     "RegNet Y": classifier(_of_torchvision("regnet_y_400mf"), 8, 32),
@@ -349,4 +348,5 @@ ARCHITECTURES = {
     "GAN": Architecture(
         lambda: {"generator": _generator, "discriminator": _discriminator}, _gan_ops, _vectors
     ),
+    "ResNet-18 for CIFAR, batch 32": classifier(resnet, 32, 32),
 }

@@ -5,9 +5,9 @@ partials, bound methods, and the functions of the user's own code with their def
 the globals that they name. It reads context variables, thread-locals and ctypes objects of up to
 64 KB, such as the values of multiprocessing, as they are in the current thread. Weak references are
 compared by whether their referents are alive, and followed if the code that was reached names them.
-Everything else is compared by identity: tensors and arrays, modules, types, functions and classes of libraries,
-generators, files, locks, loggers and threads. No code of the objects is called, not even
-``__eq__``.
+Everything else is compared by identity: tensors and arrays, modules, types, functions and classes
+of libraries, generators, files, locks, loggers and threads. No code of the objects is
+called, not even ``__eq__``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """Verification of compiled steps: they are compared with the same step run eagerly.
 
-The eager step runs on the model. The compiled program and the captured graph then run on copies of
-the tensors that they write. Both are judged by how each tensor changes, in the Euclidean norm.
-Where that differs by more than rounding errors usually do, the graph runs again from slightly
-disturbed values, which shows how much rounding matters to each tensor.
+1. The eager step runs on the model.
+2. The captured graph runs uncompiled, on copies of the tensors that it writes. It has the kernels
+   of the eager step, and shows what the capture has frozen, lost or mixed up.
+3. The compiled program runs on the copies.
+
+Both are compared with the eager step. Where they differ by more than rounding errors usually do,
+the graph runs again from slightly disturbed values, which shows how much rounding matters. If the
+program draws other random numbers than the eager step, so do disturbed steps.
 """
 
 from __future__ import annotations
@@ -21,35 +25,24 @@ from fastnet.backend.torch.preserve_state import load_random_state, random_state
 from fastnet.backend.torch.update import Merged
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled.accumulation import Accumulation
+from fastnet.network.torch.compiled.deviations import (
+    Deviation,
+    DisturbedStep,
+    deviation_of,
+    first_excess,
+    tolerances,
+)
 from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.input_signature import all_in
 from fastnet.network.torch.compiled.program import Program
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
-# How far a change may be off, relative to its norm, by the lowest precision of a step: in the
-# captured graph, which runs the kernels of the eager step, and in the compiled program.
-_TOLERANCES = {
-    torch.float64: (1e-10, 1e-8),
-    torch.float32: (1e-5, 1e-3),
-}
-_LOW_PRECISION = 1e-3, 2e-2
-# How much further than disturbed steps a program may be off: if they hardly move a tensor, since
-# whether an error turns a ReLU or the sign in a step of Adam is chance, and if they do. Steps with
-# other random numbers do.
-_RARE_FACTOR = 8.0
-_FACTOR = 3.0
-# This part of a change is large for errors that turn something by chance.
-_LARGE = 0.5
-# The norm of a change depends less on what rounding errors turn.
-_NORM_TOLERANCE = 10.0
-# The share of the elements of an integer tensor that may differ, beside a disturbed step.
-_SHARE_FACTOR = 2.0
 # The errors of the values in disturbed steps, in units of the last place. A small tensor may move
 # little by chance, so there are several; larger errors, such as those of long sums, are used where
 # smaller ones do not explain a difference.
 _DISTURBANCES = (2, 2, 2, 8, 8, 8, 32, 32, 32, 32, 32, 32)
-# So many show that a tensor should have changed.
+# After so many, a tensor that the program does not change at all is known to need a change.
 _FEW = 3
 # Few draws, such as those of a small dropout, may be the same by chance in so many steps.
 _REPETITIONS = 15
@@ -97,24 +90,6 @@ class _Mismatch(Exception):
     """Raised where a step differs in more than numbers; its text describes the difference."""
 
 
-class _Deviation(NamedTuple):
-    """How far a value is from that of the eager step.
-
-    Attributes:
-        distance: The norm of the difference.
-        change: The norm of the change in this step.
-        expected: The norm of the change in the eager step.
-        rounding: The norm of the rounding errors of the values themselves.
-        share: The share of the elements that are another integer, infinite or NaN.
-    """
-
-    distance: float
-    change: float
-    expected: float
-    rounding: float
-    share: float
-
-
 class _Value(NamedTuple):
     """A value of a step: a tensor that it writes, or a part of its results.
 
@@ -157,7 +132,7 @@ class Verification:
         self._accumulation = accumulation
         self._draws_others = draws_others
         self._names = _names_of(program.state, models)
-        self._tolerances = _TOLERANCES.get(program.precision, _LOW_PRECISION)
+        self._tolerances = tolerances(program.precision)
         self.difference: str | None = None
 
     def run(
@@ -201,38 +176,45 @@ class Verification:
     def _check(self, compiled: bool) -> str | None:
         """Describe where the program, or its graph, differs from the eager step."""
         what = "the compiled program" if compiled else "the captured graph"
-        draws_others = compiled and self._draws_others
         try:
             found = _deviations(self._run(compiled), self._expected)
-            disturbed: list[list[_Deviation]] = []
-            # The graph has been compared with the eager step when the program is.
-            undisturbed = self._expected
-            while (excess := self._first_excess(found, disturbed, compiled)) is not None:
-                index, is_missing = excess
-                number = len(disturbed)
-                if number >= (_FEW if is_missing else len(_DISTURBANCES)):
-                    return f"{self._describe(index, found[index])} in {what}"
-                if not compiled and not disturbed:
-                    undisturbed = [one.copied() for one in self._run(compiled=False)]
-                disturb = _Disturbance(number, self._program.precision)
-                draws = number + 1 if draws_others else None
-                run = self._run(False, disturb, draws)
-                disturbed.append(_deviations(run, undisturbed, disturb))
-            if draws_others and disturbed and self._has_fixed_draws(found):
-                return f"{what} draws the same random numbers in each step"
+            difference = self._difference_of(found, compiled)
         except _Mismatch as mismatch:
-            return f"{mismatch} in {what}"
+            difference = str(mismatch)
+        return None if difference is None else f"{difference} in {what}"
+
+    def _difference_of(self, found: list[Deviation], compiled: bool) -> str | None:
+        """Describe the first deviation that disturbed steps do not explain."""
+        tolerance = self._tolerances[compiled]
+        redraws = compiled and self._draws_others
+        disturbed: list[DisturbedStep] = []
+        # The graph has been compared with the eager step when the program is.
+        undisturbed = self._expected
+        while (excess := first_excess(found, disturbed, tolerance)) is not None:
+            number = len(disturbed)
+            if number >= (_FEW if excess.is_unwritten else len(_DISTURBANCES)):
+                return self._describe(excess.index, found[excess.index])
+            if not compiled and not disturbed:
+                undisturbed = [one.copied() for one in self._run(compiled=False)]
+            # Of steps with other random numbers, the first tells what rounding errors alone do.
+            seed = number if redraws and number else None
+            size = _DISTURBANCES[-1 if redraws and not number else number]
+            disturb = _Disturbance(number, size, self._program.precision)
+            deviations = _deviations(self._run(False, disturb, seed), undisturbed, disturb)
+            disturbed.append(DisturbedStep(deviations, is_redrawn=seed is not None))
+        if redraws and disturbed and self._has_fixed_draws(found):
+            return "the same random numbers are drawn in each step"
         return None
 
     def _run(
-        self, compiled: bool, disturb: _Disturbance | None = None, draws: int | None = None
+        self, compiled: bool, disturb: _Disturbance | None = None, seed: int | None = None
     ) -> list[_Value]:
         """Run the step on copies, which the next run overwrites.
 
         Args:
             compiled: Whether to run the compiled program, or else the captured graph.
             disturb: Disturbs the values; None to leave them as they are.
-            draws: The seed of the random numbers; None for those of the eager step.
+            seed: The seed of the random numbers; None for those of the eager step.
         """
         tensors = [one.detach() for one in self._program.tensors]
         batch: Any = self._batch
@@ -250,8 +232,8 @@ class Verification:
                         tensors[at] = disturb(tensor, next(places))
                 batch = NestMap(torch.Tensor, lambda tensor: disturb(tensor, next(places)))(batch)
             load_random_state([], self._start)
-            if draws is not None:
-                torch.manual_seed(draws)
+            if seed is not None:
+                torch.manual_seed(seed)
             step = self._program.on_copies(tensors, compiled)
             if self._accumulation is None:
                 result = step.step(batch, self._state)
@@ -278,50 +260,22 @@ class Verification:
                 values.append(_Value(name, total, earlier.sums.get(parameter)))
         return values
 
-    def _first_excess(
-        self, found: list[_Deviation], disturbed: list[list[_Deviation]], compiled: bool
-    ) -> tuple[int, bool] | None:
-        """Return the index of a tensor that is off by too much, and whether it has not changed."""
-        tolerance = self._tolerances[compiled]
-        draws_others = compiled and self._draws_others
-        for index, one in enumerate(found):
-            others = [each[index] for each in disturbed]
-            if one.share > _SHARE_FACTOR * max((other.share for other in others), default=0.0):
-                return index, False
-            allowed = tolerance * one.expected + one.rounding
-            if one.distance <= allowed:
-                continue
-            moved = max((other.distance for other in others), default=0.0)
-            rare = 0.0 if draws_others else min(_RARE_FACTOR * moved, _LARGE * one.expected)
-            is_missing = one.change == 0 and all(other.change > 0 for other in others)
-            if is_missing or one.distance > max(allowed, rare, _FACTOR * moved):
-                return index, is_missing
-            spread = max((abs(other.change - other.expected) for other in others), default=0.0)
-            allowed = _NORM_TOLERANCE * tolerance * one.expected + one.rounding
-            if abs(one.change - one.expected) > max(allowed, _FACTOR * spread):
-                return index, False
-        return None
-
-    def _has_fixed_draws(self, found: list[_Deviation]) -> bool:
+    def _has_fixed_draws(self, found: list[Deviation]) -> bool:
         """Return whether the program computes the same where other draws change the results."""
         expected = [one.copied() for one in self._run(compiled=False)]
+        redrawn = _deviations(self._run(compiled=False, seed=1), expected)
         tolerance = self._tolerances[True]
-        others = _deviations(self._run(compiled=False, draws=1), expected)
-        reached = [
-            index
-            for index, one in enumerate(others)
-            if one.distance > tolerance * one.expected + one.rounding or one.share
-        ]
+        reached = [index for index, one in enumerate(redrawn) if one.exceeds(tolerance)]
         return bool(reached) and all(
             again[index] == found[index]
             for again in (
-                _deviations(self._run(True, draws=seed), self._expected)
+                _deviations(self._run(True, seed=seed), self._expected)
                 for seed in range(1, _REPETITIONS + 1)
             )
             for index in reached
         )
 
-    def _describe(self, index: int, deviation: _Deviation) -> str:
+    def _describe(self, index: int, deviation: Deviation) -> str:
         tensors = [one for one in self._expected if isinstance(one.value, torch.Tensor)]
         name, _, before, _ = tensors[index]
         if deviation.share:
@@ -333,9 +287,9 @@ class Verification:
 class _Disturbance:
     """Makes copies of tensors with relative errors of the size of rounding errors."""
 
-    def __init__(self, number: int, precision: torch.dtype) -> None:
+    def __init__(self, number: int, size: float, precision: torch.dtype) -> None:
         self._number = number
-        self._size = _DISTURBANCES[number] * torch.finfo(precision).eps
+        self._size = size * torch.finfo(precision).eps
 
     def __call__(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         """Return a copy; its errors are the same for each call with the same place."""
@@ -355,7 +309,7 @@ class _Disturbance:
 
 def _deviations(
     found: list[_Value], expected: list[_Value], disturb: _Disturbance | None = None
-) -> list[_Deviation]:
+) -> list[Deviation]:
     """Compare the tensors of two steps, and raise a `_Mismatch` for other differences.
 
     Args:
@@ -379,52 +333,8 @@ def _deviations(
         start = before
         if disturb is not None and before is not None and place is not None:
             start = disturb(before, place)
-        deviations.append(_deviation(value, wanted, start, before))
+        deviations.append(deviation_of(value, wanted, start, before))
     return deviations
-
-
-def _deviation(
-    found: torch.Tensor,
-    expected: torch.Tensor,
-    found_before: torch.Tensor | None,
-    expected_before: torch.Tensor | None,
-) -> _Deviation:
-    found, expected = found.detach().to(expected.device), expected.detach()
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return _Deviation(0.0, 0.0, 0.0, 0.0, _share(found != expected))
-    share, eps = 0.0, torch.finfo(expected.dtype).eps
-    if not (found.isfinite().all() and expected.isfinite().all()):
-        is_same = (found == expected) | (found.isnan() & expected.isnan())
-        finite = found.isfinite() & expected.isfinite()
-        share = _share(~(finite | is_same))
-        found, expected = (torch.where(finite, one, 0) for one in (found, expected))
-    if found.dtype in (torch.float16, torch.bfloat16):  # Differences could overflow.
-        found, expected = found.float(), expected.float()
-    if found_before is None or expected_before is None:
-        # Distances of results are relative to their size, unless they are 0.
-        size = _norm(expected)
-        rounding = 0.0 if size else eps * expected.numel() ** 0.5
-        return _Deviation(_norm(found - expected), _norm(found), size, rounding, share)
-    rounding = eps * _norm(expected)
-    difference = found - expected
-    if found_before is not expected_before:
-        difference -= found_before - expected_before
-    change, expected_change = _norm(found - found_before), _norm(expected - expected_before)
-    return _Deviation(_norm(difference), change, expected_change, rounding, share)
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    """Return the Euclidean norm of the finite elements."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-    if norm != norm or norm == float("inf"):
-        return float(torch.linalg.vector_norm(tensor.nan_to_num(0, 0, 0), dtype=torch.float64))
-    return norm
-
-
-def _share(differs: torch.Tensor) -> float:
-    return float(differs.sum()) / max(differs.numel(), 1)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
