@@ -6,8 +6,8 @@ the globals that they name. It reads context variables, thread-locals and ctypes
 64 KB, such as the values of multiprocessing, as they are in the current thread. Weak references are
 compared by whether their referents are alive, and followed if the code that was reached names them.
 Everything else is compared by identity: tensors and arrays, modules, types, functions and classes
-of libraries, generators, files, locks, loggers and threads. No code of the objects is
-called, not even ``__eq__``.
+of libraries, generators, files, locks, loggers and threads. No code of the objects is called, not
+even ``__eq__``; only thread-locals of a class with an ``__init__`` run it in each thread.
 """
 
 from __future__ import annotations
