@@ -77,6 +77,8 @@ _LEAVES = (
 )
 # The same, for classes of modules not imported here: before the import, no instances exist.
 _OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
+_OTHER_LEAVES["torch._library.custom_ops"] = "CustomOpDef"
+_OTHER_LEAVES["torch._ops"] = "OperatorBase"
 _OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
 _OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
 # Functions and methods that are written in C.
@@ -387,6 +389,8 @@ def _is_own_file(path: str) -> bool:
 def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
     """Return the kinds of nodes of a function; of library code, only `__wrapped__` is followed."""
     if _is_own_file(function.__code__.co_filename):
+        return (Kind.FUNCTION,)
+    if hasattr(function, "registry"):  # Of `functools.singledispatch`.
         return (Kind.FUNCTION,)
     return (Kind.FIXED,) if "__wrapped__" in function.__dict__ else ()
 

@@ -163,7 +163,12 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
 
 def writes(operation: Any) -> bool:
     """Return whether an operation writes to its arguments."""
-    return bool(operation._schema.is_mutable)
+    return isinstance(operation, torch._ops.OpOverload) and bool(operation._schema.is_mutable)
+
+
+def returns_nothing(operation: Any) -> bool:
+    """Return whether a target of a graph is an operation without results."""
+    return isinstance(operation, torch._ops.OpOverload) and not operation._schema.returns
 
 
 def import_dynamo() -> None:

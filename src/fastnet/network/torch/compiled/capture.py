@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -31,11 +31,13 @@ from fastnet.backend.torch._internals import (
     no_dispatch,
     number_like,
     open_like,
+    returns_nothing,
     storage_key,
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import describe_op
+from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.fake_tensors import RecordingDict, StepState
@@ -66,7 +68,11 @@ _CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape"
 _READ_VALUES = {
     getattr(torch.Tensor, name)
     for name in ("__array__", "__dlpack__", "apply_", "data_ptr", "map_", "map2_", "numpy")
-} | {torch.Tensor.tolist}
+} | {torch.Tensor.tolist, torch.Tensor.storage_offset}
+# These read the values of tensors in lists and tuples.
+_READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+# The same for lists, but tuples are several indices.
+_INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
 
 class Capture:
@@ -116,6 +122,9 @@ def capture(
     tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
     with TRACING:
         guard = Guard(plan, state.held)
+        for path, _, is_used in guard.find(lambda cls: issubclass(cls, BaseNetwork)):
+            if is_used:
+                raise Uncapturable(f"an op runs another network, {path}")
         sources = Sources(guard)
         tensors = guard.tensors()
         with ExitStack() as stack:
@@ -196,9 +205,16 @@ class _Tracer:
         what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
         assert self._running is not None
         op = self._plan.describe(self._running)
-        # Kept, because the op may catch it.
-        self._refused = Uncapturable(f"{op} reads {what}, which a program would not do again")
-        raise self._refused
+        error = Uncapturable(f"{op} reads {what}, which a program would not do again")
+        self._keep_refusal(error)
+        raise error
+
+    def _keep_refusal(self, error: Exception) -> None:
+        """Remember why the ops cannot be captured, because an op may catch the error."""
+        if self._refused is None:
+            if not isinstance(error, Uncapturable):
+                error = Uncapturable(self._describe(error), self._running)
+            self._refused = error
 
     def put_back(self) -> None:
         """Restore the values of the ops' own tensors that were written to."""
@@ -246,7 +262,8 @@ class _Tracer:
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             torch.set_autocast_cache_enabled(caches)
-            with _RefusedFunctions(), _looking_on(self._saved), self._around():
+            refused = _RefusedFunctions(self._keep_refusal)
+            with refused, _looking_on(self._saved), self._around():
                 results = BoundPlan(self._kernel, self._context, self._make).run(batch)
             return [*self._take_out(results, batch, found, fakes), *left_merged()]
 
@@ -256,10 +273,8 @@ class _Tracer:
         replaced = self._state.replaced(fakes, numbers, symbols)
         with replaced, merging as left_merged, _noted_schedulers(self._plan.ops) as found.followed:
             try:
-                # Backward passes run in this thread, where the modes are active.
-                here = torch.autograd.set_multithreading_enabled(False)
                 dispatcher, recurrent = enable_python_dispatcher(), eager_recurrent_layers()
-                with watched_process() as random_state, mode, dispatcher, recurrent, here:
+                with watched_process() as random_state, mode, dispatcher, recurrent, _one_thread():
                     graph = make_fx(run, tracing_mode="real")(*taken, *symbols)
             except Uncapturable as error:
                 if error.index is None:
@@ -293,6 +308,7 @@ class _Tracer:
             raise Uncapturable("running the ops changes requires_grad of a parameter")
         if list(map(storage_key, fakes)) != memory:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
+        _require_results(graph)
         found.is_random = any(map(is_random, graph.graph.nodes))
         random_state.check(found.is_random)
         found.precision = _lowest_precision(graph)
@@ -382,9 +398,12 @@ class _Tracer:
                 with graph.graph.inserting_after(last):
                     last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(places)}")
                 found.others.append(tensor)
-                found.examples.append(found.mode.from_tensor(tensor, static_shapes=True))
+                last.meta["val"] = found.mode.from_tensor(tensor, static_shapes=True)
+                found.examples.append(last.meta["val"])
             node.replace_all_uses_with(places[id(tensor)])
             graph.graph.erase_node(node)
+        count = len(found.others)
+        _require_no_written_views(graph, found.examples[len(found.examples) - count :])
         graph.recompile()
 
     def _describe(self, error: Exception) -> str:
@@ -403,13 +422,20 @@ class _Tracer:
         )
         first = str(error).strip().partition("\n")[0]
         name = type(error).__name__
-        if "DataDependent" in name or "DynamicOutputShape" in name or "data_depend" in first:
+        if _is_data_dependent(error) or "data_depend" in first:
             what = "looks at the values of tensors"
             if any(frame.f_code.co_name == "_detect_is_causal_mask" for frame, _ in walked):
                 what += " of a mask; pass is_causal= to the nn.Transformer"
         else:
             what = f"could not be traced: {name}: {first}"
         return f"{where}{line}{what}" if where or line else f"the ops {what}"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run backward passes in this thread, where the modes are active."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
 
 
 @contextmanager
@@ -489,15 +515,71 @@ class DataDependentError(RuntimeError):
 class _RefusedFunctions(TorchFunctionMode):
     """Refuses functions that read values without a call of the dispatcher, or trace wrongly."""
 
+    def __init__(self, keep_refusal: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self._keep_refusal = keep_refusal
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _READ_VALUES:
-            raise DataDependentError(func.__name__)
-        if func is torch.nn.functional.multilabel_margin_loss:
-            # Torch's decomposition also counts what a target has after its first -1.
-            raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
-        return func(*args, **(kwargs or {}))
+        try:
+            if _reads_values(func, args, kwargs):
+                raise DataDependentError(func.__name__)
+            if func is torch.nn.functional.multilabel_margin_loss:
+                # Torch's decomposition also counts what a target has after its first -1.
+                raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            if isinstance(error, Uncapturable) or _is_data_dependent(error):
+                self._keep_refusal(error)
+            raise
+
+
+def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+    """Return whether a function reads values, or memory, without a call of the dispatcher."""
+    if func in _READ_VALUES:
+        return True
+    if func is torch.Tensor.__repr__:
+        return not _is_fake(args[0])
+    if func in _READ_ITEMS:
+        return any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
+    if func in _INDEX:
+        indices = args[1] if isinstance(args[1], tuple) else args[1:2]
+        return any(map(_lists_tensors, [*indices, *args[2:]]))
+    return False
+
+
+def _lists_tensors(value: Any) -> bool:
+    """Return whether a value is a list or tuple with tensors, also in lists and tuples inside."""
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(item, torch.Tensor) or _lists_tensors(item) for item in value
+    )
+
+
+def _is_data_dependent(error: Exception) -> bool:
+    name = type(error).__name__
+    return "DataDependent" in name or "DynamicOutputShape" in name
+
+
+def _require_no_written_views(graph: torch.fx.GraphModule, held: Sequence[torch.Tensor]) -> None:
+    """Refuse results in the memory of tensors that ops hold and write to."""
+
+    def memory_of(nodes: Iterable[torch.fx.Node]) -> set[Any]:
+        values = [one for node in nodes for one in tensors_in([node.meta.get("val")])]
+        return set(map(storage_key, values))
+
+    writing = [node for node in graph.graph.nodes if writes(node.target)]
+    written = memory_of(argument for node in writing for argument in node.all_input_nodes)
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    if memory_of(output.all_input_nodes) & written & set(map(storage_key, held)):
+        raise Uncapturable("an op returns a view of a tensor that it holds and writes to")
+
+
+def _require_results(graph: torch.fx.GraphModule) -> None:
+    """Refuse operations that neither return nor write anything, which would be removed."""
+    for node in graph.graph.nodes:
+        if returns_nothing(node.target) and not writes(node.target) and not node.is_impure():
+            raise Uncapturable(f"an op calls {node.target}, which returns nothing")
 
 
 def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from types import FunctionType, GeneratorType
 from typing import Any, NamedTuple
 from weakref import CallableProxyType, ProxyType
@@ -30,6 +31,8 @@ _GENERATORS = (
     np.random.BitGenerator,
     torch.Generator,
 )
+# Files that are read; those of Python's memory are rather written to.
+_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.TextIOWrapper)
 _INSTEAD = "which a program would not do again: draw in the loader, or with torch"
 _SEEDED = "the ops seed, fork or restore torch's random state"
 
@@ -56,6 +59,8 @@ class Sources:
         for path, value, is_used in guard.find(_is_source):
             if _is_random(type(value)):
                 generators[id(value)] = path, value
+                continue
+            if isinstance(value, io.IOBase) and not value.readable():
                 continue
             if is_used:  # An item that a trace takes could not be put back.
                 raise Uncapturable(f"an op may advance {path}, {_INSTEAD}")
@@ -113,8 +118,8 @@ class Sources:
 
 
 def _is_source(cls: type) -> bool:
-    """Return whether objects of a class are generators, or iterators that are written in C."""
-    if issubclass(cls, (*_GENERATORS, GeneratorType)):
+    """Return whether objects of a class are generators, or iterators or queues written in C."""
+    if issubclass(cls, (*_GENERATORS, GeneratorType, SimpleQueue)) or cls in _FILES:
         return True
     methods = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
     method = next(methods, None)

@@ -153,7 +153,7 @@ def _copy_arrays(values: Iterable[Any]) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     left = _MAX_ARRAY_BYTES
     for value in values:
-        if type(value) is np.ndarray:
+        if isinstance(value, np.ndarray):
             size = value.nbytes if value.flags.writeable else left + 1
         elif type(value) in (bytearray, array.array):
             size = memoryview(value).nbytes
@@ -161,19 +161,19 @@ def _copy_arrays(values: Iterable[Any]) -> list[tuple[Any, Any]]:
             continue
         if size <= left:
             left -= size
-            found.append((value, value.copy() if type(value) is np.ndarray else value[:]))
+            found.append((value, np.array(value) if isinstance(value, np.ndarray) else value[:]))
     return found
 
 
 def _have_same_items(one: Any, other: Any) -> bool:
-    if type(one) is np.ndarray:
+    if isinstance(one, np.ndarray):
         return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
     return bytes(one) == bytes(other)  # NaN equals NaN, unlike in array.array.
 
 
 def _restore_array(current: Any, saved: Any) -> None:
     if not _have_same_items(current, saved):
-        current[... if type(current) is np.ndarray else slice(None)] = saved
+        current[... if isinstance(current, np.ndarray) else slice(None)] = saved
 
 
 # --- snapshots ------------------------------------------------------------------------------------
