@@ -497,7 +497,7 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
     if kind == Kind.WEAK:
         return [] if _is_weak_container(cls) else [referent_of(owner) is not None]
     if kind == Kind.STATE:
-        return _read_state(owner)
+        return _read_state(owner, skip)
     if issubclass(cls, deque):
         return _list(deque.__iter__, owner)
     if issubclass(cls, OrderedDict):
@@ -515,14 +515,15 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
     return list(iterate(owner))
 
 
-def _read_state(owner: Any) -> list[Any]:
+def _read_state(owner: Any, skip: Iterable[str]) -> list[Any]:
     """Return what a context variable, a thread-local or a ctypes object holds."""
     if type(owner) is contextvars.ContextVar:
         # A default that code passes to `get` only counts if the variable is not set.
         return [owner.get(ABSENT), _get_or_absent(owner.get, LookupError)]
     if issubclass(type(owner), threading.local):
         attributes = dict(_read_local(owner, "__dict__"))
-        return [part for name in sorted(attributes) for part in (name, attributes[name])]
+        names = sorted(attributes.keys() - {*skip})
+        return [part for name in names for part in (name, attributes[name])]
     return [memoryview(owner).tobytes()]
 
 
