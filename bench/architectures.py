@@ -281,7 +281,8 @@ def _gan_ops(models: dict[str, Any]) -> list[Any]:
         ModelOp(discriminator, "fake", "judged"),
         LambdaOp(lambda judged: real(-judged).mean(), "judged", "generator_loss"),
         LambdaOp(lambda fake: fake.detach(), "fake", "fixed"),
-        ModelOp(discriminator, ("fixed", "x"), ("judged_fake", "judged_real")),
+        ModelOp(discriminator, "fixed", "judged_fake"),
+        ModelOp(discriminator, "x", "judged_real"),
         LambdaOp(
             lambda fake, true: real(fake).mean() + real(-true).mean(),
             ["judged_fake", "judged_real"],
