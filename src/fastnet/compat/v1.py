@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build, framework_for
-from fastnet.network.context import NetworkContext, check_request, runs_step
+from fastnet.network.context import NetworkContext, check_request
 from fastnet.types import Mode, Model, State
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ class BaseNetwork(base.BaseNetwork):
             self.__exit__(None, None if error is self._handled else error)
             self._loaded = None
 
-    @runs_step
     def run_step(self, batch: Mapping[str, Any]) -> Any:
         """Run one batch through the ops in force, and through postprocessing.
 

@@ -20,7 +20,6 @@ from fastnet.network.context import (
     compose_step,
     iter_results,
     open_context,
-    runs_step,
     start_context,
 )
 from fastnet.network.copying import Value
@@ -227,7 +226,6 @@ class BaseNetwork(Value):
         """Show what a training step would run, for a notebook."""
         return self.explain()._repr_html_()
 
-    @runs_step
     def run_step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Run one batch through the active ops, and through postprocessing.
 

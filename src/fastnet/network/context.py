@@ -7,13 +7,11 @@ execution plan and makes the runner. `start_context` enters it; `NetworkContext.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +25,6 @@ from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waitin
 from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
-
-T = TypeVar("T", bound=Callable[..., Any])
-
-# The code of functions that run a step.
-_step_codes: set[CodeType] = set()
 
 
 @dataclass(eq=False, slots=True)
@@ -143,21 +136,6 @@ def _step_meter(network: Any, context: NetworkContext) -> StepMeter | None:
     if meter is not None:
         return meter.open_step(context.plan, context.state, ranges)
     return None if ranges is None else StepMeter(ranges.before, ranges.after)
-
-
-def runs_step(method: T) -> T:
-    """Return a method of networks as it is, after noting that it runs a step."""
-    _step_codes.add(method.__code__)
-    return method
-
-
-def is_step_running() -> bool:
-    """Return whether a step is running in this thread, as it is for what its ops call."""
-    # Only rarely asked, so the stack is searched: counting would cost something in each step.
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code not in _step_codes:
-        frame = frame.f_back
-    return frame is not None
 
 
 def check_request(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,7 @@ from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
-from fastnet.network.context import NetworkContext, Runner, is_step_running
+from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
     compare_batches,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 # Ops written for FastEstimator enter the state's tape, which PyTorch does not need.
 _NO_TAPE = NonContext()
+# The runners of the open contexts that train.
+_training: WeakSet[TorchRunner] = WeakSet()
+_opening = Lock()
 
 
 class TorchRunner(Runner):
@@ -61,6 +66,7 @@ class TorchRunner(Runner):
         if self._mixed_precision:
             self.context_row = "autocast", "autocast"
         self._compiled = None if network._options is None else _compiled_step(network, context)
+        self._updated: set[torch.Tensor] = set()
 
     def open(self) -> None:
         """Move the active models and their optimizers' state to the device; clear old gradients.
@@ -81,10 +87,23 @@ class TorchRunner(Runner):
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
                 self._move(model, self._device)
         if self.context.state["mode"] == "train" and not self.context.state["warmup"]:
-            _clear_gradients(models)
+            self._clear_gradients()
+
+    def _clear_gradients(self) -> None:
+        """Clear the gradients of all that is updated, except for what others are training."""
+        for model in self.context.plan.models:
+            self._updated.update(parameters_in(get_metadata(model, "current_optimizer")))
+        with _opening:
+            # A step may be running in another thread, or around the op that opens this network.
+            others: set[torch.Tensor] = set().union(*(runner._updated for runner in _training))
+            for parameter in self._updated - others:
+                parameter.grad = None
+            _training.add(self)
 
     def close(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
+        with _opening:
+            _training.discard(self)
         if self._compiled is not None:
             self._compiled.records.summarize()
         if self._is_distributed:
@@ -190,16 +209,6 @@ def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None
         )
     found: CompiledStep = programs[key]
     return found
-
-
-def _clear_gradients(models: Iterable[Model]) -> None:
-    """Clear the gradients of all that is to be updated, except for those of a running step."""
-    updated = (one for m in models for one in parameters_in(get_metadata(m, "current_optimizer")))
-    parameters = [one for one in updated if one.grad is not None]
-    # An op may open a network while updates of its own step are deferred.
-    if parameters and not is_step_running():
-        for parameter in parameters:
-            parameter.grad = None
 
 
 def _is_on_cpu(model: torch.nn.Module) -> bool:
