@@ -82,7 +82,8 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
         seen.update(map(id, framework.weights_of(model)))
 
     def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, _CONTAINERS) and len(value) > _MAX_LENGTH:
+        # Not `isinstance`, which would ask a weak proxy's object, and it may have been deleted.
+        if issubclass(type(value), _CONTAINERS) and len(value) > _MAX_LENGTH:
             return  # It holds data.
         for name, one in expand(path, value, _DEPTH):
             if isinstance(one, _NO_OBJECTS) or id(one) in seen:

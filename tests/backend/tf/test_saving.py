@@ -172,9 +172,9 @@ class TestErrors:
 class Block(layers.Layer):
     """Has equal layers inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "first", second: str = "second") -> None:
         super().__init__()
-        self.first, self.second = layers.Dense(6, name="first"), layers.Dense(6, name="second")
+        self.first, self.second = layers.Dense(6, name=first), layers.Dense(6, name=second)
 
     def build(self, shape: Any) -> None:
         for layer in (self.first, self.second):
@@ -212,18 +212,39 @@ class TestFrozenLayers:
     @pytest.mark.parametrize("ending", ENDINGS)
     @pytest.mark.parametrize("frozen", [(True, False), (False, True), (True, True)])
     def test_files_of_keras(self, tmp_path: Path, ending: str, frozen: tuple[bool, bool]) -> None:
-        """Their weights are the right ones, or they are refused."""
         saved, other = (self.make(one, seed) for seed, one in enumerate(frozen))
-        path = save(saved[0], tmp_path, ending)
+        load_model(other[0], save(saved[0], tmp_path, ending))
+        for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+        assert [saved[1].first.trainable, other[1].first.trainable] == [not one for one in frozen]
+
+    @pytest.mark.skipif(not KERAS_3, reason="Keras 2 freezes layers only")
+    def test_frozen_variables(self, tmp_path: Path) -> None:
+        saved, other = (self.make(False, seed) for seed in range(2))
+        saved[1].first.kernel.trainable = other[1].second.bias.trainable = False
+        load_model(other[0], save(saved[0], tmp_path, ".h5"))
+        for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+    def test_names_that_do_not_tell_the_order(self, tmp_path: Path) -> None:
+        """Files of Keras are refused if it may be another one, and else loaded with a warning."""
+
+        def make(*names: str) -> tuple[Any, Block]:
+            block = Block(*names)
+            return keras.Sequential([layers.Input((6,)), block, layers.Dense(3)]), block
+
+        saved, other = make("first", "second"), make("query", "key")
+        path = save(saved[0], tmp_path, ".h5")
         before = self.inside(*other)
-        if ending == ".h5" and frozen == (True, False):
-            with pytest.raises(ValueError, match="Freeze the same layers while you load it"):
-                load_model(other[0], path)
-            expected = before
-        else:
+        other[1].first.trainable = False
+        with pytest.raises(ValueError, match=r"layer 'block.*' by what is trainable.*load_weights"):
             load_model(other[0], path)
-            expected = self.inside(*saved)
-        for one, two in zip(expected, self.inside(*other), strict=True):
+        for one, two in zip(before, self.inside(*other), strict=True):
+            np.testing.assert_array_equal(one, two)
+        other[1].first.trainable = True
+        with pytest.warns(UserWarning, match=r"order of the weights of layer 'block.*as if none"):
+            load_model(other[0], path)
+        for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
             np.testing.assert_array_equal(one, two)
 
     def test_optimizer(self, tmp_path: Path) -> None:

@@ -324,6 +324,13 @@ class Block(layers.Layer):
         self.second = layers.Dense(6)
         self.norm = layers.BatchNormalization()
 
+    def build(self, shape: Any) -> None:
+        # In `call`, Keras 3 would make the weights of a frozen layer so that they stay frozen.
+        for layer in (self.first, self.second, self.norm):
+            with tf.name_scope(layer.name):
+                layer.build(shape)
+        self.built = True
+
     def call(self, x: Any, training: bool = False) -> Any:
         return self.norm(self.second(self.first(x)), training=training)
 

@@ -26,7 +26,7 @@ from fastnet.backend.model_metadata import (
 )
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside, is_keras3
-from fastnet.backend.tf.legacy_h5 import ALL_TRAINABLE, in_saved_order
+from fastnet.backend.tf.legacy_h5 import ALL_TRAINABLE, load_legacy
 from fastnet.backend.tf.models import no_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
@@ -153,7 +153,9 @@ def load_weights(model: Any, name: str) -> None:
         require_content(name, "weights")
         _compare_checksum(name)
         _require_known_arrays(model, name)
-        with in_saved_order(model, name) if _is_legacy(name) else nullcontext():
+        if _is_legacy(name):
+            load_legacy(model, name)
+        else:
             model.load_weights(name)
 
 
