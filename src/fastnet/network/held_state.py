@@ -92,7 +92,9 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
             yield name, one
             parts = framework.parts_of(one)
             if parts is not None:
-                yield from visit_parts(name, parts, is_model=False)
+                own = {key: part for key, part in parts.items() if part is one or id(part) not in seen}
+                seen.update(map(id, own.values()))
+                yield from visit_parts(name, own, is_model=False)
             elif depth and not is_library(type(one).__module__):
                 for attribute, inner in getattr(one, "__dict__", {}).items():
                     yield from visit(f"{name}.{attribute}", inner, depth - 1)

@@ -49,13 +49,17 @@ def held(value: Any) -> HeldState | None:
 
 
 def tensors_in(values: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    """Return the tensors among values with the versions that writing to them advances."""
+    """Return the tensors among values with the versions that writing to them advances.
+
+    Results of differentiable operations are left out: no later step can differentiate through them.
+    """
     return {
         path: (value, version_of(value))
         for path, value in values.items()
         if isinstance(value, torch.Tensor)
         and not value.is_inference()
         and not torch.nn.parameter.is_lazy(value)
+        and value.grad_fn is None
     }
 
 
