@@ -1,7 +1,8 @@
-"""Loads Keras's older layout of HDF5 files, in which each layer has a list of its weights.
+"""Keras's older layout of HDF5 files, in which each layer has a list of its weights.
 
 Keras lists the trainable weights of a layer before the others, so that the order depends on which
-layers inside of it are frozen, and pairs them by position when it loads them.
+layers inside of it are frozen, and pairs them by position when it loads them. So files of fastnet
+have an attribute with the order that does not depend on it; in other files the names tell it.
 """
 
 from __future__ import annotations
@@ -19,47 +20,58 @@ from fastnet.backend.tf._keras_internals import own_weights, sublayers, trained_
 from fastnet.backend.tf.weights import all_trainable
 from fastnet.util.warnings import warn
 
-ALL_TRAINABLE = "fastnet_all_trainable"
-"""The attribute of a file that was saved while all layers were trainable."""
+ORDER = "fastnet_order"
+"""An attribute of layers: where each weight is in the list, in the order with nothing frozen."""
 
 _NAMES = "weight_names"
 
 
+def write_order(model: Any, file: Any) -> None:
+    """Note the order of weights in an open file that Keras has just written."""
+    layers = _layers_with_weights(model)
+    for layer, weights, unfrozen in zip(layers, *_orders(model, layers), strict=True):
+        places = {id(weight): place for place, weight in enumerate(weights)}
+        order = [places[id(weight)] for weight in unfrozen]
+        _layers_in(file)[layer.name].attrs[ORDER] = np.array(order, np.int32)
+
+
 def load_legacy(model: Any, path: str) -> None:
-    """Let Keras fill a model from a file, with each layer's weights paired by name.
+    """Let Keras fill a model from a file, whatever was frozen when it was saved.
 
     Raises:
-        ValueError: If the names do not tell the order of weights, and what is trainable affects it.
+        ValueError: If the order of weights is unknown, and differs while nothing is frozen.
     """
     import h5py
 
     with h5py.File(path, "r") as file:
-        is_saved_unfrozen = bool(file.attrs.get(ALL_TRAINABLE, False))
-        saved = _names_by_layer(file)
-    if is_saved_unfrozen:
-        with all_trainable(model):
-            model.load_weights(path)
-        return
-    layers = [layer for layer in model.layers if layer.weights]
-    orders: dict[str, list[int]] = {}
+        saved = _saved_layers(file)
+    layers = _layers_with_weights(model)
+    changed: dict[str, list[int]] = {}
     # Keras itself refuses a file with another number of layers.
-    for layer, (saved_name, names) in zip(layers, saved.items(), strict=False):
-        order = _order_of(_relative(names, saved_name), _relative(_names_of(layer), layer.name))
-        if order is None:
-            _check_order(layer, model)
-        elif order != list(range(len(names))):
-            orders[saved_name] = order
-    if not orders:
+    for layer, (name, (names, order)), weights, unfrozen in zip(
+        layers, saved.items(), *_orders(model, layers), strict=False
+    ):
+        if order is not None and len(order) == len(weights):
+            places = {id(weight): place for weight, place in zip(unfrozen, order, strict=True)}
+            wanted: list[int] | None = [places[id(weight)] for weight in weights]
+        else:
+            own_names = [str(getattr(weight, "path", weight.name)) for weight in weights]
+            wanted = _match(_relative(names, name), _relative(own_names, layer.name))
+        if wanted is None:
+            _check_order(layer, is_reordered=list(map(id, weights)) != list(map(id, unfrozen)))
+        elif wanted != list(range(len(names))):
+            changed[name] = wanted
+    if not changed:
         model.load_weights(path)
         return
     with TemporaryDirectory() as folder:
         copy = os.path.join(folder, os.path.basename(path))
         shutil.copyfile(path, copy)
-        _reorder(copy, orders)
+        _reorder(copy, changed)
         model.load_weights(copy)
 
 
-def _order_of(saved: Sequence[str], names: Sequence[str]) -> list[int] | None:
+def _match(saved: Sequence[str], names: Sequence[str]) -> list[int] | None:
     """Return where a layer's weights are in a file's list; None if the names do not tell it."""
     places = {name: place for place, name in enumerate(saved)}
     if len(places) < len(saved) or sorted(saved) != sorted(names):
@@ -67,18 +79,15 @@ def _order_of(saved: Sequence[str], names: Sequence[str]) -> list[int] | None:
     return [places[name] for name in names]
 
 
-def _check_order(layer: Any, model: Any) -> None:
-    """Check a layer whose weights Keras pairs by position, which may be wrong if some are frozen.
+def _check_order(layer: Any, is_reordered: bool) -> None:
+    """Warn, or raise an error, if Keras may pair the weights of a layer wrongly.
 
     Where only one layer has weights of its own, no freezing changes the order.
     """
     owners = [part for part in (layer, *sublayers(layer)) if own_weights(part)]
     if len(owners) < 2 or not any(map(trained_weights, owners)):
         return
-    now = list(map(id, _weights_of(layer)))
-    with all_trainable(model):
-        unfrozen = list(map(id, _weights_of(layer)))
-    if now != unfrozen:
+    if is_reordered:
         raise ValueError(
             f"in this layout Keras orders the weights of layer '{layer.name}' by what is "
             "trainable, and the names in the file do not tell the order. If the same layers were "
@@ -91,34 +100,44 @@ def _check_order(layer: Any, model: Any) -> None:
     )
 
 
+def _layers_with_weights(model: Any) -> list[Any]:
+    return [layer for layer in model.layers if layer.weights]
+
+
+def _orders(model: Any, layers: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return the weights of layers as Keras lists them now, and as if nothing was frozen."""
+    now = [_weights_of(layer) for layer in layers]
+    with all_trainable(model):
+        return now, [_weights_of(layer) for layer in layers]
+
+
 def _weights_of(layer: Any) -> list[Any]:
-    """Return the weights of a layer in the order of this layout."""
     return [*layer.trainable_weights, *layer.non_trainable_weights]
 
 
-def _names_of(layer: Any) -> list[str]:
-    return [str(getattr(weight, "path", weight.name)) for weight in _weights_of(layer)]
-
-
-def _names_by_layer(file: Any) -> dict[str, list[str]]:
-    """Return the names of the weights of each layer that has any, from an open file."""
+def _saved_layers(file: Any) -> dict[str, tuple[list[str], list[int] | None]]:
+    """Return the names and the order of the weights of each layer that has any."""
     group = _layers_in(file)
-    each = {name: _strings(group[name], _NAMES) for name in _strings(group, "layer_names")}
-    return {name: names for name, names in each.items() if names}
+    saved = {}
+    for layer in _strings(group, "layer_names"):
+        names, order = _strings(group[layer], _NAMES), group[layer].attrs.get(ORDER)
+        if names:
+            saved[layer] = names, None if order is None else [int(place) for place in order]
+    return saved
 
 
 def _layers_in(file: Any) -> Any:
-    return file if _strings(file, "layer_names") else file.get("model_weights", file)
+    """Return the group of the layers, which is the file itself if it has weights alone."""
+    return file if _keys(file, "layer_names") else file.get("model_weights", file)
 
 
 def _strings(group: Any, name: str) -> list[str]:
-    """Return an attribute with strings, which Keras divides into numbered ones if it is long."""
     items = [item for key in _keys(group, name) for item in group.attrs[key]]
     return [item.decode() if isinstance(item, bytes) else str(item) for item in items]
 
 
 def _keys(group: Any, name: str) -> list[str]:
-    """Return the names of an attribute, or of those that Keras has divided it into, in order."""
+    """Return the keys of an attribute, which Keras divides into numbered ones if it is long."""
     numbers = {key: key.removeprefix(name) for key in group.attrs if key.startswith(name)}
     found = [(int(number or 0), key) for key, number in numbers.items() if f"0{number}".isdigit()]
     return [key for _, key in sorted(found)]
@@ -132,11 +151,10 @@ def _reorder(path: str, orders: Mapping[str, Sequence[int]]) -> None:
         group = _layers_in(file)
         for layer, order in orders.items():
             attributes = group[layer].attrs
-            keys = _keys(group[layer], _NAMES)
-            lengths = [len(attributes[key]) for key in keys]
-            names = np.concatenate([np.asarray(attributes[key]) for key in keys])[list(order)]
-            for key, part in zip(keys, np.split(names, np.cumsum(lengths)[:-1]), strict=True):
-                attributes[key] = part
+            parts = {key: np.asarray(attributes[key]) for key in _keys(group[layer], _NAMES)}
+            names = np.concatenate(list(parts.values()))[list(order)]
+            ends = np.cumsum([len(part) for part in parts.values()])
+            attributes.update(zip(parts, np.split(names, ends[:-1]), strict=True))
 
 
 def _relative(names: Sequence[str], layer: str) -> list[str]:
