@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # How far objects and containers inside of an op or a layer are followed.
 _DEPTH = 2
-_CONTAINERS = (dict, list, tuple)
+_CONTAINERS = (dict, list, tuple, deque)
 _MAX_LENGTH = 10_000
 _NO_OBJECTS = (type, ModuleType, BuiltinFunctionType, str, int, float, complex, bool, type(None))
 
@@ -92,7 +93,9 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
             yield name, one
             parts = framework.parts_of(one)
             if parts is not None:
-                own = {key: part for key, part in parts.items() if part is one or id(part) not in seen}
+                own = {
+                    key: part for key, part in parts.items() if part is one or id(part) not in seen
+                }
                 seen.update(map(id, own.values()))
                 yield from visit_parts(name, own, is_model=False)
             elif depth and not is_library(type(one).__module__):

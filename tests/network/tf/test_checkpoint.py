@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.network import TFNetwork
+from fastnet.network.held_state import find_held
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import LossOp, SuperLoss
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -390,18 +391,19 @@ def test_unfrozen_layers(tmp_path: Path, kind: Any, eager: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_of_frozen_layers_are_not_exchanged(tmp_path: Path, kind: Any) -> None:
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "static"])
+def test_weights_of_frozen_layers_are_not_exchanged(tmp_path: Path, kind: Any, eager: bool) -> None:
     """Keras 2 lists those of frozen layers last, also when it makes the state of an optimizer."""
     saved, other = Frozen(0, adagrad(kind), frozen=True), Frozen(1, adagrad(kind), frozen=False)
     for run in (saved, other):
-        run.go(0, 4, eager=True)
+        run.go(0, 4, eager)
     fastnet.load_checkpoint(
         fastnet.save_checkpoint(tmp_path / "run.ckpt", saved.network), other.network
     )
     assert same(other.weights(), saved.weights())
     assert not other.block.first.trainable
     for run in (saved, other):
-        run.go(4, 8, eager=True)
+        run.go(4, 8, eager)
     assert same(other.weights(), saved.weights())
 
 
@@ -535,6 +537,13 @@ def test_state_beside_weights(tmp_path: Path, kind: str, place: str) -> None:
     fastnet.load_checkpoint(path, resumed)
     assert run(resumed, 3, 6) == expected
     assert same_weights(other, model)
+
+
+def test_paths_of_state_are_those_of_layers() -> None:
+    """Keras 3 has the layers of a Sequential in a functional model, too, once it is built."""
+    make = lambda: keras.Sequential([layers.Input((2,)), HoldingLayer("a generator")])  # noqa: E731
+    model = fastnet.build(make, None, model_name="net")
+    assert "models/net/holding_layer.held" in find_held(TFNetwork([ModelOp(model, "x", "y")]))
 
 
 def test_variables_that_only_one_side_has(tmp_path: Path) -> None:

@@ -171,8 +171,7 @@ def _relative(names: Sequence[str], layer: str) -> list[str]:
             numbers.setdefault(name, set()).add(number)
     ranks = {name: sorted(used) for name, used in numbers.items()}
     return [
-        "/".join(f"{name}_{ranks[name].index(number)}" for name, number in path)
-        for path in divided
+        "/".join(f"{name}_{ranks[name].index(number)}" for name, number in path) for path in divided
     ]
 
 

@@ -176,7 +176,7 @@ def _compare_checksum(path: str) -> None:
 
 
 def _checksum(file: Any) -> int:
-    """Return the CRC-32 of an open file: of the names, dtypes, shapes, values and order of arrays."""
+    """Return the CRC-32 of the arrays in an open file: names, dtypes, shapes, values and order."""
     crc = 0
     for group in file.values():
         crc = zlib.crc32(np.asarray(group.attrs.get(ORDER, ()), np.int32).tobytes(), crc)
