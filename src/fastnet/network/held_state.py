@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # How far objects and containers inside of an op or a layer are followed.
 _DEPTH = 2
-_CONTAINERS = (dict, list, tuple)
+_CONTAINERS = (dict, list, tuple, deque)
 _MAX_LENGTH = 10_000
 _NO_OBJECTS = (type, ModuleType, BuiltinFunctionType, str, int, float, complex, bool, type(None))
 
@@ -82,7 +83,8 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
         seen.update(map(id, framework.weights_of(model)))
 
     def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, _CONTAINERS) and len(value) > _MAX_LENGTH:
+        # Not `isinstance`, which would ask a weak proxy's object, and it may have been deleted.
+        if issubclass(type(value), _CONTAINERS) and len(value) > _MAX_LENGTH:
             return  # It holds data.
         for name, one in expand(path, value, _DEPTH):
             if isinstance(one, _NO_OBJECTS) or id(one) in seen:
@@ -91,7 +93,11 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
             yield name, one
             parts = framework.parts_of(one)
             if parts is not None:
-                yield from visit_parts(name, parts, is_model=False)
+                own = {
+                    key: part for key, part in parts.items() if part is one or id(part) not in seen
+                }
+                seen.update(map(id, own.values()))
+                yield from visit_parts(name, own, is_model=False)
             elif depth and not is_library(type(one).__module__):
                 for attribute, inner in getattr(one, "__dict__", {}).items():
                     yield from visit(f"{name}.{attribute}", inner, depth - 1)

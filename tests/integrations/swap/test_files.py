@@ -102,6 +102,47 @@ def test_from_one_side_to_the_other(
     assert sorted(os.listdir(tmp_path)) == [f"saved.{endings[0]}", f"saved_opt.{endings[1]}"]
 
 
+def test_optimizer_of_layers_that_were_frozen(fastestimator: ModuleType, tmp_path: Path) -> None:
+    """Keras makes the state of a layer when it is unfrozen, so the order of arrays differs."""
+    install()
+    dense = tf.keras.layers.Dense
+
+    def trained_in_two_steps(seed: int, is_frozen: bool) -> Any:
+        tf.keras.utils.set_random_seed(seed)
+        layers = [dense(3, trainable=not is_frozen), dense(3), dense(3)]
+        model = fastestimator.build(
+            lambda: tf.keras.Sequential([tf.keras.layers.Input((3,)), *layers]),
+            OPTIMIZERS["legacy"],
+            model_name="saved",
+        )
+        tensorop = fastestimator.op.tensorop
+        network = fastestimator.Network(
+            [
+                tensorop.model.ModelOp(model, "x", "y"),
+                tensorop.loss.MeanSquaredError(("y", "t"), "loss"),
+                tensorop.model.UpdateOp(model, "loss"),
+            ]
+        )
+        for _ in range(2):
+            network.transform({"x": X * seed, "t": np.ones((4, 3), "float32")}, mode="train")
+            layers[0].trainable = True
+        return model
+
+    def moments(model: Any) -> list[np.ndarray]:
+        return [
+            model.current_optimizer.get_slot(weight, name).numpy()
+            for name in ("m", "v")
+            for layer in model.layers
+            for weight in layer.weights
+        ]
+
+    model, other = trained_in_two_steps(1, True), trained_in_two_steps(2, False)
+    path = fastestimator.backend.save_model(model, str(tmp_path), save_optimizer=True)
+    fastestimator.backend.load_model(other, path, load_optimizer=True)
+    for one, expected in zip(moments(other), moments(model), strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
 class Attack:
     def __reduce__(self) -> Any:
         return os.mkdir, ("attacked",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.network import TFNetwork
+from fastnet.network.held_state import find_held
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import LossOp, SuperLoss
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -324,6 +326,13 @@ class Block(layers.Layer):
         self.second = layers.Dense(6)
         self.norm = layers.BatchNormalization()
 
+    def build(self, shape: Any) -> None:
+        # In `call`, Keras 3 would make the weights of a frozen layer so that they stay frozen.
+        for layer in (self.first, self.second, self.norm):
+            with tf.name_scope(layer.name):
+                layer.build(shape)
+        self.built = True
+
     def call(self, x: Any, training: bool = False) -> Any:
         return self.norm(self.second(self.first(x)), training=training)
 
@@ -382,18 +391,19 @@ def test_unfrozen_layers(tmp_path: Path, kind: Any, eager: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_of_frozen_layers_are_not_exchanged(tmp_path: Path, kind: Any) -> None:
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "static"])
+def test_weights_of_frozen_layers_are_not_exchanged(tmp_path: Path, kind: Any, eager: bool) -> None:
     """Keras 2 lists those of frozen layers last, also when it makes the state of an optimizer."""
     saved, other = Frozen(0, adagrad(kind), frozen=True), Frozen(1, adagrad(kind), frozen=False)
     for run in (saved, other):
-        run.go(0, 4, eager=True)
+        run.go(0, 4, eager)
     fastnet.load_checkpoint(
         fastnet.save_checkpoint(tmp_path / "run.ckpt", saved.network), other.network
     )
     assert same(other.weights(), saved.weights())
     assert not other.block.first.trainable
     for run in (saved, other):
-        run.go(4, 8, eager=True)
+        run.go(4, 8, eager)
     assert same(other.weights(), saved.weights())
 
 
@@ -418,63 +428,104 @@ def test_merged_gradients_of_other_layers() -> None:
     assert other.update.state_dict() == before
 
 
-class Remembering(layers.Layer):
-    """Has state of every kind that is no weight."""
+def small_seed() -> int:
+    return int(np.random.randint(99))
 
-    def __init__(self) -> None:
+
+def stateful_rnn() -> Any:
+    rnn = layers.LSTM(
+        2,
+        stateful=True,
+        return_sequences=True,
+        kernel_initializer="ones",
+        recurrent_initializer="ones",
+    )
+    rnn(tf.zeros((8, 4, 2)))
+    return rnn
+
+
+def normalization() -> Any:
+    layer = layers.BatchNormalization()
+    layer.build((None, 4, 2))
+    return layer
+
+
+# Objects with a state, and functions that change and use it.
+STATEFUL: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
+    "a variable": (lambda: tf.Variable(1.0), lambda steps, x: x * steps.assign_add(0.1)),
+    "a generator": (
+        lambda: tf.random.Generator.from_seed(small_seed()),
+        lambda generator, x: x + generator.uniform(()),
+    ),
+    "a metric": (keras.metrics.Mean, lambda mean, x: (mean.update_state(x), x + mean.result())[1]),
+    "a stateful layer": (stateful_rnn, lambda rnn, x: rnn(x)),
+    "statistics": (normalization, lambda norm, x: norm(x, training=True) + norm(x)),
+}
+if KERAS_3:
+    STATEFUL["a seed generator"] = (
+        lambda: keras.random.SeedGenerator(small_seed()),
+        lambda seeds, x: x + keras.random.uniform((), seed=seeds),
+    )
+    STATEFUL["a random layer"] = (
+        lambda: layers.Dropout(0.5, seed=small_seed()),
+        lambda dropout, x: dropout(x, training=True),
+    )
+
+
+class HoldingLayer(layers.Layer):
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        self.steps = tf.Variable(1.0, trainable=False)
-        self.random = tf.random.Generator.from_seed(int(np.random.randint(99)))
-        self.mean = keras.metrics.Mean()
-        self.inner = layers.Dense(4)
+        make, self.use = STATEFUL[kind]
+        self.held = make()
 
     def call(self, x: Any) -> Any:
-        self.steps.assign_add(0.1)
-        self.mean.update_state(x)
-        return self.inner(x) * self.steps + self.random.uniform(()) + self.mean.result()
+        return self.use(self.held, x)
 
 
-class Wandering(TensorOp):
-    """Draws from generators, and keeps a metric, variables and layers."""
-
-    def __init__(self) -> None:
+class HoldingOp(TensorOp):
+    def __init__(self, kind: str) -> None:
         super().__init__(inputs="x", outputs="x")
-        seed = int(np.random.randint(99))
-        self.random = {"some": [tf.random.Generator.from_seed(seed)]}
-        self.mean = keras.metrics.Mean()
-        self.norm = layers.BatchNormalization()
-        self.norm.build((None, 4, 2))
-        self.seeds = keras.random.SeedGenerator(seed) if KERAS_3 else None
-        steps = tf.Variable(1.0)
-        self.fn = lambda x: x * steps.assign_add(0.1)
+        make, self.use = STATEFUL[kind]
+        self.held = {"some": [make()]}
 
     def forward(self, data: Any, state: Any) -> Any:
-        self.mean.update_state(data)
-        if KERAS_3:
-            data = data + keras.random.uniform((), seed=self.seeds)
-        data = self.norm(self.fn(data), training=True)
-        return data + self.random["some"][0].uniform(()) + self.mean.result()
+        return self.use(self.held["some"][0], data)
+
+
+def holding_function(kind: str) -> Callable[[Any], Any]:
+    make, use = STATEFUL[kind]
+    held = make()
+    return lambda x: use(held, x)
 
 
 @pytest.mark.filterwarnings("ignore:.* has trainable parameters that no optimizer updates")
-@pytest.mark.parametrize("eager", [True, False], ids=["eager", "static"])
-def test_state_beside_weights(tmp_path: Path, eager: bool) -> None:
+@pytest.mark.parametrize("place", ["layer", "op", "function"])
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_state_beside_weights(tmp_path: Path, kind: str, place: str) -> None:
     def make(seed: int) -> tuple[TFNetwork, Any]:
         seed_all(seed)
-        x = layers.Input((4, 2), batch_size=8)
-        y = layers.LSTM(3, stateful=True)(Remembering()(x))
-        y = layers.Dropout(0.5)(y) if KERAS_3 else y
-        model = fastnet.build(lambda: keras.Model(x, layers.Dense(3)(y)), "adam", model_name="net")
+        inside = [HoldingLayer(kind)] if place == "layer" else []
+        every = [*inside, layers.Flatten(), layers.Dense(3)]
+        # The layers are called here, so that each is built.
+        source = layers.Input((4, 2), batch_size=8)
+        y = source
+        for layer in every:
+            y = layer(y)
+        model = fastnet.build(lambda: keras.Model(source, y), "adam", model_name="net")
+        first: Any = {
+            "op": lambda: HoldingOp(kind),
+            "function": lambda: LambdaOp(holding_function(kind), "x", "x"),
+            "layer": lambda: LambdaOp(lambda x: x, "x", "x"),
+        }[place]()
         loss = Squares(("y", "t"), "loss")
-        ops = [Wandering(), ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss")]
-        return TFNetwork(ops), model
+        return TFNetwork([first, ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss")]), model
 
     def run(network: TFNetwork, first: int, last: int) -> list[float]:
         losses = []
         for step in range(first, last):
             data = batch(step)
             data["x"] = tf.reshape(tf.concat([data["x"], data["x"][:, :2]], 1), (8, 4, 2))
-            with network("train", eager=eager):
+            with network("train"):
                 losses.append(float(network.run_step(data)["loss"]))
         return losses
 
@@ -483,10 +534,16 @@ def test_state_beside_weights(tmp_path: Path, eager: bool) -> None:
     path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
     expected = run(network, 3, 6)
     resumed, other = make(1)
-    run(resumed, 0, 1)
     fastnet.load_checkpoint(path, resumed)
     assert run(resumed, 3, 6) == expected
     assert same_weights(other, model)
+
+
+def test_paths_of_state_are_those_of_layers() -> None:
+    """Keras 3 has the layers of a Sequential in a functional model, too, once it is built."""
+    make = lambda: keras.Sequential([layers.Input((2,)), HoldingLayer("a generator")])  # noqa: E731
+    model = fastnet.build(make, None, model_name="net")
+    assert "models/net/holding_layer.held" in find_held(TFNetwork([ModelOp(model, "x", "y")]))
 
 
 def test_variables_that_only_one_side_has(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import EMA, UpdateOp
 from fastnet.slicer import AxisSlicer, SlidingSlicer
@@ -302,6 +303,37 @@ class TestErrors:
                 network.run_step({"x": x})
             assert any("LambdaOp" in note for note in caught.value.__notes__)
             assert network.run_step({"x": x[:2]})["y"].shape == (2,)
+
+
+def test_checkpoint_of_a_generator_of_each_device(tmp_path: Path) -> None:
+    class Drawing(TensorOp):
+        def __init__(self, seed: int) -> None:
+            super().__init__(inputs="x", outputs="x")
+            self.generator = tf.random.Generator.from_seed(seed)
+
+        def forward(self, data: Any, state: Any) -> Any:
+            return data + self.generator.uniform(tf.shape(data))
+
+    def make(seed: int) -> Any:
+        keras.utils.set_random_seed(seed)
+        with STRATEGY.scope():
+            model = fastnet.build(mlp, momentum, model_name="net")
+            return fastnet.Network([Drawing(seed), *regression(model)])
+
+    def run(network: Any) -> list[float]:
+        with network("train", 1):
+            return [float(network.run_step(batch)["loss"]) for batch in STEPS]
+
+    network, resumed = make(0), make(1)
+    run(network)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    losses = run(network)
+    fastnet.load_checkpoint(path, resumed)
+    assert run(resumed) == losses
+    other = fastnet.Network([Drawing(1), *regression(fastnet.build(mlp, momentum))])
+    other.models[0].model_name = "net"
+    with pytest.raises(ValueError, match=r"ops/0.generator is a Generators.* is a Generator"):
+        fastnet.load_checkpoint(path, other)
 
 
 def test_models_are_mirrored_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.conftest import *  # noqa: F403
 from tests.network.programs import built, mlp, supervised
+from tests.subprocesses import run_python
 
 STEPS, MERGED = 14, 3
 
@@ -359,6 +361,39 @@ class TestGoingOn:
         with pytest.raises(ValueError, match=r"LazyLinear.*cannot be saved without them"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", make())
         assert_resumes(make, tmp_path)
+
+    def test_lazy_layers_in_another_process(self, tmp_path: Path) -> None:
+        """They get their shapes from the file."""
+        program = """
+import sys
+import torch
+from torch import nn
+import fastnet
+from tests.network.torch.test_checkpoint import ModelOp, Squares, UpdateOp, adam, batch, seed_all
+
+way, path = sys.argv[1:]
+seed_all(len(way))
+layers = lambda: nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 3))
+model = fastnet.build(layers, adam, model_name="net")
+ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), UpdateOp(model, "loss")]
+network = fastnet.Network(ops)
+if way == "resume":
+    fastnet.load_checkpoint(path, network)
+with network("train"):
+    for step in range(5) if way == "save" else range(5, 9):
+        network.run_step(batch(step))
+    if way == "save":
+        fastnet.save_checkpoint(path, network)
+        for step in range(5, 9):
+            network.run_step(batch(step))
+print([value.tolist() for value in model.state_dict().values()])
+"""
+        done = [
+            run_python("-W", "ignore", "-c", program, way, tmp_path / "run.ckpt")
+            for way in ("save", "resume")
+        ]
+        assert [process.returncode for process in done] == [0, 0], done[-1].stderr
+        assert done[0].stdout == done[1].stdout
 
     def test_generators_that_ops_and_modules_hold(self, tmp_path: Path) -> None:
         class Noisy(nn.Linear):
@@ -727,6 +762,7 @@ class Holding(nn.Module):
         self.layer = nn.Linear(6, 3)
         self.mask = torch.ones(3, 3).triu_()
         self.last: Any = None
+        self.features: Any = None
         self.cache = torch.ones(1)
         self.hidden = torch.zeros(3)
         self.register_buffer("seen", torch.zeros(2), persistent=False)
@@ -734,6 +770,7 @@ class Holding(nn.Module):
 
     def forward(self, x: Any) -> Any:
         y = self.layer(x)
+        self.features = y
         self.last = y.detach()
         self.cache = torch.ones(len(x))
         if self.training:
@@ -753,10 +790,12 @@ def test_changed_tensors_that_are_not_saved(
         def __init__(self) -> None:
             super().__init__(inputs="x", outputs="x")
             self.scale, self.count = torch.full((6,), 2.0), torch.zeros(())
+            self.recent = deque([torch.zeros(())])
 
         def forward(self, data: Any, state: Any) -> Any:
             if state["mode"] == "train":
                 self.count += 1
+                self.recent[0] += 1
             return data * self.scale
 
     model = fastnet.build(Holding, "sgd", model_name="net")
@@ -764,18 +803,28 @@ def test_changed_tensors_that_are_not_saved(
     network = TorchNetwork([*ops, UpdateOp(model, "loss")], compile=compile)
     if way == "copied":
         network = copy.deepcopy(network)
-    with network(mode):
-        for step in range(2):
-            network.run_step(batch(step))
-    fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-    told = [str(one.message) for one in recwarn if "are not saved" in str(one.message)]
+
+    def warnings_of_next_save(first: int) -> list[str]:
+        recwarn.clear()
+        with network(mode):
+            for step in range(first, first + 2):
+                network.run_step(batch(step))
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+        return [str(one.message) for one in recwarn if "are not saved" in str(one.message)]
+
+    told = warnings_of_next_save(0)
     if mode == "eval":
         assert not told
         return
     (text,) = told
-    for path in ("net.hidden", "net.seen", "net.queue[0]", "ops/0.count"):
+    for path in ("net.hidden", "net.seen", "net.queue[0]", "ops/0.count", "ops/0.recent[0]"):
         assert path in text
-    for name in ("mask", "last", "cache", "scale"):
+    for name in ("mask", "last", "cache", "scale", "features"):
+        assert name not in text
+    # A tensor that the first steps have made is watched from the first save on.
+    (text,) = warnings_of_next_save(2)
+    assert "net.last" in text
+    for name in ("mask", "cache", "scale", "features"):
         assert name not in text
 
 

@@ -177,6 +177,24 @@ class TestGoingOn:
         assert load_and_draw(path) == saved[0]
 
 
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_unfrozen_layers(tmp_path: Path, parallel: str) -> None:
+    """Like a hand-written loop on all samples that unfreezes the first layer in its third step."""
+    seed_all(0)
+    model = model_fn(noisy=False)
+    model[0].requires_grad_(False)
+    optimizer = momentum(model.parameters())
+    for step in range(6):
+        if step == 2:
+            model[0].requires_grad_(True)
+        data = batch(step)
+        ((model(data["x"]) - data["t"]) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for one in ranks(2)(unfreeze_and_resume, str(tmp_path / "run.ckpt"), parallel):
+        assert_close(one, dict(model.state_dict()))
+
+
 def test_a_load_that_fails_on_one_rank_changes_nothing(tmp_path: Path) -> None:
     first, second = ranks(2)(load_where_it_lacks, str(tmp_path))
     assert "failed on rank 1" in first
@@ -232,6 +250,34 @@ def stopped_and_gone_on(path: str, parallel: Any, before: int) -> dict[str, Any]
         "optimizers": (whole.optimizers(), second.optimizers()),
         "was": second.noise.was,
     }
+
+
+def unfreeze_and_resume(path: str, parallel: str) -> dict[str, Any]:
+    def make(seed: int) -> tuple[Any, Any]:
+        def frozen() -> Any:
+            model = model_fn(noisy=False)
+            model[0].requires_grad_(False)
+            return model
+
+        seed_all(seed)
+        model = fastnet.build(frozen, momentum, model_name="net", parallel=parallel)
+        ops = [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss")]
+        return model, fastnet.Network([*ops, UpdateOp(model, "loss")])
+
+    def run(network: Any, first: int, last: int) -> None:
+        with network("train"):
+            for step in range(first, last):
+                network.run_step(batch(step, *rank_count()))
+
+    model, network = make(0)
+    run(network, 0, 2)
+    getattr(model, "module", model)[0].requires_grad_(True)
+    run(network, 2, 4)
+    fastnet.save_checkpoint(path, network)
+    resumed, other = make(1)
+    fastnet.load_checkpoint(path, other)
+    run(other, 4, 6)
+    return whole_weights(resumed)
 
 
 def save_early(path: str, parallel: Any, before: int) -> None:

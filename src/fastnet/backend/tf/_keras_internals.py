@@ -204,7 +204,8 @@ def counts_updates(optimizer: Any) -> bool:
 
 def generator_in(value: Any) -> Any:
     """Return TensorFlow's generator in one of Keras 2, where the program has turned them on."""
-    if getattr(value, "_rng_type", None) == "stateful":
+    # Any object may be asked, so no attribute is computed.
+    if getattr(value, "__dict__", {}).get("_rng_type") == "stateful":
         value._maybe_init()  # It is made by the first draw.
         return value._generator
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ def held(value: Any) -> HeldState | None:
     kind = type(value).__name__
     generator = value if isinstance(value, tf.random.Generator) else generator_in(value)
     if generator is not None and isinstance(generator.state, tf.distribute.DistributedValues):
-        return None  # Each replica has a state of its own.
+        return _held_by_replicas(generator.state.values)
     if generator is not None:
         return _held_variable("Generator", True, generator.state)
     if kind == "SeedGenerator" and hasattr(value, "state"):
@@ -77,6 +77,18 @@ def _held_variable(kind: str, is_random: bool, variable: Any) -> HeldState:
     return HeldState(
         kind, is_random, lambda: np.asarray(variable.numpy()), partial(_assign, variable)
     )
+
+
+def _held_by_replicas(states: Sequence[Any]) -> HeldState:
+    """Return the states of a generator that each replica of this process has one of."""
+
+    def write(values: Any) -> None:
+        if len(values) != len(states):
+            raise ValueError(f"has states of {len(values)} devices, but runs on {len(states)}")
+        for state, value in zip(states, values, strict=True):
+            _assign(state, value)
+
+    return HeldState("Generators", True, lambda: np.stack([one.numpy() for one in states]), write)
 
 
 def _assign(variable: Any, value: Any) -> None:

@@ -6,10 +6,12 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import IO, Any
+
+import numpy as np
 
 from fastnet.backend.archive import Block, open_archive, write_archive
 from fastnet.backend.files import (
@@ -26,11 +28,10 @@ from fastnet.backend.model_metadata import (
 )
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside, is_keras3
-from fastnet.backend.tf.legacy_h5 import ALL_TRAINABLE, in_saved_order
+from fastnet.backend.tf.legacy_h5 import ORDER, load_legacy, write_order
 from fastnet.backend.tf.models import no_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
-from fastnet.backend.tf.weights import all_trainable
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
@@ -127,13 +128,11 @@ def save_weights(model: Any, path: str) -> None:
     """Write a model's weights to a file of Keras, with a checksum."""
     import h5py
 
-    is_legacy = _is_legacy(path)
-    with all_trainable(model) if is_legacy else nullcontext():
-        model.save_weights(path)
+    model.save_weights(path)
     with h5py.File(path, "r+") as file:
+        if _is_legacy(path):
+            write_order(model, file)
         file.attrs[_CHECKSUM] = _checksum(file)
-        if is_legacy:
-            file.attrs[ALL_TRAINABLE] = True
 
 
 def load_weights(model: Any, name: str) -> None:
@@ -153,7 +152,9 @@ def load_weights(model: Any, name: str) -> None:
         require_content(name, "weights")
         _compare_checksum(name)
         _require_known_arrays(model, name)
-        with in_saved_order(model, name) if _is_legacy(name) else nullcontext():
+        if _is_legacy(name):
+            load_legacy(model, name)
+        else:
             model.load_weights(name)
 
 
@@ -175,8 +176,10 @@ def _compare_checksum(path: str) -> None:
 
 
 def _checksum(file: Any) -> int:
-    """Return the CRC-32 of the names, dtypes, shapes and values of all arrays of an open file."""
+    """Return the CRC-32 of the arrays in an open file: names, dtypes, shapes, values and order."""
     crc = 0
+    for group in file.values():
+        crc = zlib.crc32(np.asarray(group.attrs.get(ORDER, ()), np.int32).tobytes(), crc)
     for name, array in _arrays_in(file).items():
         if not array.dtype.hasobject:
             crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any
 
-from fastnet.backend.tf._keras_internals import children_of, is_keras3, own_weights, sublayers
+from fastnet.backend.tf._keras_internals import (
+    children_of,
+    is_keras3,
+    own_weights,
+    sublayers,
+    trained_weights,
+)
 
 
 def named_layers(model: Any) -> dict[str, Any]:
@@ -90,7 +96,14 @@ def set_trainable_flags(model: Any, flags: Mapping[str, Mapping[str, bool]]) -> 
 def all_trainable(model: Any) -> Iterator[None]:
     """Make all layers of a model trainable in this context, which Keras orders weights by."""
     flags = trainable_flags(model)
-    model.trainable = True
+    layers, weights = named_layers(model), named_weights(model)
+    trained = {id(weight) for layer in layers.values() for weight in trained_weights(layer)}
+    trainable = {
+        "layers": dict.fromkeys(layers, True),
+        "weights": {path: id(weights[path]) in trained for path in flags["weights"]},
+    }
+    # Setting the model's flag is not enough: TensorFlow ignores an attribute that does not change.
+    set_trainable_flags(model, trainable)
     try:
         yield
     finally:

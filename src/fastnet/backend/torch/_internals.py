@@ -87,6 +87,14 @@ WRAPPED_STEP = "_wrapped_by_lr_sched"
 tables_of = attrgetter("_parameters", "_buffers")
 """Reads the tables of the parameters and buffers that a module itself has."""
 
+TABLES = ("_parameters", "_buffers", SUBMODULES)
+"""The attributes of a module that hold its parameters, buffers and submodules."""
+
+
+def unsaved_buffers(module: torch.nn.Module) -> set[str]:
+    """Return the names of the buffers of a module itself that its `state_dict` does not contain."""
+    return module._non_persistent_buffers_set
+
 
 def hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
     """List the tables of hooks around the steps of an optimizer, and of all optimizers."""

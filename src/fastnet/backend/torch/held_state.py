@@ -8,10 +8,8 @@ from typing import Any
 import torch
 
 from fastnet.backend.held_state import HeldState
-from fastnet.backend.torch._internals import version_of
+from fastnet.backend.torch._internals import TABLES, tables_of, unsaved_buffers, version_of
 from fastnet.backend.torch.wrappers import innermost
-
-_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:
@@ -22,10 +20,10 @@ def parts_of(value: Any) -> dict[str, Any] | None:
 def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a module, without those that are saved with a model."""
     for name, value in vars(module).items():
-        if name not in _TABLES and not name.endswith("_hooks"):
+        if name not in TABLES and not name.endswith("_hooks"):
             yield name, value
-    unsaved = module._non_persistent_buffers_set
-    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+    unsaved = unsaved_buffers(module)
+    for name, tensor in (item for table in tables_of(module) for item in table.items()):
         if not is_saved or name in unsaved:
             yield name, tensor
 
@@ -34,9 +32,10 @@ def weights_of(model: Any) -> list[torch.Tensor]:
     """List the tensors of a model that are saved with it."""
     module = innermost(model)
     unsaved = {
-        id(one._buffers[name])
-        for one in module.modules()
-        for name in one._non_persistent_buffers_set
+        id(buffers[name])
+        for inner in module.modules()
+        for _, buffers in [tables_of(inner)]
+        for name in unsaved_buffers(inner)
     }
     tensors: Any = (*module.parameters(), *module.buffers())
     return [tensor for tensor in tensors if id(tensor) not in unsaved]
@@ -50,13 +49,17 @@ def held(value: Any) -> HeldState | None:
 
 
 def tensors_in(values: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    """Return the tensors among values with the versions that writing to them advances."""
+    """Return the tensors among values with the versions that writing to them advances.
+
+    Results of differentiable operations are left out: no later step can differentiate through them.
+    """
     return {
         path: (value, version_of(value))
         for path, value in values.items()
         if isinstance(value, torch.Tensor)
         and not value.is_inference()
         and not torch.nn.parameter.is_lazy(value)
+        and value.grad_fn is None
     }
 
 

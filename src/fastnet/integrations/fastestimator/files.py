@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import fastnet.backend
-from fastnet.backend.dispatch import framework_of
+from fastnet.backend.dispatch import backend_module, framework_of
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.integrations.fastestimator.rates import get_lr
@@ -88,7 +88,7 @@ def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> N
         )
     # read before anything is changed
     optimizer = get_metadata(model, "current_optimizer")
-    state = _read_state(optimizer, pickled)
+    state = _read_state(optimizer, model, pickled)
     fastnet.backend.load_model(model, weights_path)
     optimizer.set_weights(state["weights"])
     decay = state["weight_decay"] if _weight_decay(optimizer) is not None else None
@@ -101,7 +101,9 @@ def _beside(path: str) -> str:
 
 def _write_state(model: Any, path: str) -> None:
     optimizer = get_metadata(model, "current_optimizer")
-    state = {"lr": get_lr(model), "weights": _weights(optimizer)}
+    state: dict[str, Any] = {"lr": get_lr(model), "weights": _weights(optimizer)}
+    # FastEstimator ignores the names.
+    state["names"] = _names(optimizer, model)
     decay = _weight_decay(optimizer)
     if decay is not None:
         state["weight_decay"] = decay
@@ -115,6 +117,15 @@ def _weights(optimizer: Any) -> list[np.ndarray[Any, Any]]:
     return [np.asarray(variable.numpy()) for variable in optimizer.variables()]
 
 
+def _names(optimizer: Any, model: Any) -> list[str]:
+    """Return the names of what `_weights` lists, in an order that depends on frozen layers."""
+    named = backend_module("tf", "optimizers").named_variables(optimizer, model)
+    names = {id(variable): name for name, variable in named.items()}
+    is_keras2 = hasattr(optimizer, "get_weights")
+    variables = optimizer.weights if is_keras2 else optimizer.variables()
+    return [names.get(id(variable), "") for variable in variables]
+
+
 def _weight_decay(optimizer: Any) -> float | None:
     decay = getattr(optimizer, "weight_decay", None)
     if decay is None:
@@ -122,11 +133,16 @@ def _weight_decay(optimizer: Any) -> float | None:
     return float(decay.numpy() if hasattr(decay, "numpy") else decay)
 
 
-def _read_state(optimizer: Any, path: str) -> dict[str, Any]:
+def _read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
+    own_names = _names(optimizer, model)
     try:
         with open(path, "rb") as file:
             state = _ArraysOnly(file).load()
         values = [np.asarray(value) for value in state["weights"]]
+        # FastEstimator's own files have no names.
+        names = [str(name) for name in state.get("names", own_names)]
+        if sorted(names) == sorted(own_names) and len(set(names)) == len(names):
+            values = [values[names.index(name)] for name in own_names]
         state = {
             "lr": float(state["lr"]),
             "weight_decay": state.get("weight_decay"),
@@ -138,7 +154,7 @@ def _read_state(optimizer: Any, path: str) -> dict[str, Any]:
             "Save it anew with save_model(model, save_dir, save_optimizer=True)."
         ) from error
     shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
-    if saved != shapes:
+    if saved != shapes or sorted(names) != sorted(own_names):
         raise ValueError(
             f"The optimizer file '{path}' is not of the model's optimizer, "
             f"{type(optimizer).__name__}: it has arrays of the shapes {saved} where the model's "

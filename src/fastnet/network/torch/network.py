@@ -111,7 +111,7 @@ class TorchNetwork(BaseNetwork):
 
     def _init_state(self) -> None:
         super()._init_state()
-        # Tensors that are not saved, with their versions when the network was made, by path.
+        # Tensors that are not saved, with their versions when they were first seen, by path.
         self._watched: dict[str, tuple[torch.Tensor, int]] = {}
         self._records: Records | None = None
 
@@ -119,11 +119,14 @@ class TorchNetwork(BaseNetwork):
         self._watched = tensors_in(dict(values_in(self)))
 
     def _warn_of_unsaved_state(self) -> None:
-        changed = changed_tensors(self._watched, dict(values_in(self)))
+        values = dict(values_in(self))
+        changed = changed_tensors(self._watched, values)
+        # Tensors made by the first steps, such as hidden states, are watched from here on.
+        self._watched = {**tensors_in(values), **self._watched}
         if changed:
             warn(
-                f"The tensors {shorten(changed)} have changed since the network was made, and are "
-                "not saved. Register them as buffers of a model, or give the op a state_dict and a "
+                f"The tensors {shorten(changed)} have changed during training, and are not saved. "
+                "Register them as buffers of a model, or give the op a state_dict and a "
                 "load_state_dict."
             )
 

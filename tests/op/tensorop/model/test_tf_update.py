@@ -313,11 +313,12 @@ def test_weights_that_are_not_trained_are_copied_or_averaged() -> None:
             np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
+@keras.utils.register_keras_serializable()
 class Block(layers.Layer):
     """Has equal layers inside."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.first, self.second = layers.Dense(6), layers.Dense(6)
 
     def call(self, x: Any) -> Any:

@@ -149,14 +149,19 @@ class LRSchedule(FollowsUpdates):
 
 
 def _class_of(scheduler: Any) -> str:
-    """Return the name of a scheduler's class, with those of the schedulers inside of it."""
-    inner = getattr(scheduler, "_schedulers", ())
-    return type(scheduler).__name__ + (f"({', '.join(map(_class_of, inner))})" if inner else "")
+    """Return the name of a scheduler's class, with those of the schedulers that it combines."""
+    lists = [value for value in vars(scheduler).values() if isinstance(value, (list, tuple))]
+    inner = [_class_of(item) for items in lists for item in items if _is_scheduler(item)]
+    return type(scheduler).__name__ + (f"({', '.join(inner)})" if inner else "")
+
+
+def _is_scheduler(value: Any) -> bool:
+    return hasattr(value, "step") and hasattr(value, "optimizer")
 
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
     title = f"LRSchedule of '{name_of(model)}'"
-    is_made = hasattr(source, "step") and hasattr(source, "optimizer")
+    is_made = _is_scheduler(source)
     scheduler: Any = source if is_made else None
     if callable(source) and not is_made:
         try:

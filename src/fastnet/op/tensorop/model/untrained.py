@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -99,7 +100,7 @@ def expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         parts = ((f"{name}.{key}", one) for key, one in value.items())
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, deque)):
         parts = ((f"{name}[{index}]", one) for index, one in enumerate(value))
     elif isinstance(value, partial):
         parts = [(name, value.func), (f"{name}.args", value.args), (name, value.keywords)]
