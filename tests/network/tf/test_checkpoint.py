@@ -567,3 +567,12 @@ def test_random_numbers_that_cannot_be_read(tmp_path: Path) -> None:
     held = LambdaOp(layers.GaussianNoise(0.5), "x", "y")
     with pytest.warns(UserWarning, match=r"layer 'gaussian_noise.*' cannot be read"):
         fastnet.save_checkpoint(tmp_path / "run.ckpt", TFNetwork(held))
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3's Nadam has no such counter")
+def test_an_optimizer_with_state_that_cannot_be_read(tmp_path: Path) -> None:
+    dense = lambda: keras.Sequential([layers.Input((6,)), layers.Dense(3)])  # noqa: E731
+    model = fastnet.build(dense, keras.optimizers.Nadam)
+    network = TFNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
+    with pytest.warns(UserWarning, match="The optimizer Nadam of Keras 2 keeps state"):
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
