@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
 
 from fastnet.backend.held_state import HeldState
 from fastnet.backend.torch._internals import TABLES, tables_of, unsaved_buffers, version_of
 from fastnet.backend.torch.wrappers import innermost
+
+# Larger tensors, in bytes, are not kept alive to be compared with what has replaced them.
+_MAX_KEPT = 2**20
 
 
 def parts_of(value: Any) -> dict[str, Any] | None:
@@ -48,13 +52,34 @@ def held(value: Any) -> HeldState | None:
     return None
 
 
-def tensors_in(values: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    """Return the tensors among values with the versions that writing to them advances.
+class WatchedTensor(NamedTuple):
+    """A tensor at some time.
+
+    Attributes:
+        reference: Refers to the tensor.
+        kept: The tensor, unless it is large.
+        version: How often it was written to.
+        kind: Its shape, dtype, device and layout.
+    """
+
+    reference: ReferenceType[torch.Tensor]
+    kept: torch.Tensor | None
+    version: int
+    kind: tuple[Any, ...]
+
+
+def tensors_in(values: Mapping[str, Any]) -> dict[str, WatchedTensor]:
+    """Return the tensors among values as they are now.
 
     Results of differentiable operations are left out: no later step can differentiate through them.
     """
     return {
-        path: (value, version_of(value))
+        path: WatchedTensor(
+            ref(value),
+            value if value.nbytes <= _MAX_KEPT else None,
+            version_of(value),
+            (value.shape, value.dtype, value.device, value.layout),
+        )
         for path, value in values.items()
         if isinstance(value, torch.Tensor)
         and not value.is_inference()
@@ -63,24 +88,21 @@ def tensors_in(values: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]
     }
 
 
-def changed_tensors(
-    before: Mapping[str, tuple[torch.Tensor, int]], values: Mapping[str, Any]
-) -> list[str]:
+def changed_tensors(before: Mapping[str, WatchedTensor], values: Mapping[str, Any]) -> list[str]:
     """List the paths of tensors that were written to, or replaced by tensors of other values."""
     now = tensors_in(values)
     return [
         path
-        for path, (tensor, version) in before.items()
-        if path in now and _differs(tensor, version, *now[path])
+        for path, watched in before.items()
+        if path in now and _differs(watched, values[path], now[path])
     ]
 
 
-def _differs(before: torch.Tensor, version: int, now: torch.Tensor, version_now: int) -> bool:
-    if now is before:
-        return version_now != version
+def _differs(watched: WatchedTensor, tensor: torch.Tensor, now: WatchedTensor) -> bool:
+    before = watched.reference()
+    if before is tensor:
+        return watched.version != now.version
     # A tensor of another shape, dtype or device is more likely a cache that was made again.
-    is_alike = all(
-        getattr(before, name) == getattr(now, name)
-        for name in ("shape", "dtype", "device", "layout")
-    )
-    return is_alike and before.layout == torch.strided and not torch.equal(before, now)
+    if watched.kind != now.kind or tensor.layout != torch.strided:
+        return False
+    return before is None or not torch.equal(before, tensor)

@@ -11,7 +11,7 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
-from fastnet.backend.torch.held_state import changed_tensors, tensors_in
+from fastnet.backend.torch.held_state import WatchedTensor, changed_tensors, tensors_in
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.backend.torch.wrappers import parallel_type
@@ -112,7 +112,7 @@ class TorchNetwork(BaseNetwork):
     def _init_state(self) -> None:
         super()._init_state()
         # Tensors that are not saved, with their versions when they were first seen, by path.
-        self._watched: dict[str, tuple[torch.Tensor, int]] = {}
+        self._watched: dict[str, WatchedTensor] = {}
         self._records: Records | None = None
 
     def _watch_tensors(self) -> None:
