@@ -15,7 +15,6 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.network.held_state import find_held
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import LossOp, SuperLoss
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -541,6 +540,8 @@ def test_state_beside_weights(tmp_path: Path, kind: str, place: str) -> None:
 
 def test_paths_of_state_are_those_of_layers() -> None:
     """Keras 3 has the layers of a Sequential in a functional model, too, once it is built."""
+    from fastnet.network.held_state import find_held
+
     make = lambda: keras.Sequential([layers.Input((2,)), HoldingLayer("a generator")])  # noqa: E731
     model = fastnet.build(make, None, model_name="net")
     assert "models/net/holding_layer.held" in find_held(TFNetwork([ModelOp(model, "x", "y")]))
