@@ -193,11 +193,14 @@ def _places(models: dict[str, Any], written: dict[int, torch.Tensor]) -> Iterato
                 if value.dim():
                     kinds.setdefault(f"'{name}'", []).append(value)
     for kind, tensors in kinds.items():
-        # The eager step has given them the same values.
+        # The eager step has given them the same values, up to rounding.
         found = [
             index
             for index, after in written.items()
-            if any(one.shape == after.shape and torch.equal(one, after) for one in tensors)
+            if any(
+                one.shape == after.shape and torch.allclose(one, after, 1e-4, 1e-7)
+                for one in tensors
+            )
         ]
         if found:
             yield kind, found[len(found) // 2]
@@ -253,13 +256,21 @@ def page(models: str) -> tuple[str, dict[str, Any]]:
                 name, optimizer, len(some), "faults, missed:", missed, file=sys.stderr, flush=True
             )
             faulty += [{"model": name, "optimizer": optimizer, **one} for one in some]
+    data = {"alarms": found, "faults": faulty}
+    return render(data), data
+
+
+def render(data: dict[str, Any]) -> str:
+    """Return the page of some data."""
+    found, faulty = data["alarms"], data["faults"]
     reasons = [
         f"- {name}, {optimizer}: {reason}"
         for name, by_optimizer in found.items()
         for optimizer, one in by_optimizer.items()
         for reason in one["reasons"]
     ]
-    text = f"""\
+    models = sorted({fault["model"] for fault in faulty})
+    return f"""\
 # What verification finds
 
 Measured on {machine.processor()}: {machine.version_note("torch")}.
@@ -275,14 +286,13 @@ with Inductor and random data.
 
 ## Faults
 
-Faults in one tensor that a program writes, of each kind of tensor, in {len(FAULTY)} models with
+Faults in one tensor that a program writes, of each kind of tensor, in {", ".join(models)}, with
 each optimizer. A clear fault changes how a tensor is updated by more than {LEAST:.0%}, and by more
 than {TIMES:.0f} times what disturbing all inputs in their last bits does. Others are not to be
 found.
 
 {_table_of_faults(faulty)}
 """
-    return text, {"alarms": found, "faults": faulty}
 
 
 if __name__ == "__main__":
