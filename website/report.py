@@ -27,6 +27,7 @@ TITLES = {
     "entering": "Entering a network",
     "compiled_parts": "Compiled steps of BERT",
     "gpu": "Steps on a GPU",
+    "verification": "What verification finds",
     "first_steps": "First compiled steps and memory",
     "compiled_instructions": "Instructions of a compiled step",
     "tensorflow": "Steps in TensorFlow",

@@ -77,8 +77,7 @@ _LEAVES = (
 )
 # The same, for classes of modules not imported here: before the import, no instances exist.
 _OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
-_OTHER_LEAVES["torch._library.custom_ops"] = "CustomOpDef"
-_OTHER_LEAVES["torch._ops"] = "OperatorBase"
+_OTHER_LEAVES["torch.library"] = "CustomOpDef"
 _OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
 _OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
 # Functions and methods that are written in C.

@@ -234,6 +234,6 @@ def is_random(node: torch.fx.Node) -> bool:
         raise Uncapturable("an op draws random numbers from a generator of its own")
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+    if str(node.target) == "aten._scaled_dot_product_flash_attention_for_cpu.default":
         return any(node.args[3:4])  # The probability of dropout.
     return True
