@@ -238,8 +238,8 @@ def _is_clear(fault: dict[str, Any]) -> bool:
     return not fault["off"] <= least
 
 
-def page(models: str) -> tuple[str, dict[str, Any]]:
-    """Return the page and the data of some models."""
+def page(models: str) -> tuple[str, None]:
+    """Return the page of some models."""
     names = [name for name in ARCHITECTURES if not models or name in models.split(";")]
     found: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -256,13 +256,11 @@ def page(models: str) -> tuple[str, dict[str, Any]]:
                 name, optimizer, len(some), "faults, missed:", missed, file=sys.stderr, flush=True
             )
             faulty += [{"model": name, "optimizer": optimizer, **one} for one in some]
-    data = {"alarms": found, "faults": faulty}
-    return render(data), data
+    return render(found, faulty), None
 
 
-def render(data: dict[str, Any]) -> str:
-    """Return the page of some data."""
-    found, faulty = data["alarms"], data["faults"]
+def render(found: dict[str, dict[str, Any]], faulty: list[dict[str, Any]]) -> str:
+    """Return the page of alarms, by model and optimizer, and of faults."""
     reasons = [
         f"- {name}, {optimizer}: {reason}"
         for name, by_optimizer in found.items()

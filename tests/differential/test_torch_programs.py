@@ -101,7 +101,7 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_compiled_program(seed: int) -> None:
     program = draw(seed, compiled=True)
     with warnings.catch_warnings(), float64():
