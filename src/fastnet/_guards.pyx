@@ -257,7 +257,9 @@ cdef class BaseSnapshot:
     cdef object hold_owner(self, Py_ssize_t index):
         """Return the object of a node; None if it was referred to weakly, and has been freed."""
         cdef Node* node = &self.nodes[index]
-        return <object> node.owner if node.reference == NULL else referent_of(<object> node.reference)
+        if node.reference == NULL:
+            return <object> node.owner
+        return referent_of(<object> node.reference)
 
     cpdef Py_ssize_t next_change(self, Py_ssize_t start) except -2:
         """Return the first node from an index on that has changed, or -1."""
@@ -444,8 +446,10 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             at += 2
         return True
     if node.kind == WEAK:
-        # Pointers to True and False.
-        return at == end or at[0] == (<PyObject*> True if referent_of(<object> owner) is not None else <PyObject*> False)
+        if at == end:  # A container of weak references.
+            return True
+        is_alive = referent_of(<object> owner) is not None
+        return at[0] == (<PyObject*> True if is_alive else <PyObject*> False)
     if node.kind == FUNCTION:
         for position in range(end - at - 5):  # Its closure variables follow five other values.
             cell = <PyCellObject*> items_of(at[1])[position]
