@@ -287,6 +287,7 @@ BOOKKEEPING = (
     "_obj_reference_counts_dict",
     "_self_unconditional_checkpoint_dependencies",
     "_self_unconditional_dependency_names",
+    "_thread_local",
     "_tracked",
     "_u_product_counter",
     "is_awq_calibrated",
