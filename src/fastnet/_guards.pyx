@@ -264,17 +264,16 @@ cdef class BaseSnapshot:
     cpdef Py_ssize_t next_change(self, Py_ssize_t start) except -2:
         """Return the first node from an index on that has changed, or -1."""
         cdef PyObject** values = items_of(<PyObject*> self.values)
-        cdef Py_ssize_t index
-        cdef Node* node
-        for index in range(start, self.count):
-            node = &self.nodes[index]
-            if node.reference != NULL:
-                owner = self.hold_owner(index)
-                if owner is None:
-                    continue  # The node of the reference itself has changed.
-            if not is_identical(node, values + node.first, values + node.end):
-                if self._difference_in(index) is not None:
-                    return index
+        cdef Node* node = self.nodes + start
+        cdef Node* end = self.nodes + self.count
+        while node < end:
+            # Objects that are referred to weakly are held while they are read.
+            if node.reference != NULL or not is_identical(
+                node, values + node.first, values + node.end
+            ):
+                if self._difference_in(node - self.nodes) is not None:
+                    return node - self.nodes
+            node += 1
         return -1
 
     cpdef object _difference_in(self, Py_ssize_t index):
