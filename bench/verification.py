@@ -11,7 +11,7 @@ Needs torchvision, timm and transformers for some of the models.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ FAULTY = ("ResNet-18 for CIFAR, batch 8", "GPT, width 256, dropout", "VAE", "dil
 LEAST, TIMES = 0.05, 10.0
 
 # From the values of a tensor before and after a step to those that a faulty program leaves.
-FAULTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+Fault = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FAULTS: dict[str, Fault] = {
     "not written": lambda before, after: before,
     "written twice": lambda before, after: after + (after - before),
     "of the other sign": lambda before, after: before - (after - before),
@@ -104,8 +105,11 @@ def _restart(models: dict[str, Any], fresh: dict[str, Any]) -> None:
 # --- faults ---------------------------------------------------------------------------------------
 
 
-class _Faulty:
+class FaultyBackend:
     """Runs graphs, then applies a fault to one of the tensors that they write.
+
+    Args:
+        faults: The faults by name.
 
     Attributes:
         fault: The fault; None for none.
@@ -115,7 +119,8 @@ class _Faulty:
         disturbed: How far disturbing was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Mapping[str, Fault] = FAULTS) -> None:
+        self._faults = faults
         self.fault: str | None = None
         self.index = 0
         self.written: dict[int, torch.Tensor] = {}
@@ -138,7 +143,7 @@ class _Faulty:
             if self.fault is not None:
                 old, new = before[self.index], tensors[self.index]
                 change = new.double() - old
-                wrong = FAULTS[self.fault](old, new).to(new)
+                wrong = self._faults[self.fault](old, new).to(new)
                 moved = disturbed[self.index].double() - start - change
                 self.disturbed = float(moved.norm() / change.norm())
                 self.off = float((wrong.double() - new).norm() / change.norm())
@@ -161,7 +166,7 @@ def faults(name: str, optimizer: str) -> list[dict[str, Any]]:
     machine.use_one_thread("torch")
     architecture = ARCHITECTURES[name]
     models, ops = architecture.build(optimizer, 0)
-    backend = _Faulty()
+    backend = FaultyBackend()
     network = TorchNetwork(ops, compile=CompileOptions(backend, verify=1))
     generator = torch.Generator().manual_seed(5)
     results = []

@@ -51,7 +51,7 @@ _CHUNK = 1 << 20
 
 
 class Run(NamedTuple):
-    """How one run of a step changes a value.
+    """The change of a value in one run of a step, as norms.
 
     For integers and booleans the norms are numbers of elements.
 

@@ -69,7 +69,9 @@ class Verifier:
         self._precision = _lowest_precision(concrete)
         self._variables = _variables_of(concrete)
         self.obstacle = self._find_obstacle()
-        self._written = [variable for variable in self._variables or () if variable.is_written]
+        variables = self._variables or ()
+        self._written = [variable for variable in variables if variable.is_written]
+        self._constant = [variable for variable in variables if not variable.is_written]
         self._names = [f"'{key}'" for key in keys]
         self._names += [f"variable '{variable.name}'" for variable in self._written]
 
@@ -150,9 +152,8 @@ class Verifier:
             tf.constant(disturbed(tensor.numpy(), 0, index), tensor.dtype)
             for index, tensor in enumerate(tensors)
         ]
-        constant = [variable for variable in self._variables or () if not variable.is_written]
-        with _copies_of(constant) as others:
-            for index, (variable, copy) in enumerate(zip(constant, others, strict=True)):
+        with _copies_of(self._constant) as others:
+            for index, (variable, copy) in enumerate(zip(self._constant, others, strict=True)):
                 _assign(copy, disturbed(variable.read(), 1, index))
             for index, (copy, array) in enumerate(zip(copies, before, strict=True)):
                 _assign(copy, disturbed(array, 2, index))
@@ -179,8 +180,8 @@ class Verifier:
         written = zip(self._written, copies, strict=True)
         replaced = {id(variable.handle): copy for variable, copy in written}
         if others:
-            constant = [variable for variable in self._variables or () if not variable.is_written]
-            replaced |= {id(v.handle): copy for v, copy in zip(constant, others, strict=True)}
+            constant = zip(self._constant, others, strict=True)
+            replaced |= {id(variable.handle): copy for variable, copy in constant}
         captured = [replaced.get(id(tensor), tensor) for tensor in concrete.captured_inputs]
         call = direct_call(concrete, captured)
         assert call is not None

@@ -402,8 +402,7 @@ class _Tracer:
                 found.examples.append(last.meta["val"])
             node.replace_all_uses_with(places[id(tensor)])
             graph.graph.erase_node(node)
-        count = len(found.others)
-        _require_no_written_views(graph, found.examples[len(found.examples) - count :])
+        _require_no_written_views(graph, [node.meta["val"] for node in places.values()])
         graph.recompile()
 
     def _describe(self, error: Exception) -> str:

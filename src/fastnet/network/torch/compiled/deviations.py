@@ -32,14 +32,14 @@ _MAX_RATIO_OF_SHARES = 2.0
 # tensor, its distance may be this many times theirs.
 _MAX_RATIO_OF_FEW = 8.0
 # A change consists of rounding errors if those of a disturbed step alter it by more than this part,
-# such as the change of a mean of normalized values. Another order of summation has other errors,
-# of which second moments are the squares.
+# such as the change of a mean of normalized values. Another order of summation has errors of
+# another size, and second moments contain the squares of these.
 _NOISE = 0.5
 _MAX_RATIO_OF_NOISE = 100.0
 
 
 class Deviation(NamedTuple):
-    """How far a value is from that of a reference step.
+    """The difference between a value and that of a reference step, as norms.
 
     Attributes:
         distance: The norm of the difference.
