@@ -48,6 +48,7 @@ cdef enum:
     STACK_SLOTS = 64
 
 cdef str DEFERRED = "deferred"
+cdef str UNDO = "undo"
 
 # The rows that each timed step has once, in their order.
 cdef enum Span:
@@ -414,7 +415,8 @@ cdef class Plan:
         """Run a step, and return a dict of the outputs.
 
         Ops get `state`, and may append functions to the lists in its "deferred" entry, which run
-        after the last op. An error of an op gets a note that names the op.
+        after the last op, and to the list in its "undo" entry, which run, the last one first, if
+        the step fails. An error of an op gets a note that names the op.
         """
         return self._run(batch, state, False, <Untimed> NULL)
 
@@ -491,6 +493,9 @@ cdef class Plan:
                     after_op(times, self._n_steps)
                     stamp(times, MEASURING)
             result = self._collect(slots, batch, merge, times)
+            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO)
+            if found != NULL and isinstance(<object> found, list):
+                (<list> found).clear()
         except BaseException as error:
             self._clean_up(state, error)
             if index >= 0:
@@ -516,10 +521,15 @@ cdef class Plan:
         return 0
 
     cdef int _clean_up(self, dict state, object error) except -1:
-        """Discard everything that a failed step has left for later."""
-        discard_deferred(state, error)
+        """Undo what a failed step has done, and discard what it has left for later."""
+        cdef object deferred = state.get(DEFERRED)
+        cdef object undo = state.get(UNDO)
+        if isinstance(deferred, dict):
+            deferred.clear()
+        while isinstance(undo, list) and undo:
+            call_cleanup(undo.pop(), error)
         for function in self._on_failure:
-            call_cleanup(function, function, error)
+            call_cleanup(function, error)
         return 0
 
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
@@ -891,51 +901,23 @@ cdef tuple values_for(
 
 
 cdef int run_deferred(object deferred) except -1:
-    """Run the deferred functions and those that they defer; if one fails, discard the rest."""
+    """Run the deferred functions and those that they defer."""
     cdef list pending
     while deferred:
         pending = list(deferred.values())
         deferred.clear()
-        while pending:
-            functions = iter(pending.pop(0))
-            for function in functions:
-                try:
-                    function()
-                except BaseException as error:
-                    pending.insert(0, functions)
-                    discard(pending, error)
-                    raise
-    return 0
-
-
-cdef int discard_deferred(dict state, object error) except -1:
-    deferred = state.get(DEFERRED)
-    if isinstance(deferred, dict) and deferred:
-        pending = list(deferred.values())
-        deferred.clear()
-        discard(pending, error)
-    return 0
-
-
-cdef int discard(list pending, object error) except -1:
-    """Call the `discard` method of each function that has one, which releases its gradients."""
-    try:
         for functions in pending:
             for function in functions:
-                cleanup = getattr(function, "discard", None)
-                if cleanup is not None:
-                    call_cleanup(cleanup, function, error)
-    except Exception as second:
-        add_note(error, f"Discarding deferred functions failed too: {second!r}")
+                function()
     return 0
 
 
-cdef int call_cleanup(object cleanup, object owner, object error) except -1:
+cdef int call_cleanup(object function, object error) except -1:
     """Call a function; an exception becomes a note of the error that made the step fail."""
     try:
-        cleanup()
+        function()
     except Exception as second:
-        add_note(error, f"Discarding {owner!r} failed too: {second!r}")
+        add_note(error, f"Cleaning up by {function!r} failed too: {second!r}")
     return 0
 
 

@@ -37,31 +37,22 @@ class Value:
 
 
 class Call:
-    """A function that a step defers, or that a plan calls after a failure; it may fail."""
+    """A function that a step defers, or that is called after a failure; it may fail."""
 
     def __init__(
         self, log: list[Any], name: str, fails: bool = False, then: Callable[[], None] | None = None
     ) -> None:
         self.log, self.name, self.fails, self.then = log, name, fails, then
-        self.was_called = False
 
     def __repr__(self) -> str:
         return f"Call({self.name})"
 
     def __call__(self) -> None:
-        self.was_called = True
         self.log.append(f"{self.name} ran")
         if self.then is not None:
             self.then()
         if self.fails:
             raise OSError(f"{self.name} failed")
-
-    def discard(self) -> None:
-        # one that has failed may be discarded, but need not be
-        if not self.was_called:
-            self.log.append(f"{self.name} discarded")
-        if self.fails:
-            raise OSError(f"{self.name} cannot be discarded")
 
 
 class Tape:
@@ -120,8 +111,10 @@ class Recipe:
                         later.append(Call(log, f"later {self.number}"))
 
                 late = Call(log, f"late {self.number}", self.behaviour == "defer failing", then)
-                plain = [late, lambda: log.append(("plain", self.number))]  # has no discard
+                plain = [late, lambda: log.append(("plain", self.number))]
                 state["deferred"].setdefault(f"list{self.number % 2}", []).extend(plain)
+            if self.number % 3 == 0:
+                state["undo"].append(Call(log, f"undo {self.number}", fails=self.number % 2 == 0))
             if self.behaviour == "raise":
                 raise ArithmeticError(f"op number {self.number}")
             values = [Value(f"{self.number}.{place}") for place in range(len(self.outputs))]

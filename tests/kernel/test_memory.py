@@ -109,12 +109,8 @@ def test_steps(kernel: Kernel) -> None:
         repeat(MANY // 4, lambda: timed(batch, state))
 
 
-class Discardable:
-    def __call__(self) -> None:
-        raise ArithmeticError("deferred")
-
-    def discard(self) -> None:
-        pass
+def raise_deferred() -> None:
+    raise ArithmeticError("deferred")
 
 
 def fail(data: Any, state: State) -> Any:
@@ -130,7 +126,8 @@ def other_keys(data: Any, state: State) -> Any:
 
 
 def defer(data: Any, state: State) -> Any:
-    state["deferred"].setdefault("model", []).extend([Discardable()] * 3)
+    state["deferred"].setdefault("model", []).extend([raise_deferred] * 3)
+    state["undo"] += [raise_deferred, list]
     return data
 
 

@@ -174,10 +174,11 @@ class Plan:
                 if key in store:
                     result[key] = self._release(store[key])
                 stamp("output", key)
+            take_undo(state)
             return result
         except BaseException as error:
-            own = [(function, function) for function in self._on_failure]
-            clean_up([*discards(take_deferred(state)), *own], error)
+            take_deferred(state)
+            clean_up([*reversed(take_undo(state)), *self._on_failure], error)
             raise
         finally:
             store.clear()
@@ -292,16 +293,10 @@ def split_outputs(
 
 
 def run_deferred(state: dict[str, Any]) -> None:
-    pending = take_deferred(state)
-    while pending:
-        try:
-            pending.pop(0)()
-        except BaseException as error:
-            clean_up(discards(pending), error)
-            raise
-        if not pending:
-            # The functions that these functions have deferred.
-            pending = take_deferred(state)
+    # These functions may defer others.
+    while functions := take_deferred(state):
+        for function in functions:
+            function()
 
 
 def take_deferred(state: dict[str, Any]) -> list[Any]:
@@ -311,16 +306,19 @@ def take_deferred(state: dict[str, Any]) -> list[Any]:
     return functions
 
 
-def discards(functions: list[Any]) -> list[tuple[Any, Callable[[], None]]]:
-    return [(one, one.discard) for one in functions if hasattr(one, "discard")]
+def take_undo(state: dict[str, Any]) -> list[Any]:
+    undo = state.get("undo") or []
+    functions = list(undo)
+    undo.clear()
+    return functions
 
 
-def clean_up(functions: list[tuple[Any, Callable[[], None]]], error: BaseException) -> None:
-    for owner, function in functions:
+def clean_up(functions: list[Callable[[], None]], error: BaseException) -> None:
+    for function in functions:
         try:
             function()
         except Exception as second:
-            add_note(error, f"Discarding {owner!r} failed too: {second!r}")
+            add_note(error, f"Cleaning up by {function!r} failed too: {second!r}")
 
 
 class BoundPlan:

@@ -18,6 +18,7 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
 from fastnet.network.updates import bind_updates
@@ -49,6 +50,8 @@ class StepOptions(NamedTuple):
     wait: Callable[[], None] | None = None
     # Returns what must be set while ops run, given whether an op takes gradients.
     setting: Callable[[bool], Setting | None] = lambda gradients: None
+    # Clears the gradients that a failed step may have left on a model.
+    clear: Callable[[Model], None] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -201,12 +204,15 @@ class PlanCache:
         on_exit = []
         if gradient_indices or items.has_followers or first_deferred < len(ops):
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
-        updating = [ops[index] for index in gradient_indices]
+        clear, on_failure = self.step_options.clear, []
+        if clear is not None and (mode == "train" or gradient_indices):
+            trained = [one for one in models if get_metadata(one, "optimizer") is not None]
+            on_failure = [partial(clear, model) for model in trained]
         step_options = (
             self.step_options.move,
             self.step_options.release,
-            self.step_options.setting(bool(updating)),
-            [op.clear_gradients for op in updating if hasattr(op, "clear_gradients")],
+            self.step_options.setting(bool(gradient_indices)),
+            on_failure,
             self.step_options.adopt,
         )
         kernel = Plan(items.table, specs, forwards, resolution, *step_options)
@@ -219,7 +225,7 @@ class PlanCache:
             postprocessing=[spec.item for spec in after],
             slicers=slicers,
             models=models,
-            takes_gradients=bool(updating),
+            takes_gradients=bool(gradient_indices),
             scheduled=scheduled,
             selected=selected,
             table=items.table,

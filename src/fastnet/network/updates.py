@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.model_update import CLIP_SETTINGS
+from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
 from fastnet.op.op import bind_forward, with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -111,9 +111,9 @@ def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
 
 
 def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
-    """Check that the deferred updates of a model clip alike, and that only the last has outputs."""
+    """Check that a model's deferred updates treat gradients alike, and only the last reports."""
     who = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
-    for setting in CLIP_SETTINGS:
+    for setting in ALIKE_SETTINGS:
         given = list(dict.fromkeys(getattr(one, setting) for one in updates))
         if len(given) > 1:
             raise ValueError(

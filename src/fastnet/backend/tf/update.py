@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.model_update import Clipping, Followers, ModelUpdate
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -27,11 +26,12 @@ from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
+from fastnet.backend.update import Followers, MergedState, StepSettings, Update
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
 
-class TFUpdate(ModelUpdate):
+class TFUpdate(Update):
     """Updates a Keras model in the sequence that `UpdateOp` describes.
 
     Merged gradients are not scaled. Gradients are values of a step, so a step that fails leaves
@@ -46,7 +46,9 @@ class TFUpdate(ModelUpdate):
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
             )
-        self._merged: Any = None  # A variable: the number of merged steps.
+        # Variables: the number of merged steps, and the sum of their weights.
+        self._merged: Any = None
+        self._weight: Any = None
         self._sums: dict[int, _Sum] = {}
 
     def __call__(
@@ -55,6 +57,7 @@ class TFUpdate(ModelUpdate):
         """Run the sequence: backward, merge, clip, and step or defer."""
         if state["warmup"]:
             return self._values(_NO_UPDATE)
+        data, weight = data if self._weighted else (data, None)
         optimizer = self.optimizer()
         variables = self._find_trainable(optimizer)
         tape: Any = state.get("tape")
@@ -67,7 +70,7 @@ class TFUpdate(ModelUpdate):
                 gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
             if self.is_merging:
-                update, values = self._merge_gradients(gradients, variables, followers)
+                update, values = self._merge_gradients(gradients, weight, variables, followers)
             else:
                 clipped = self._clip(gradients, followers)
                 update = partial(self._apply, variables, followers, clipped)
@@ -154,7 +157,11 @@ class TFUpdate(ModelUpdate):
         return scale_gradients(optimizer, gradients)
 
     def _merge_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any], followers: Followers
+        self,
+        gradients: Sequence[Any],
+        weight: Any,
+        variables: Sequence[Any],
+        followers: Followers,
     ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
         """Add gradients to the sums; return the update if there are enough, and its reports."""
         self._make_sums(variables, gradients)
@@ -162,10 +169,18 @@ class TFUpdate(ModelUpdate):
         if scale is not None:
             # Until the update, the scale may change, and so may the optimizer.
             gradients = multiply_gradients(gradients, 1 / scale)
+        if self._weighted:
+            weight = self._check_weight(weight)
+            self._weight.assign_add(tf.cast(weight, self._weight.dtype))
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
                 total = self._sums[id(variable)].total
-                total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
+                addend = tf.cast(tf.convert_to_tensor(gradient), total.dtype)
+                if self._weighted:
+                    # Steps of weight 0 add nothing, even where their gradients are NaN.
+                    product = addend * tf.cast(weight, total.dtype)
+                    addend = tf.where(weight != 0, product, tf.zeros_like(product))
+                total.assign_add(addend)
         self._merged.assign_add(1)
         times = self._merged.read_value()
         update = partial(self._apply_merged, variables, followers)
@@ -188,34 +203,82 @@ class TFUpdate(ModelUpdate):
 
         return finish, self._merged_values(variables, times)
 
+    def _check_weight(self, weight: Any) -> tf.Tensor:
+        """Return a weight as a scalar."""
+        try:
+            scalar = tf.convert_to_tensor(weight)
+        except (TypeError, ValueError):
+            raise self.not_a_weight(weight) from None
+        if scalar.shape.num_elements() != 1 or not (
+            scalar.dtype.is_floating or scalar.dtype.is_integer
+        ):
+            raise self.not_a_weight(weight)
+        return tf.reshape(scalar, ())
+
     def _apply_merged(
         self, variables: Sequence[Any], followers: Followers, times: tf.Tensor
     ) -> tf.Tensor:
-        clipped = self._clip(self._averages(variables, times), followers)
-        self._apply(variables, followers, clipped)
+        self._apply(variables, followers, self._clip_averages(variables, times, followers))
         for each in self._sums.values():
             each.total.assign(tf.zeros_like(each.total))
         self._merged.assign(0)
+        if self._weighted:
+            self._weight.assign(0)
         return tf.constant(True)
+
+    def _clip_averages(
+        self, variables: Sequence[Any], times: tf.Tensor, followers: Followers = ()
+    ) -> _Clipped:
+        """Return the clipped averages of the sums."""
+        if not self._weighted:
+            return self._clip(self._averages(variables, times), followers)
+        weight = self._weight.read_value()
+        if replica_count() > 1:
+            context = tf.distribute.get_replica_context()
+            weight = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
+        # Without a weight there is no average, and no step.
+        is_weighted = weight != 0
+        divisor = tf.where(is_weighted, weight, tf.ones_like(weight))
+        totals = self._totals(variables)
+        averages = [
+            None if total is None else tf.cast(total / tf.cast(divisor, total.dtype), one.dtype)
+            for one, total in zip(variables, totals, strict=True)
+        ]
+        clipped = self._clip(scale_gradients(self.optimizer(), averages), followers)
+        norm = clipped.norm
+        return clipped._replace(
+            norm=None if norm is None else tf.where(is_weighted, norm, float("nan")),
+            stepped=tf.logical_and(is_weighted, clipped.stepped),
+            condition=is_weighted
+            if clipped.condition is None
+            else tf.logical_and(is_weighted, clipped.condition),
+        )
 
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
         """Return clipped gradients, with what is reported or followed."""
-        if any(self._clipping) or self._reports or followers:
-            return _clip_gradients(self.optimizer(), gradients, self._clipping)
+        if self._settings.reads_gradients or self._reports or followers:
+            return _clip_gradients(self.optimizer(), gradients, self._settings)
         return _Clipped(gradients, None, True)
 
     def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
         """Let the optimizer update the variables, and call the followers."""
-        apply_gradients(self._model, clipped.gradients, variables)
+        if clipped.condition is None:
+            apply_gradients(self._model, clipped.gradients, variables)
+        else:
+            _run_if(
+                clipped.condition,
+                lambda *gradients: apply_gradients(self._model, gradients, variables),
+                clipped.gradients,
+            )
         for follow in followers:
-            follow(clipped.are_finite)
+            follow(clipped.stepped)
 
     def _values(self, clipped: _Clipped) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
         norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
-        stepped = tf.convert_to_tensor(clipped.are_finite)
+        stepped = tf.convert_to_tensor(clipped.stepped)
         values = {"grad_norm": tf.cast(norm, tf.float32), "stepped": stepped}
         return [values[report] for report in self._reports]
 
@@ -224,11 +287,15 @@ class TFUpdate(ModelUpdate):
         # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
         # update, and fewer if they are flushed.
         share = tf.cast(self.merges, tf.float32) / tf.cast(times, tf.float32)
-        totals = [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
         averages = [
-            None if one is None else one / self.merges * tf.cast(share, one.dtype) for one in totals
+            None if one is None else one / self.merges * tf.cast(share, one.dtype)
+            for one in self._totals(variables)
         ]
         return scale_gradients(self.optimizer(), averages)
+
+    def _totals(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the sum for each variable, or None."""
+        return [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
 
     def _merged_values(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any] | None:
         """Return the reports of an update that takes place only if there are enough gradients."""
@@ -241,7 +308,7 @@ class TFUpdate(ModelUpdate):
             )
         return tf.cond(  # type: ignore[no-any-return]
             times >= self.merges,
-            lambda: self._values(self._clip(self._averages(variables, times))),
+            lambda: self._values(self._clip_averages(variables, times)),
             lambda: self._values(_NO_UPDATE),
         )
 
@@ -251,9 +318,13 @@ class TFUpdate(ModelUpdate):
                 self._merged = _variable_per_replica(
                     tf.constant(0, tf.int64), tf.VariableAggregation.ONLY_FIRST_REPLICA
                 )
+            if self._weighted and self._weight is None:
+                self._weight = _variable_per_replica(
+                    tf.constant(0, tf.float64), tf.VariableAggregation.SUM
+                )
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None and id(variable) not in self._sums:
-                    self._sums[id(variable)] = _Sum(variable)
+                    self._sums[id(variable)] = _Sum(variable, self._weighted)
 
     def _merged_times(self) -> int:
         return 0 if self._merged is None else int(self._merged.numpy())
@@ -262,19 +333,25 @@ class TFUpdate(ModelUpdate):
         """List the trainable variables."""
         return trainable(self._model)
 
-    def merged(self) -> tuple[int, list[Any]]:
-        """Return the number of merged steps, and the sums as arrays, in the order of variables."""
+    def merged(self) -> MergedState:
+        """Return what was merged since the last update, the sums as arrays."""
         sums = [self._sums.get(id(variable)) for variable in self.trained_now()]
-        return self._merged_times(), [None if one is None else one.to_array() for one in sums]
+        arrays = [None if one is None else one.to_array() for one in sums]
+        weight = None
+        if self._weighted:
+            weight = 0.0 if self._weight is None else float(self._weight.numpy())
+        return MergedState(self._merged_times(), arrays, weight)
 
-    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+    def set_merged(self, merged: MergedState) -> None:
         """Continue from what `merged` returned."""
-        if self._merged is None and not times:
+        if self._merged is None and not merged.times:
             return  # A new variable would make traces invalid.
         variables = self.trained_now()
-        self._make_sums(variables, gradients)
-        self._merged.assign(times)
-        for variable, gradient in zip(variables, gradients, strict=True):
+        self._make_sums(variables, merged.gradients)
+        self._merged.assign(merged.times)
+        if self._weighted:
+            _put(self._weight, merged.weight or 0)
+        for variable, gradient in zip(variables, merged.gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 self._sums[id(variable)].put(total)
@@ -285,31 +362,27 @@ class TFUpdate(ModelUpdate):
         return [names[id(variable)] for variable in self.trained_now()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_merged": None, "_sums": {}, "state": self.merged()}
+        return {**vars(self), "_merged": None, "_weight": None, "_sums": {}, "state": self.merged()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        times, gradients = state.pop("state")
+        merged = state.pop("state")
         vars(self).update(state)
-        self.set_merged(times, gradients)
+        self.set_merged(merged)
 
 
 class _Sum:
     """The sum of a variable's gradients. It keeps the variable, so that its id stays unique."""
 
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: Any, is_weighted: bool) -> None:
         self.variable = variable
-        self._strategy = tf.distribute.get_strategy() if replica_count() > 1 else None
-        zeros = tf.zeros(variable.shape, variable.dtype)
+        dtype = tf.as_dtype(variable.dtype)
+        # Weighted sums of halves would overflow.
+        zeros = tf.zeros(variable.shape, tf.float32 if is_weighted and dtype.size < 4 else dtype)
         self.total = _variable_per_replica(zeros, tf.VariableAggregation.SUM)
 
     def put(self, total: Any) -> None:
-        """Set the sum, of which each replica gets an equal share."""
-        total = tf.cast(total, self.total.dtype)
-        if self._strategy is None:
-            self.total.assign(total)
-            return
-        share = total / self._strategy.num_replicas_in_sync
-        self._strategy.run(lambda: self.total.assign(share))
+        """Set the sum."""
+        _put(self.total, total)
 
     def to_array(self) -> np.ndarray[Any, Any]:
         """Return the sum as an array, of float32 for bfloat16, which numpy can only pickle."""
@@ -323,23 +396,59 @@ def _variable_per_replica(value: tf.Tensor, aggregation: tf.VariableAggregation)
     return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
 
 
+def _put(variable: tf.Variable, total: Any) -> None:
+    """Set a variable that is summed when it is read; each replica gets an equal share."""
+    total, strategy = tf.cast(total, variable.dtype), getattr(variable, "distribute_strategy", None)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        variable.assign(total)
+        return
+    share = total / strategy.num_replicas_in_sync
+    strategy.run(lambda: variable.assign(share))
+
+
+def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence[Any]) -> None:
+    """Call a function of values, which may be None, if a scalar is true on all replicas."""
+    given = [one for one in values if one is not None]
+
+    def run(*present: Any) -> tf.Tensor:
+        rest = iter(present)
+        function(*[None if one is None else next(rest) for one in values])
+        return tf.constant(True)
+
+    def run_on_all(strategy: tf.distribute.Strategy, each: Any, given: Any) -> None:
+        # A condition inside of one replica could not wait for the others.
+        tf.cond(
+            strategy.experimental_local_results(each)[0],
+            lambda: strategy.run(run, args=given) is None,
+            lambda: tf.constant(False),
+        )
+
+    if replica_count() > 1:
+        context = tf.distribute.get_replica_context()
+        context.merge_call(run_on_all, args=(condition, tuple(given)))
+    else:
+        tf.cond(condition, lambda: run(*given), lambda: tf.constant(False))
+
+
 class _Clipped(NamedTuple):
     gradients: Sequence[Any]
     norm: tf.Tensor | None
     """The norm before clipping, unscaled, if it is needed."""
-    are_finite: tf.Tensor | bool
-    """Whether the optimizer applies the gradients: it skips overflows if it scales the loss."""
+    stepped: tf.Tensor | bool
+    """Whether the optimizer takes a step: it skips overflows if it scales the loss."""
+    condition: tf.Tensor | None = None
+    """Whether the optimizer is called at all; None if it always is."""
 
 
 _NO_UPDATE = _Clipped((), None, False)
 
 
-def _clip_gradients(optimizer: Any, gradients: Sequence[Any], clipping: Clipping) -> _Clipped:
+def _clip_gradients(optimizer: Any, gradients: Sequence[Any], settings: StepSettings) -> _Clipped:
     """Clip as `tf.clip_by_global_norm`; on several devices clip the sums of their gradients.
 
     The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
     """
-    max_norm, max_value, measure = clipping
+    max_norm, max_value = settings.clip_norm, settings.clip_value
     plain = list(gradients)
     held = [one for one in plain if one is not None]
     replicas = replica_count()
@@ -353,13 +462,14 @@ def _clip_gradients(optimizer: Any, gradients: Sequence[Any], clipping: Clipping
         plain = multiply_gradients(plain, 1 / scale)
     are_finite: tf.Tensor | bool = True
     skips_overflow = is_scaling(optimizer)
-    if skips_overflow and held:
+    if (skips_overflow or settings.skip_nonfinite) and held:
         are_finite = all_finite(plain)
+    condition = are_finite if settings.skip_nonfinite and held and not skips_overflow else None
     norm = None
-    if measure or max_norm is not None:
+    if settings.needs_norm or max_norm is not None:
         norm = tf.linalg.global_norm(plain) if held else tf.constant(0.0)
     if max_norm is None and max_value is None:
-        return _Clipped(gradients, norm, are_finite)
+        return _Clipped(gradients, norm, are_finite, condition)
     if max_norm is not None and held:
         plain, _ = tf.clip_by_global_norm(plain, max_norm, use_norm=norm)
     elif max_value is not None:
@@ -371,4 +481,4 @@ def _clip_gradients(optimizer: Any, gradients: Sequence[Any], clipping: Clipping
         share = (1.0 if scale is None else scale) / replicas
         # The optimizer must still see the overflow in clipped gradients.
         plain = multiply_gradients(plain, tf.where(are_finite, share, float("nan")))
-    return _Clipped(plain, norm, are_finite)
+    return _Clipped(plain, norm, are_finite, condition)

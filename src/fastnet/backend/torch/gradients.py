@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch.nn import Module
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.backward import call_engine, engine_suffices, own
+from fastnet.backend.torch.optimizer_step import take_step
 from fastnet.backend.torch.parameters import accumulate_gradients, trainable
-from fastnet.backend.torch.update import OptimizerStep, call_engine, engine_suffices, own
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 
@@ -55,10 +57,10 @@ def update_model(
     model: Module,
     gradients: Sequence[Tensor | None],
     defer: bool,
-    deferred: dict[str, list[Callable[[], None]]],
+    deferred: dict[str, list[Callable[[], object]]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
-    step = OptimizerStep(optimizer_of(model), name_of(model))
+    step = partial(take_step, optimizer_of(model), name_of(model))
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:

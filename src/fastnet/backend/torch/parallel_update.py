@@ -18,9 +18,9 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.model_update import Followers
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.all_reduce import average, broadcast_buffers
+from fastnet.backend.torch.backward import backward
 from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
 from fastnet.backend.torch.parameters import (
@@ -32,17 +32,17 @@ from fastnet.backend.torch.parameters import (
     reached,
     trainable,
 )
-from fastnet.backend.torch.update import TRAINED, TorchUpdate, backward
+from fastnet.backend.torch.update import TRAINED, TorchUpdate
 from fastnet.backend.torch.wrappers import (
     fsdp_no_sync,
     groups_of,
     is_sharded,
     parallel_type,
     reduces_in_own_dtype,
-    reset_fsdp,
     reshard,
     wrapper_of,
 )
+from fastnet.backend.update import Followers
 from fastnet.types import State
 
 REDUCED_BY_DDP = "reduced_by_ddp"
@@ -149,12 +149,6 @@ class ParallelUpdate(TorchUpdate):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_entered": {}, "_wrappers": []}
 
-    def clear_gradients(self) -> None:
-        """Clear the gradients of the model and its optimizer, and what the step has merged."""
-        super().clear_gradients()
-        if self._is_sharded:
-            reset_fsdp(self._model)
-
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         reshard(self._model)
@@ -209,13 +203,23 @@ class ParallelUpdate(TorchUpdate):
             gathered = dict(zip(own, self._model.parameters(), strict=False))
             return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
 
+    def sum_over_ranks(self, weight: Tensor) -> Tensor:
+        """Return the average weight of the processes, by which averages of sums are divided."""
+        on_device = weight.to(self.trained_now()[0].device, torch.float64)
+        (mean,) = average([on_device], [on_device], self._groups)
+        assert mean is not None
+        return mean
+
     def apply_averages(
-        self, counted: Sequence[Parameter], sums: Mapping[Parameter, Tensor], times: int
+        self,
+        counted: Sequence[Parameter],
+        sums: Mapping[Parameter, Tensor],
+        divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         # Another process may have merged gradients of other parameters.
         trained = self.trained_now()
-        means = [sums[one] / times if one in sums else None for one in trained]
+        means = [sums[one] / divisor if one in sums else None for one in trained]
         accumulate_gradients(trained, average(means, trained, self._groups))
         self._expect_buffers()
 

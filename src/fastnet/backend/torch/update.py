@@ -10,29 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from torch.overrides import has_torch_function
 
 from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
-from fastnet.backend.model_update import Clipping, Followers, ModelUpdate, Restore
-from fastnet.backend.torch._internals import (
-    OVERWRITTEN,
-    is_torchs,
-    run_backward,
-    transforms_are_active,
-)
-from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch._internals import OVERWRITTEN
+from fastnet.backend.torch.backward import backward, isolated_backward
 from fastnet.backend.torch.optimizer_state import names_of
+from fastnet.backend.torch.optimizer_step import clear_model_gradients, take_step
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
     is_about_parameter,
-    parameters_in,
     parameters_of,
-    parameters_of_others,
     reached,
     trainable,
 )
-from fastnet.backend.torch.wrappers import is_sharded, parallel_type
+from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.update import UNDO, Followers, MergedState, Update
 from fastnet.errors import add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -43,27 +36,41 @@ TRAINED = "trained_models"
 
 
 class Merged(NamedTuple):
-    """The number of merged steps, and the sums of their unscaled gradients.
+    """The number of merged steps, and the sums of their unscaled gradients and of their weights.
 
     It is replaced, not changed.
     """
 
     times: int
     sums: Mapping[Parameter, Tensor]
+    weight: Tensor | None = None
 
 
-class TorchUpdate(ModelUpdate):
+@dataclass(eq=False)
+class _Unmerge:
+    """Takes what a failed step has merged back from the sums of an update."""
+
+    update: TorchUpdate
+    before: Merged
+
+    def __call__(self) -> None:
+        self.update.merged_gradients = self.before
+
+
+class TorchUpdate(Update):
     """Updates a torch model in the sequence that `UpdateOp` describes."""
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        if op.merge_grad > 1 and parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1:
+        if self.is_merging and parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1:
+            has, instead = f"merge_grad={op.merge_grad}", "merge_grad=1"
+            if self._weighted:
+                has, instead = f"{has} and weight={op.weight!r}", f"{instead} without a weight"
             raise ValueError(
-                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
-                "supported on several devices. Use merge_grad=1."
+                f"UpdateOp of '{name_of(op.model)}' has {has}, which is not supported on several "
+                f"devices. Use {instead}."
             )
         self._named = holder_of(op.model, "model_name")
-        self._clip = partial(_clip_gradients, self._clipping) if any(self._clipping) else None
         self.merged_gradients = Merged(0, {})
         self._checked_context: State | None = None
         self._checked_optimizer: Any = None
@@ -80,14 +87,14 @@ class TorchUpdate(ModelUpdate):
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
         self._check_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
-        deferred, key = state["deferred"], ""
+        data, weight = data if self._weighted else (data, None)
+        condition: Tensor | None = None
         try:
             if self.is_merging:
-                key = f"merge_grad of {id(self)}"
-                if key not in deferred:
-                    deferred[key] = [Restore(self, "merged_gradients", deferred, key)]
-                if not self._merge_gradients(data, optimizer, retain_graph, state):
+                self._merge_gradients(data, weight, optimizer, retain_graph, state)
+                if self.merged_gradients.times < self.merges:
                     return values
+                condition = self._apply_merged(optimizer)
             elif self._given:
                 parameters = trainable(self._model)
                 accumulate_gradients(parameters, self.check_gradients(data, parameters))
@@ -96,26 +103,48 @@ class TorchUpdate(ModelUpdate):
                 if state is not self._checked_context:
                     self._check_reached(data, state, (one.grad for one in self._model.parameters()))
         except BaseException as error:
-            self.clear_gradients()
             self._explain(error, data)
             raise
+        step = partial(self._step, optimizer, followers, reports, condition, state)
         name = self._named.model_name
-        step = OptimizerStep(optimizer, name, self._clip, reports, followers)
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            deferred[name] = [step]
-            if self.is_merging:
-                # The update cannot be undone.
-                deferred[name].append(partial(deferred.pop, key, None))
+            state["deferred"][name] = [step]
             return values
-        if self.is_merging:
-            deferred.pop(key, None)
         step()
-        if deferred:
+        if state["deferred"]:
             # This step has used the gradients that an earlier update deferred.
-            deferred.pop(name, None)
+            state["deferred"].pop(name, None)
         return values
+
+    def _step(
+        self,
+        optimizer: Any,
+        followers: Followers,
+        reports: Mapping[str, Tensor] | None,
+        condition: Tensor | None,
+        state: State,
+    ) -> None:
+        """Take the optimizer's step, report it, and call the followers."""
+        settings = self._settings
+        if followers and not settings.needs_stepped:
+            settings = settings._replace(needs_stepped=True)
+        norm, stepped = take_step(optimizer, self._named.model_name, settings, condition)
+        if self.is_merging and UNDO in state:
+            # This step has used what its updates have merged.
+            state[UNDO][:] = [one for one in state[UNDO] if not self._has_merged(one)]
+        if followers and stepped:
+            for follow in followers:
+                follow()
+        if reports:
+            if norm is not None and "grad_norm" in reports:
+                reports["grad_norm"].copy_(norm)
+            if "stepped" in reports:
+                reports["stepped"].fill_(stepped)
+
+    def _has_merged(self, undo: object) -> bool:
+        return isinstance(undo, _Unmerge) and undo.update._model is self._model
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
@@ -123,17 +152,17 @@ class TorchUpdate(ModelUpdate):
             return
         optimizer = self.optimizer()
         try:
-            self._apply_merged(optimizer)
+            condition = self._apply_merged(optimizer)
+            self._step(optimizer, followers, None, condition, {})
         except BaseException:
-            self.clear_gradients()
+            clear_model_gradients(self._model)
             raise
-        OptimizerStep(optimizer, self._named.model_name, self._clip, None, followers)()
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the gradients of the loss in `.grad`, apart from those of other models."""
         loss = self.scaled_loss(data, optimizer)
         if self._others:
-            _isolated_backward(loss, retain_graph, self._model, optimizer, self._others)
+            isolated_backward(loss, retain_graph, self._model, optimizer, self._others)
         else:
             backward(loss, None, retain_graph)
 
@@ -147,8 +176,10 @@ class TorchUpdate(ModelUpdate):
         scaled: Tensor = loss if scaler is None else scaler.scale(loss)
         return scaled
 
-    def _merge_gradients(self, data: Any, optimizer: Any, retain_graph: bool, state: State) -> bool:
-        """Add gradients to the sums; once there are enough, put their average into `.grad`."""
+    def _merge_gradients(
+        self, data: Any, weight: Any, optimizer: Any, retain_graph: bool, state: State
+    ) -> None:
+        """Add the step's gradients, multiplied by its weight if it has one, to the sums."""
         if self._given:
             parameters = trainable(self._model)
             gradients = self.check_gradients(data, parameters)
@@ -159,7 +190,11 @@ class TorchUpdate(ModelUpdate):
                 self._check_reached(data, state, gradients)
         # Until the update, the scale may change, and so may the optimizer.
         gradients = _unscaled(gradients, getattr(optimizer, "scaler", None))
-        times, before = self.merged_gradients
+        times, before, total_weight = self.merged_gradients
+        if self._weighted:
+            weight = self._check_weight(weight)
+            gradients = _weighted(gradients, weight)
+            total_weight = weight if total_weight is None else total_weight.to(weight) + weight
         sums = dict(before)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
@@ -169,11 +204,21 @@ class TorchUpdate(ModelUpdate):
                 sums[parameter] = (
                     gradient.clone() if total is None else total.to(gradient.device) + gradient
                 )
-        self.merged_gradients = Merged(times + 1, sums)
-        if times + 1 < self.merges:
-            return False
-        self._apply_merged(optimizer)
-        return True
+        if UNDO in state:
+            state[UNDO].append(_Unmerge(self, self.merged_gradients))
+        self.merged_gradients = Merged(times + 1, sums, total_weight)
+
+    def _check_weight(self, weight: Any) -> Tensor:
+        """Return a weight as a scalar, an integer of 64 bits or of its floating dtype."""
+        try:
+            scalar = torch.as_tensor(weight).detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise self.not_a_weight(weight) from None
+        if scalar.numel() != 1 or scalar.is_complex():
+            raise self.not_a_weight(weight)
+        # Sums of halves would soon lose the last digits.
+        dtype = torch.float32 if scalar.dtype.itemsize < 4 else scalar.dtype
+        return scalar.reshape(()).to(dtype if scalar.is_floating_point() else torch.int64)
 
     def separate_gradients(
         self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
@@ -183,9 +228,13 @@ class TorchUpdate(ModelUpdate):
             self.add_gradients(data, optimizer, retain_graph)
             return [parameter.grad for parameter in parameters]
 
-    def _apply_merged(self, optimizer: Any) -> None:
-        """Put the average of the merged gradients into `.grad`, and begin anew."""
-        times, sums = self.merged_gradients
+    def _apply_merged(self, optimizer: Any) -> Tensor | None:
+        """Put the average of the merged gradients into `.grad`, and begin anew.
+
+        Returns:
+            Whether there is anything to update with, a scalar; None if there always is.
+        """
+        times, sums, weight = self.merged_gradients
         self.merged_gradients = Merged(0, {})
         counted = [one for one in parameters_of(self._model, optimizer) if one in sums]
         if lost := len(sums) - len(counted):
@@ -198,15 +247,30 @@ class TorchUpdate(ModelUpdate):
         if scaler is not None:
             # The scaler unscales them before the step, and finds those that have overflowed.
             sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
-        # There are more steps than `merge_grad` if it was lowered meanwhile.
-        self.apply_averages(counted, sums, times)
+        if weight is None:
+            # There are more steps than `merge_grad` if it was lowered meanwhile.
+            self.apply_averages(counted, sums, times)
+            return None
+        weight = self.sum_over_ranks(weight)
+        is_weighted = weight != 0
+        # Without a weight there is no average, and no step.
+        self.apply_averages(counted, sums, torch.where(is_weighted, weight, 1))
+        return is_weighted
+
+    def sum_over_ranks(self, weight: Tensor) -> Tensor:
+        """Return the weight by which sums are divided."""
+        return weight
 
     def apply_averages(
-        self, counted: Sequence[Parameter], sums: Mapping[Parameter, Tensor], times: int
+        self,
+        counted: Sequence[Parameter],
+        sums: Mapping[Parameter, Tensor],
+        divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients in `.grad`."""
         # A parameter may have changed its dtype since its gradients were merged.
-        accumulate_gradients(counted, [(sums[one] / times).to(one) for one in counted])
+        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in counted]
+        accumulate_gradients(counted, averages)
 
     def _new_reports(self) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
@@ -217,29 +281,22 @@ class TorchUpdate(ModelUpdate):
         }
         return {report: made[report] for report in self._reports}
 
-    def clear_gradients(self) -> None:
-        """Clear the gradients of the model and its optimizer after a failed step."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
-        for parameter in parameters_of(self._model, optimizer):
-            parameter.grad = None
-        if optimizer is not None:
-            # Its `zero_grad` may clear more than gradients.
-            clear_gradients(optimizer)
-
-    def merged(self) -> tuple[int, list[Any]]:
-        """Return the number of merged steps, and copies of the sums in the order of parameters."""
-        times, sums = self.merged_gradients
+    def merged(self) -> MergedState:
+        """Return copies of what was merged since the last update."""
+        times, sums, weight = self.merged_gradients
         found = [sums.get(parameter) for parameter in self.trained_now()]
-        return times, [None if one is None else one.clone() for one in found]
+        copies = [None if one is None else one.clone() for one in found]
+        return MergedState(times, copies, None if weight is None else weight.item())
 
-    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+    def set_merged(self, merged: MergedState) -> None:
         """Continue from what `merged` returned."""
-        sums = {
-            parameter: torch.as_tensor(gradient).to(parameter.device, parameter.dtype, copy=True)
-            for parameter, gradient in zip(self.trained_now(), gradients, strict=True)
-            if gradient is not None
-        }
-        self.merged_gradients = Merged(times, sums)
+        sums = {}
+        for parameter, gradient in zip(self.trained_now(), merged.gradients, strict=True):
+            if gradient is not None:
+                dtype = _sum_dtype(parameter) if self._weighted else parameter.dtype
+                sums[parameter] = torch.as_tensor(gradient).to(parameter.device, dtype, copy=True)
+        weight = None if merged.weight is None else torch.as_tensor(merged.weight)
+        self.merged_gradients = Merged(merged.times, sums, weight)
 
     def trained_now(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
@@ -312,227 +369,49 @@ class TorchUpdate(ModelUpdate):
             add_note(error, note)
 
 
-@dataclass(eq=False)
-class OptimizerStep:
-    """An optimizer's step: clip the gradients, step, clear them, report, and call the followers."""
-
-    optimizer: Any
-    model_name: str
-    clip: Callable[[list[Parameter]], Tensor | None] | None = None
-    reports: Mapping[str, Tensor] | None = None
-    followers: Followers = ()
-
-    @without_autocast
-    def __call__(self) -> None:
-        """Take the step; an error names the model."""
-        optimizer, reports = self.optimizer, self.reports or {}
-        scaler = getattr(optimizer, "scaler", None)
-        norm: Tensor | None = None
-        stepped: Any = True
-        try:
-            if self.clip is not None:
-                if scaler is not None:
-                    scaler.unscale_(optimizer)
-                norm = self.clip(parameters_in(optimizer))
-            if scaler is None:
-                optimizer.step()
-            else:
-                # Reading the scale waits for the device.
-                before = scaler.get_scale() if reports or self.followers else None
-                scaler.step(optimizer)
-                scaler.update()
-                if before is not None:
-                    # The scaler skips a step that overflows, and lowers the scale. At a scale of 0
-                    # all gradients overflow, and it cannot be lowered.
-                    stepped = (before > 0) & (before <= scaler.get_scale())
-        except BaseException as error:
-            if isinstance(error, Exception):
-                add_note(error, f"Raised by the update of model '{self.model_name}'.")
-            if scaler is not None:
-                _reset_scaler(scaler, optimizer)
-            raise
-        finally:
-            clear_gradients(optimizer)
-        if self.followers and stepped:
-            for follow in self.followers:
-                follow()
-        if norm is not None and "grad_norm" in reports:
-            reports["grad_norm"].copy_(norm)
-        if "stepped" in reports:
-            reports["stepped"].fill_(stepped)
-
-    def discard(self) -> None:
-        """Clear the gradients, because the network's step failed."""
-        clear_gradients(self.optimizer)
-
-
-def _reset_scaler(scaler: Any, optimizer: Any) -> None:
-    """Let a GradScaler unscale gradients again after a failed step; its scale stays the same."""
-    # A scaler has no scale to update before it has scaled anything.
-    scaler.scale(torch.zeros((), device=parameters_in(optimizer)[0].device))
-    scaler.update(scaler.get_scale())
-
-
 def _unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
     """Divide gradients by the scale of the GradScaler, if there is one."""
     if scaler is None:
         return gradients
-    scales: dict[torch.device, Tensor] = {}
-    for gradient in gradients:
-        if gradient is not None and gradient.device not in scales:
-            one = torch.ones((), dtype=torch.float32, device=gradient.device)
-            scales[gradient.device] = scaler.scale(one)
-    return [None if one is None else one / scales[one.device] for one in gradients]
+    scale_on = _cached_on(lambda device: scaler.scale(torch.ones((), device=device)))
+    return [None if one is None else one / scale_on(one.device) for one in gradients]
 
 
-def _clip_gradients(clipping: Clipping, parameters: list[Parameter]) -> Tensor | None:
-    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
+def _weighted(gradients: Sequence[Tensor | None], weight: Tensor) -> list[Tensor | None]:
+    """Multiply gradients by a weight; those of weight 0 are 0, even where they are NaN."""
+    weight_on = _cached_on(weight.to)
 
-    Sparse and sharded gradients are clipped, too, which these functions do not support.
-    """
-    max_norm, max_value, measure = clipping
-    for one in parameters:
-        if one.grad is not None and one.grad.layout is torch.sparse_coo:
-            # An index may occur twice; its values are added.
-            one.grad = one.grad.coalesce()
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
-    norm: Tensor | None = None
-    with torch.no_grad():
-        if max_norm is not None and gradients and is_plain:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        elif max_norm is not None or measure:
-            norm = _total_norm(gradients)
-            if max_norm is not None:
-                share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-                for gradient in gradients:
-                    _values(gradient).mul_(share.to(gradient.device))
-        if max_value is not None and is_plain:
-            torch.nn.utils.clip_grad_value_(parameters, max_value)
-        elif max_value is not None:
-            for gradient in gradients:
-                _values(gradient).clamp_(-max_value, max_value)
-    return norm
+    def multiply(values: Tensor) -> Tensor:
+        own = weight_on(values.device)
+        return torch.where(own != 0, values.to(_sum_dtype(values)) * own, 0)
+
+    return [None if one is None else _map_values(one, multiply) for one in gradients]
 
 
-def _total_norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients as one vector; 0 if there are none."""
-    norms = []
-    for gradient in gradients:
-        sharded = is_sharded(gradient)
-        norm: Any = torch.linalg.vector_norm(gradient if sharded else _values(gradient))
-        norms.append((norm.full_tensor() if sharded else norm).to(gradients[0].device))
-    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+def _map_values(gradient: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    if gradient.layout is not torch.sparse_coo:
+        return function(gradient)
+    gradient = gradient.coalesce()
+    values = function(gradient.values())
+    return torch.sparse_coo_tensor(gradient.indices(), values, gradient.shape, is_coalesced=True)
 
 
-def _values(gradient: Any) -> Tensor:
-    """Return a dense tensor that shares the memory of a gradient's values on this process."""
-    values: Tensor = gradient
-    if gradient.layout is torch.sparse_coo:
-        values = gradient.values()
-    elif is_sharded(gradient):
-        values = gradient.to_local()
-    return values
+def _sum_dtype(gradient: Tensor) -> torch.dtype:
+    """Return the dtype in which weighted gradients are added: halves would overflow."""
+    return torch.float32 if gradient.dtype.itemsize < 4 else gradient.dtype
 
 
-def own(function: Any) -> Any:
-    """Return a function of torch; if it was replaced, an object that nothing else is."""
-    return function if is_torchs(function) else object()
+def _to_device(divisor: int | Tensor, parameter: Tensor) -> int | Tensor:
+    return divisor if isinstance(divisor, int) else divisor.to(parameter.device)
 
 
-_tensor_backward = own(Tensor.backward)
-_backward = own(torch.autograd.backward)
-_zero_grad = own(torch.optim.Optimizer.zero_grad)
+def _cached_on(make: Callable[[torch.device], Tensor]) -> Callable[[torch.device], Tensor]:
+    """Return a function that makes a tensor once for each device."""
+    made: dict[torch.device, Tensor] = {}
 
+    def on(device: torch.device) -> Tensor:
+        if device not in made:
+            made[device] = make(device)
+        return made[device]
 
-def engine_suffices(target: Tensor, *sources: Tensor) -> bool:
-    """Return whether a call of autograd's engine equals torch's own functions around it.
-
-    It does not under a mode of torch functions or a transform of `torch.func`, nor for complex
-    numbers.
-    """
-    return (
-        run_backward is not None
-        and not has_torch_function((target, *sources))
-        and target.is_floating_point()
-        and not transforms_are_active()
-    )
-
-
-def call_engine(
-    target: Tensor,
-    inputs: tuple[Tensor, ...],
-    retain_graph: bool,
-    create_graph: bool,
-    accumulate: bool,
-) -> Any:
-    """Differentiate the sum of a tensor's elements; `engine_suffices` must be true."""
-    return run_backward(  # type: ignore[misc]
-        (target,),
-        (torch.ones_like(target),),
-        retain_graph,
-        create_graph,
-        inputs,
-        allow_unreachable=True,
-        accumulate_grad=accumulate,
-    )
-
-
-def _is_direct(loss: Tensor) -> bool:
-    """Return whether autograd's engine alone does what the loss's own `backward` does."""
-    return (
-        engine_suffices(loss)
-        and getattr(loss.backward, "__func__", None) is _tensor_backward
-        and torch.autograd.backward is _backward
-    )
-
-
-@without_autocast
-def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bool) -> None:
-    """Accumulate the gradients of a scalar loss in the given leaves; None for all leaves."""
-    if parameters is not None and not parameters:
-        return  # An empty list would mean all of them.
-    if _is_direct(loss):
-        call_engine(loss, tuple(parameters or ()), retain_graph, False, accumulate=True)
-        return
-    loss.backward(retain_graph=retain_graph, inputs=parameters)  # type: ignore[no-untyped-call]
-
-
-def _isolated_backward(
-    loss: Tensor, retain_graph: bool, model: Module, optimizer: Any, others: Iterable[Module]
-) -> None:
-    """Accumulate a loss's gradients in all leaves except the parameters of other models.
-
-    A parameter of the model or of its optimizer is never another model's, whoever shares it.
-    """
-    leaves, hidden = reached(loss)
-    foreign = parameters_of_others(others, set(map(id, parameters_of(model, optimizer))))
-    foreign_ids = set(map(id, foreign))
-    if not leaves and not hidden:
-        backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
-        return
-    # Autograd functions written in Python and custom `backward` methods need the whole graph.
-    needs_whole_graph = hidden or not _is_direct(loss)
-    inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
-    # A leaf that is left may pass its gradient on to a foreign parameter.
-    with cleared_gradients(foreign):
-        backward(loss, inputs, retain_graph)
-
-
-def clear_gradients(optimizer: Any) -> None:
-    """Clear the gradients of everything that an optimizer updates."""
-    zero_grad = optimizer.zero_grad
-    if not is_bare_zero_grad(zero_grad):
-        zero_grad()
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
-
-
-def is_bare_zero_grad(zero_grad: Any) -> bool:
-    """Return whether an optimizer's `zero_grad` is torch's own, which only clears gradients.
-
-    Clearing them directly saves 4 to 6 % of a small training step.
-    """
-    return getattr(zero_grad, "__func__", None) is _zero_grad
+    return on

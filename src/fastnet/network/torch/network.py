@@ -12,6 +12,7 @@ from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
 from fastnet.backend.torch.held_state import WatchedTensor, changed_tensors, tensors_in
+from fastnet.backend.torch.optimizer_step import clear_model_gradients
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.backend.torch.wrappers import parallel_type
@@ -215,7 +216,11 @@ class TorchNetwork(BaseNetwork):
         return first
 
     def _step_options(self) -> StepOptions:
-        step_options = StepOptions(adopt=(torch.Tensor, FOREIGN, ARRAYS), setting=_no_gradients)
+        step_options = StepOptions(
+            adopt=(torch.Tensor, FOREIGN, ARRAYS),
+            setting=_no_gradients,
+            clear=clear_model_gradients,
+        )
         device = self.device
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":

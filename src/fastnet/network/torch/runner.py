@@ -22,6 +22,7 @@ from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
+from fastnet.backend.update import UNDO
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
@@ -174,6 +175,7 @@ class TorchRunner(Runner):
         trained = [m for m in models.values() if get_metadata(m, "optimizer") is not None]
         if self._is_distributed and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
+        state = {**state, UNDO: []}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move(self, model: Model, device: torch.device) -> None:

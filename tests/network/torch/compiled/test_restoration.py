@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastnet.backend.torch import update
+from fastnet.backend.torch import optimizer_step, update
 from fastnet.backend.torch.ema import WeightAverager
 from fastnet.network import TorchNetwork
 from fastnet.network.torch.compiled import capture, fake_tensors, program_cache
@@ -231,7 +231,7 @@ _PATCHED: dict[str, tuple[Any, str]] = {
     "mean of merged gradients": (update, "accumulate_gradients"),
     "clip": (nn.utils, "clip_grad_norm_"),
     "optimizer step": (fake_tensors, "_update"),
-    "clear gradients": (update, "clear_gradients"),
+    "clear gradients": (optimizer_step, "clear_gradients"),
     "follow": (WeightAverager, "move"),
     "outputs": (capture._Tracer, "_take_out"),
     "bind numbers": (capture, "bind_numbers"),

@@ -17,10 +17,15 @@ class _UpdatePhase(NamedTuple):
     """The phase of an update: how many steps it averages, and which sums exist.
 
     A step without an update averages 0. More than `merge_grad` are averaged if it was lowered.
+    A sum is described by the id of its parameter, or `_WEIGHT`, and its layout.
     """
 
     averages: int
     sums: tuple[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], ...]
+
+
+# The id of the sum of the weights among those of parameters.
+_WEIGHT = 0
 
 
 class Accumulation:
@@ -61,8 +66,8 @@ class Accumulation:
                 phase = _UpdatePhase(
                     _averaged(merged.times, update),
                     tuple(
-                        (id(parameter), one.dtype, one.shape, one.stride())
-                        for parameter, one in _in_order(merged)
+                        (key, one.dtype, one.shape, one.stride())
+                        for key, one in sums_of(merged).items()
                     ),
                 )
                 self._known[index] = merged, phase
@@ -103,7 +108,8 @@ class Phase:
         self._phases = accumulation.phases()
         # Sums are ordered by the ids of their parameters.
         self._parameters = {id(one): one for one in parameters}
-        if any(one[0] not in self._parameters for phase in self._phases for one in phase.sums):
+        keys = {one[0] for phase in self._phases for one in phase.sums} - {_WEIGHT}
+        if not keys <= self._parameters.keys():
             raise Uncapturable("gradients were accumulated for parameters that no longer exist")
         _require_strided(self.tensors())
         # For each update, the ids of the parameters with new sums; None if it keeps its sums.
@@ -117,7 +123,7 @@ class Phase:
 
     def tensors(self) -> list[torch.Tensor]:
         """List the sums that the next step reads."""
-        return [total for one in self._accumulation.now() for _, total in _in_order(one)]
+        return [total for one in self._accumulation.now() for total in sums_of(one).values()]
 
     @contextmanager
     def with_fake_sums(
@@ -127,11 +133,9 @@ class Phase:
         fake_sums = iter(sums)
         replaced: list[Merged] = []
         for merged, phase in zip(self._accumulation.now(), self._phases, strict=True):
-            fakes: dict[Any, torch.Tensor] = {
-                fakes_by_id[one[0]]: next(fake_sums) for one in phase.sums
-            }
-            replaced.append(Merged(merged.times, fakes))
-        real = {id(fake): one for one, fake in fakes_by_id.items()}
+            fakes = {one[0]: next(fake_sums) for one in phase.sums}
+            replaced.append(_merged(merged.times, fakes, fakes_by_id))
+        real = {id(fake): one for one, fake in fakes_by_id.items()} | {_WEIGHT: _WEIGHT}
 
         def left() -> list[torch.Tensor]:
             self._left = []
@@ -140,7 +144,7 @@ class Phase:
                 if after is before:
                     self._left.append(None)
                     continue
-                sums = {real[id(one)]: total for one, total in after.sums.items()}
+                sums = {real[key]: total for key, total in sums_of(after).items()}
                 self._left.append(sorted(sums))
                 found += [sums[one] for one in sorted(sums)]
             _require_strided(found)
@@ -172,9 +176,9 @@ class Phase:
                 phases.append(phase)
                 continue
             times = 0 if phase.averages else update.merged_gradients.times + 1
-            found = dict(zip(map(self._parameters.__getitem__, left), sums[index:], strict=False))
+            found = dict(zip(left, sums[index:], strict=False))
             signatures = zip(left, self._sums_left[index:], strict=False)
-            merged.append(Merged(times, found))
+            merged.append(_merged(times, found, self._parameters))
             phases.append(
                 _UpdatePhase(_averaged(times, update), tuple((one, *of) for one, of in signatures))
             )
@@ -194,6 +198,14 @@ def _averaged(times: int, update: TorchUpdate) -> int:
     return times + 1 if times + 1 >= update.merges else 0
 
 
-def _in_order(merged: Merged) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """List the sums in the order of the ids of their parameters."""
-    return sorted(merged.sums.items(), key=lambda one: id(one[0]))
+def sums_of(merged: Merged) -> dict[int, torch.Tensor]:
+    """Return the sums by the ids of their parameters, in ascending order; that of weights first."""
+    sums = {} if merged.weight is None else {_WEIGHT: merged.weight}
+    by_id = {id(parameter): total for parameter, total in merged.sums.items()}
+    return sums | {key: by_id[key] for key in sorted(by_id)}
+
+
+def _merged(times: int, sums: dict[int, torch.Tensor], parameters: Mapping[int, Any]) -> Merged:
+    """Make what `sums_of` returns the sums of."""
+    own = {parameters[key]: total for key, total in sums.items() if key != _WEIGHT}
+    return Merged(times, own, sums.get(_WEIGHT))

@@ -36,6 +36,7 @@ from fastnet.backend.torch._internals import (
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.update import UNDO
 from fastnet.errors import describe_op
 from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
@@ -63,7 +64,7 @@ TRACING = threading.RLock()
 """Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
 
 # The entries of the step's state that are the same in all steps of a plan, or used by each step.
-_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED})
+_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO})
 # These read values, or memory, of a tensor without a call of the dispatcher; two of them crash.
 _READ_VALUES = {
     getattr(torch.Tensor, name)

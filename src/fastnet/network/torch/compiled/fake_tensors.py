@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of, holder_of
 from fastnet.backend.torch._internals import tables_of
+from fastnet.backend.torch.optimizer_step import STEP_IF
 from fastnet.guards import Snapshot
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.optimizers import Rule, rule_of
@@ -287,6 +289,7 @@ class StepState:
             stack.callback(own.__setitem__, "step", own["step"])
         else:
             stack.callback(own.pop, "step")
+        stack.callback(own.pop, STEP_IF)
 
         def step() -> None:
             if state is None:
@@ -295,11 +298,28 @@ class StepState:
             _update(state, groups, tensors, numbers)
 
         own["step"] = step
+        own[STEP_IF] = partial(_step_if, step, groups, tensors)
 
 
 def _refuse_settings(key: Any) -> None:
     if not isinstance(key, str) or key != "params":
         raise Uncapturable("an op reads, or sets, the settings of an optimizer")
+
+
+def _step_if(
+    step: Callable[[], None],
+    groups: Sequence[dict[str, Any]],
+    tensors: dict[int, dict[str, torch.Tensor]],
+    condition: torch.Tensor,
+) -> None:
+    """Let an optimizer step; keep what it has updated if a scalar is true."""
+    updated = [one for group in groups for one in group["params"] if one.grad is not None]
+    updated += [tensor for one in updated for tensor in tensors.get(id(one), {}).values()]
+    with torch.no_grad():
+        before = [one.clone() for one in updated]
+        step()
+        for after, one in zip(updated, before, strict=True):
+            after.copy_(torch.where(condition.to(after.device), after, one))
 
 
 def _update(

@@ -13,9 +13,9 @@ from fastnet.backend.torch._internals import (
     hook_tables,
     is_torchs,
 )
-from fastnet.backend.torch.update import is_bare_zero_grad
+from fastnet.backend.torch.optimizer_step import is_bare_zero_grad
 from fastnet.network.torch.compiled import rules
-from fastnet.network.torch.compiled.rules import Update
+from fastnet.network.torch.compiled.rules import UpdateRule
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # under which name, and at which place there, a group has a number that is one of two
@@ -40,7 +40,7 @@ class Rule:
     """
 
     kind: type[torch.optim.Optimizer]
-    update: Update
+    update: UpdateRule
     numbers: tuple[str, ...]
     settings: tuple[str, ...]
     state_names: Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]
@@ -159,7 +159,7 @@ _ADAM = "lr beta1 beta2 eps weight_decay"
 _AVERAGES = ("step", "exp_avg", "exp_avg_sq")
 
 # The update, the settings that are inputs, those that are constants, and the names of the state.
-_TABLE: dict[str, tuple[Update, str, str, Any]] = {
+_TABLE: dict[str, tuple[UpdateRule, str, str, Any]] = {
     "SGD": (rules.sgd, "lr momentum dampening weight_decay", "maximize nesterov", _of_sgd),
     "Adam": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
     "AdamW": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),

@@ -322,6 +322,7 @@ class _Failed(Exception):
 
 
 def _waits(update: Any) -> bool:
-    """Return whether an update takes no step in many steps, and has still to take a first one."""
+    """Return whether an update may take no step, and has still to take a first one."""
     optimizer = get_metadata(update.model, "current_optimizer")
-    return optimizer is not None and update.merge_grad > 1 and waits_for_state(optimizer)
+    may_skip = update.merge_grad > 1 or update.weight is not None or update.skip_nonfinite
+    return optimizer is not None and may_skip and waits_for_state(optimizer)

@@ -29,7 +29,7 @@ class Group(NamedTuple):
     dtype: torch.dtype
 
 
-Update = Callable[[torch.Tensor, torch.Tensor, Tensors, Group], None]
+UpdateRule = Callable[[torch.Tensor, torch.Tensor, Tensors, Group], None]
 """Updates a parameter and its state in place, from its gradient and its group."""
 
 

@@ -255,6 +255,8 @@ class Verification:
             values += [_Value(f"'{key}'", leaf) for leaf in all_in(result[key])]
         for earlier, later in zip(self._merged, merged, strict=True):
             values.append(_Value("the number of merged steps", later.times))
+            if later.weight is not None:
+                values.append(_Value("the sum of the weights", later.weight, earlier.weight))
             for parameter, total in sorted(later.sums.items(), key=lambda item: id(item[0])):
                 name = f"the merged gradient of {self._name(parameter)}"
                 values.append(_Value(name, total, earlier.sums.get(parameter)))

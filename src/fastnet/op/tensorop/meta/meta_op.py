@@ -72,12 +72,6 @@ class TensorMetaOp(MetaOp, TensorOp):
             self.retain_graph = retain
         return self.retain_graph
 
-    def clear_gradients(self) -> None:
-        """Let the inner ops discard the state of a failed step."""
-        for op in self.ops:
-            if hasattr(op, "clear_gradients"):
-                op.clear_gradients()
-
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
         """Return the function to call instead of `forward`, or None if that is overridden.
 

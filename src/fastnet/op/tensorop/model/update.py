@@ -15,7 +15,7 @@ from fastnet.backend.model_metadata import (
     require_built,
     set_metadata,
 )
-from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
+from fastnet.backend.update import REPORTS, Followers, MergedState, Update
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -35,7 +35,9 @@ class UpdateOp(HoldsModel):
        loss is averaged, a Keras model's own losses, such as regularizers, are added to it, and in
        mixed precision it is scaled.
     2. Merge: with `merge_grad`, gradients are accumulated over that many steps, and then averaged.
-       If `merge_grad` is lowered meanwhile, the next step averages all accumulated gradients.
+       If `merge_grad` is lowered meanwhile, the next step averages all accumulated gradients. With
+       `weight`, it is a weighted average: the sum of gradients times weights, divided by the sum
+       of the weights, over the steps and over all processes.
     3. Clip: the gradients of everything that the optimizer updates are unscaled, measured and
        clipped together, as by `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm`. The
        norm spans consecutive updates, all processes, and all shards of a model.
@@ -60,12 +62,20 @@ class UpdateOp(HoldsModel):
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
-            warmup, and if the gradients of a scaled loss have overflowed.
+            warmup, and if the step is skipped because the gradients of a scaled loss have
+            overflowed, or because of `skip_nonfinite` or `weight`.
         rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
             training context: "carry" to continue with them when the network is next entered, as
             FastEstimator does; "flush" to update with their average; "drop" to discard them. After
             an error, or if a loop over `fastnet.steps` or `iter_transform` stops before its loader
             ends, they are always carried.
+        weight: The key of the weight of a step's gradients, one number, such as the number of
+            tokens that a mean loss is over: unequal batches then update as one large batch would.
+            Steps of weight 0 count as steps, but add nothing, not even a NaN. If the sum of the
+            weights is 0, there is no update. None for equal weights.
+        skip_nonfinite: Whether to leave the weights, the optimizer, and what follows its steps
+            unchanged if an element of a gradient is infinite or NaN; merged gradients are
+            discarded then. With a scaled loss, steps are skipped in any case.
 
     Raises:
         AssertionError: If the model was not built.
@@ -80,8 +90,10 @@ class UpdateOp(HoldsModel):
     UpdateOp(loss -> norm, stepped, 'line', mode=train)
     """
 
-    alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
-    n_inputs = 1
+    alike_on_ranks = (
+        *("merge_grad", "defer", "clip_norm", "clip_value", "rest"),
+        *("weight", "skip_nonfinite"),
+    )
     resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
     def __init__(
@@ -97,10 +109,12 @@ class UpdateOp(HoldsModel):
         clip_value: float | None = None,
         outputs: Mapping[Literal["grad_norm", "stepped"], str] | None = None,
         rest: Literal["carry", "flush", "drop"] = "carry",
+        weight: str | None = None,
+        skip_nonfinite: bool = False,
     ) -> None:
         reports = _read_reports(model, outputs)
         super().__init__(
-            inputs=loss_name if gradients is None else gradients,
+            inputs=_inputs_of(loss_name, gradients, weight),
             outputs=list(reports.values()) or None,
             mode=mode,
             ds_id=ds_id,
@@ -113,6 +127,8 @@ class UpdateOp(HoldsModel):
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.rest = rest
+        self.weight = weight
+        self.skip_nonfinite = skip_nonfinite
         self.retain_graph = False
         self._reports = tuple(reports)
         self._check_settings()
@@ -132,6 +148,8 @@ class UpdateOp(HoldsModel):
             "clip_norm": (_is_limit(self.clip_norm), limit),
             "clip_value": (_is_limit(self.clip_value), limit),
             "rest": (self.rest in _RESTS, f"one of {list(_RESTS)}"),
+            "weight": (isinstance(self.weight, (str, type(None))), "one key, or None"),
+            "skip_nonfinite": (isinstance(self.skip_nonfinite, bool), "True or False"),
         }
         for setting, (is_valid, needed) in checks.items():
             if not is_valid:
@@ -162,8 +180,9 @@ class UpdateOp(HoldsModel):
         before, now = self._resolved, self._settings()
         if before == now:
             return
-        if any(before[name] != now[name] for name in ("loss_name", "gradients")):
-            inputs = self.loss_name if self.gradients is None else self.gradients
+        if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
+            inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
+            self.in_list = not isinstance(inputs, str)
             self._put_names(inputs, self.outputs, self.mode, self.ds_id)
         self._check_settings()
         former, self._update = self._update, _make_update(self, self._reports)
@@ -177,8 +196,14 @@ class UpdateOp(HoldsModel):
         return {name: (type(value), value) for name, value in settings.items()}
 
     def check_keys(self) -> None:
-        """Check that there is a key for each output, and that no optimizer needs a closure."""
-        super().check_keys()
+        """Check the number of inputs and outputs, and that no optimizer needs a closure."""
+        inputs = 1 if self.weight is None else 2
+        if len(self.inputs) != inputs:
+            raise ValueError(
+                f"UpdateOp takes {'1 input' if inputs == 1 else '2 inputs'} and writes "
+                f"{list(self._reports)}, but its inputs are {self.inputs} and its outputs "
+                f"{self.outputs}."
+            )
         if len(self.outputs) != len(self._reports):
             raise ValueError(
                 f"UpdateOp of '{name_of(self.model)}' writes {list(self._reports)}, but its "
@@ -196,7 +221,7 @@ class UpdateOp(HoldsModel):
                     f"or call `{kind}.step(closure)` in a hand-written loop."
                 )
 
-    def updater(self) -> ModelUpdate:
+    def updater(self) -> Update:
         """Return the object that updates the model; it is replaced when settings change."""
         return self._update
 
@@ -235,10 +260,6 @@ class UpdateOp(HoldsModel):
             return None
         return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
 
-    def clear_gradients(self) -> None:
-        """Clear the gradients of a failed step, including merged ones."""
-        self._update.clear_gradients()
-
     def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
         described = []
@@ -249,6 +270,10 @@ class UpdateOp(HoldsModel):
             described.append(f"clips to the norm {self.clip_norm:g}")
         if self.clip_value is not None:
             described.append(f"clips to the value {self.clip_value:g}")
+        if self.weight is not None:
+            described.append(f"weights steps by '{self.weight}'")
+        if self.skip_nonfinite:
+            described.append("skips gradients that are not finite")
         return described
 
     def state_dict(self) -> dict[str, Any]:
@@ -259,13 +284,15 @@ class UpdateOp(HoldsModel):
             "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
             torch followed by others that its optimizer updates), with None for those that have
             none: in torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow
-            arrays, of float32 for bfloat16. Under "names" the names of these parameters, and under
-            "model_name" that of the model.
+            arrays, of float32 for bfloat16. Under "weight" the sum of the weights, or None without
+            weights; under "names" the names of these parameters, and under "model_name" that of
+            the model.
         """
-        merged, gradients = self._update.merged()
+        merged = self._update.merged()
         return {
-            "merged": merged,
-            "gradients": gradients,
+            "merged": merged.times,
+            "gradients": merged.gradients,
+            "weight": merged.weight,
             "names": self._update.names(),
             "model_name": name_of(self.model),
         }
@@ -289,13 +316,19 @@ class UpdateOp(HoldsModel):
                 "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
-            self._update.set_merged(int(state["merged"]), state["gradients"])
+            times, gradients = int(state["merged"]), state["gradients"]
+            self._update.set_merged(MergedState(times, gradients, state.get("weight")))
         else:
             self._update.drop()
 
 
 # Keep the original function: a program may assign another one to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
+
+
+def _inputs_of(loss_name: str, gradients: str | None, weight: str | None) -> str | list[str]:
+    source = loss_name if gradients is None else gradients
+    return source if weight is None else [source, weight]
 
 
 def _is_count(value: object) -> bool:
@@ -318,7 +351,7 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     return dict(outputs)
 
 
-def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
+def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
     """Return why a state cannot be loaded, to follow "The state to load", or None."""
     if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
         return "is not an UpdateOp's: it has no 'merged' and 'gradients'"
@@ -340,6 +373,9 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
     for saved_name, own_name in zip(state.get("names", names), names, strict=False):
         if saved_name != own_name:
             return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
+    if (state.get("weight") is None) != (op.weight is None):
+        saved, own = ("with", "without") if op.weight is None else ("without", "with")
+        return f"has gradients merged {saved} weights, but the op merges {own} weights"
     if not update.is_merging:
         return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
     for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
@@ -355,7 +391,7 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
     return None
 
 
-def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
+def _make_update(op: UpdateOp, reports: Sequence[str]) -> Update:
     if framework_of(op.model) == "torch":
         from fastnet.backend.torch.parallel_update import make_update
 

@@ -1,0 +1,103 @@
+"""Backward passes of losses through autograd's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.overrides import has_torch_function
+
+from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
+from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.parameters import (
+    cleared_gradients,
+    parameters_of,
+    parameters_of_others,
+    reached,
+)
+
+
+def own(function: Any) -> Any:
+    """Return a function of torch; if it was replaced, an object that nothing else is."""
+    return function if is_torchs(function) else object()
+
+
+_tensor_backward = own(Tensor.backward)
+_backward = own(torch.autograd.backward)
+
+
+def engine_suffices(target: Tensor, *sources: Tensor) -> bool:
+    """Return whether a call of autograd's engine equals torch's own functions around it.
+
+    It does not under a mode of torch functions or a transform of `torch.func`, nor for complex
+    numbers.
+    """
+    return (
+        run_backward is not None
+        and not has_torch_function((target, *sources))
+        and target.is_floating_point()
+        and not transforms_are_active()
+    )
+
+
+def call_engine(
+    target: Tensor,
+    inputs: tuple[Tensor, ...],
+    retain_graph: bool,
+    create_graph: bool,
+    accumulate: bool,
+) -> Any:
+    """Differentiate the sum of a tensor's elements; `engine_suffices` must be true."""
+    return run_backward(  # type: ignore[misc]
+        (target,),
+        (torch.ones_like(target),),
+        retain_graph,
+        create_graph,
+        inputs,
+        allow_unreachable=True,
+        accumulate_grad=accumulate,
+    )
+
+
+def _is_direct(loss: Tensor) -> bool:
+    """Return whether autograd's engine alone does what the loss's own `backward` does."""
+    return (
+        engine_suffices(loss)
+        and getattr(loss.backward, "__func__", None) is _tensor_backward
+        and torch.autograd.backward is _backward
+    )
+
+
+@without_autocast
+def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bool) -> None:
+    """Accumulate the gradients of a scalar loss in the given leaves; None for all leaves."""
+    if parameters is not None and not parameters:
+        return  # An empty list would mean all of them.
+    if _is_direct(loss):
+        call_engine(loss, tuple(parameters or ()), retain_graph, False, accumulate=True)
+        return
+    loss.backward(retain_graph=retain_graph, inputs=parameters)  # type: ignore[no-untyped-call]
+
+
+def isolated_backward(
+    loss: Tensor, retain_graph: bool, model: Module, optimizer: Any, others: Iterable[Module]
+) -> None:
+    """Accumulate a loss's gradients in all leaves except the parameters of other models.
+
+    A parameter of the model or of its optimizer is never another model's, whoever shares it.
+    """
+    leaves, hidden = reached(loss)
+    foreign = parameters_of_others(others, set(map(id, parameters_of(model, optimizer))))
+    foreign_ids = set(map(id, foreign))
+    if not leaves and not hidden:
+        backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
+        return
+    # Autograd functions written in Python and custom `backward` methods need the whole graph.
+    needs_whole_graph = hidden or not _is_direct(loss)
+    inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
+    # A leaf that is left may pass its gradient on to a foreign parameter.
+    with cleared_gradients(foreign):
+        backward(loss, inputs, retain_graph)

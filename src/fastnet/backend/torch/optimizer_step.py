@@ -1,0 +1,210 @@
+"""Steps of torch's optimizers: clip the gradients, step, and clear them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.backward import own
+from fastnet.backend.torch.parameters import parameters_in, parameters_of
+from fastnet.backend.torch.wrappers import is_sharded, parallel_type, reset_fsdp
+from fastnet.backend.update import PLAIN_STEP, StepSettings
+from fastnet.errors import add_note
+
+STEP_IF = "_step_if"
+"""The attribute of an optimizer in a trace, which steps if a tensor is true that cannot be read."""
+
+_zero_grad = own(torch.optim.Optimizer.zero_grad)
+
+
+class StepResult(NamedTuple):
+    """What a step has done.
+
+    Attributes:
+        norm: The norm of all gradients before they were clipped, if it was needed.
+        stepped: Whether the optimizer has stepped; always True if it was not asked for.
+    """
+
+    norm: Tensor | None
+    stepped: bool | Tensor
+
+
+@without_autocast
+def take_step(
+    optimizer: Any,
+    model_name: str,
+    settings: StepSettings = PLAIN_STEP,
+    condition: Tensor | None = None,
+) -> StepResult:
+    """Let an optimizer step, and clear its gradients.
+
+    Args:
+        optimizer: The optimizer, which may have a GradScaler.
+        model_name: The name of its model, for errors.
+        settings: How gradients are clipped, and what is needed of the result.
+        condition: A scalar, whether to step at all; None to step.
+
+    Returns:
+        The norm of the gradients, and whether the optimizer has stepped.
+    """
+    scaler = getattr(optimizer, "scaler", None)
+    norm: Tensor | None = None
+    stepped: bool | Tensor = True
+    try:
+        if settings.reads_gradients:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            parameters = parameters_in(optimizer)
+            is_finite = None
+            if settings.skip_nonfinite and scaler is None:
+                # Clipping values hides infinite ones.
+                is_finite = _all_finite(parameters)
+            norm = _clip_gradients(settings, parameters)
+            if norm is not None and condition is not None:
+                # Without an update there is no norm.
+                norm = torch.where(condition.to(norm.device), norm, torch.nan)
+            condition = _both(condition, is_finite)
+        if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
+            # Reading the condition waits for the device.
+            condition, stepped = None, bool(condition)
+        if condition is not None:
+            getattr(optimizer, STEP_IF)(condition)
+            stepped = condition
+        elif not stepped:
+            if scaler is not None:
+                _reset_scaler(scaler, optimizer)
+        elif scaler is None:
+            optimizer.step()
+        else:
+            stepped = _step_scaled(optimizer, scaler, settings.needs_stepped)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            add_note(error, f"Raised by the update of model '{model_name}'.")
+        if scaler is not None:
+            _reset_scaler(scaler, optimizer)
+        raise
+    finally:
+        clear_gradients(optimizer)
+    return StepResult(norm, stepped)
+
+
+def _step_scaled(optimizer: Any, scaler: Any, needs_stepped: bool) -> bool:
+    """Step by a GradScaler; return whether it has, if that is needed."""
+    # Reading the scale waits for the device.
+    before = scaler.get_scale() if needs_stepped else None
+    scaler.step(optimizer)
+    scaler.update()
+    if before is None:
+        return True
+    # The scaler skips a step that overflows, and lowers the scale. At a scale of 0 all gradients
+    # overflow, and it cannot be lowered.
+    has_stepped: bool = (before > 0) and (before <= scaler.get_scale())
+    return has_stepped
+
+
+def _reset_scaler(scaler: Any, optimizer: Any) -> None:
+    """Let a GradScaler unscale gradients again after a skipped step; its scale stays the same."""
+    # A scaler has no scale to update before it has scaled anything.
+    scaler.scale(torch.zeros((), device=parameters_in(optimizer)[0].device))
+    scaler.update(scaler.get_scale())
+
+
+def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first.to(second.device) & second
+
+
+def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
+    """Return whether all elements of gradients are finite, a boolean scalar."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    return torch.isfinite(_total_norm(gradients, torch.inf))
+
+
+def _clip_gradients(settings: StepSettings, parameters: list[Parameter]) -> Tensor | None:
+    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
+
+    Sparse and sharded gradients are clipped, too, which these functions do not support.
+    """
+    max_norm, max_value = settings.clip_norm, settings.clip_value
+    if max_norm is None and max_value is None and not settings.needs_norm:
+        return None
+    for one in parameters:
+        if one.grad is not None and one.grad.layout is torch.sparse_coo:
+            # An index may occur twice; its values are added.
+            one.grad = one.grad.coalesce()
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
+    norm: Tensor | None = None
+    with torch.no_grad():
+        if max_norm is not None and gradients and is_plain:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        elif max_norm is not None or settings.needs_norm:
+            norm = _total_norm(gradients)
+            if max_norm is not None:
+                share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+                for gradient in gradients:
+                    _values(gradient).mul_(share.to(gradient.device))
+        if max_value is not None and is_plain:
+            torch.nn.utils.clip_grad_value_(parameters, max_value)
+        elif max_value is not None:
+            for gradient in gradients:
+                _values(gradient).clamp_(-max_value, max_value)
+    return norm
+
+
+def _total_norm(gradients: list[Tensor], order: float = 2.0) -> Tensor:
+    """Return the norm of all gradients as one vector; 0 if there are none."""
+    norms = []
+    for gradient in gradients:
+        sharded = is_sharded(gradient)
+        norm: Any = torch.linalg.vector_norm(gradient if sharded else _values(gradient), order)
+        norms.append((norm.full_tensor() if sharded else norm).to(gradients[0].device))
+    return torch.linalg.vector_norm(torch.stack(norms), order) if norms else torch.zeros(())
+
+
+def _values(gradient: Any) -> Tensor:
+    """Return a dense tensor that shares the memory of a gradient's values on this process."""
+    values: Tensor = gradient
+    if gradient.layout is torch.sparse_coo:
+        values = gradient.values()
+    elif is_sharded(gradient):
+        values = gradient.to_local()
+    return values
+
+
+def clear_model_gradients(model: Module) -> None:
+    """Clear the gradients of a model, and of all that its optimizer updates."""
+    optimizer = get_metadata(model, "current_optimizer")
+    for parameter in parameters_of(model, optimizer):
+        parameter.grad = None
+    if optimizer is not None:
+        # Its `zero_grad` may clear more than gradients.
+        clear_gradients(optimizer)
+    if parallel_type(model) == "fsdp":
+        reset_fsdp(model)
+
+
+def clear_gradients(optimizer: Any) -> None:
+    """Clear the gradients of everything that an optimizer updates."""
+    zero_grad: Callable[[], None] = optimizer.zero_grad
+    if not is_bare_zero_grad(zero_grad):
+        zero_grad()
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def is_bare_zero_grad(zero_grad: Any) -> bool:
+    """Return whether an optimizer's `zero_grad` is torch's own, which only clears gradients.
+
+    Clearing them directly saves 4 to 6 % of a small training step.
+    """
+    return getattr(zero_grad, "__func__", None) is _zero_grad

@@ -1,0 +1,166 @@
+"""The base class of `TorchUpdate` and `TFUpdate`; `UpdateOp` describes the sequence they run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
+from fastnet.errors import shorten
+from fastnet.types import Model, State
+
+ALIKE_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
+"""The settings of UpdateOp that updates which take one step together must share."""
+
+REPORTS = ("grad_norm", "stepped")
+"""The names of the values that an update can write."""
+
+UNDO = "undo"
+"""The key of the state's list of functions that undo, if the step fails, what it has done."""
+
+Followers = Sequence[Callable[..., None]]
+"""Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
+
+
+class StepSettings(NamedTuple):
+    """How an optimizer's step treats gradients, and what is needed of it.
+
+    Attributes:
+        clip_norm: The maximum norm of all gradients, or None.
+        clip_value: The maximum absolute value of an element, or None.
+        skip_nonfinite: Whether to skip the step if a gradient is not finite.
+        needs_norm: Whether the norm is needed.
+        needs_stepped: Whether it is needed that the step was taken.
+    """
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    skip_nonfinite: bool = False
+    needs_norm: bool = False
+    needs_stepped: bool = False
+
+    @property
+    def reads_gradients(self) -> bool:
+        """Whether gradients are read, or changed, before the step."""
+        return any(self[:4])
+
+
+PLAIN_STEP = StepSettings()
+"""A step that only takes the gradients as they are."""
+
+
+class MergedState(NamedTuple):
+    """The gradients that were merged since the last update.
+
+    Attributes:
+        times: The number of merged steps.
+        gradients: The sum for each trainable parameter, or None.
+        weight: The sum of the weights; None without weights.
+    """
+
+    times: int
+    gradients: Sequence[Any]
+    weight: float | None = None
+
+
+class Update(ABC):
+    """Updates the model of an UpdateOp: computes gradients, merges and clips them, and steps."""
+
+    def __init__(self, op: Any, reports: Sequence[str]) -> None:
+        self._op = op
+        self._model: Model = op.model
+        # The current optimizer changes with the epoch, so it is read from here in every step.
+        self._holder = holder_of(op.model, "current_optimizer")
+        self._given = op.gradients is not None
+        self._weighted = op.weight is not None
+        self._reports = tuple(reports)
+        self._settings = StepSettings(
+            op.clip_norm,
+            op.clip_value,
+            op.skip_nonfinite,
+            needs_norm="grad_norm" in reports,
+            needs_stepped="stepped" in reports,
+        )
+        self.merges: int = op.merge_grad
+        # Whether gradients are added to the sums of earlier steps. Weighted ones are sums, too,
+        # which are divided by that of the weights.
+        self.is_merging = op.merge_grad > 1 or self._weighted
+
+    @abstractmethod
+    def __call__(
+        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    ) -> list[Any] | None:
+        """Run the update; return the values of the reports, or None without reports."""
+
+    @abstractmethod
+    def flush(self, followers: Followers) -> None:
+        """Update with the average of the gradients merged since the last update, if any."""
+
+    @abstractmethod
+    def merged(self) -> MergedState:
+        """Return copies of what was merged since the last update."""
+
+    @abstractmethod
+    def set_merged(self, merged: MergedState) -> None:
+        """Continue from what `merged` returned."""
+
+    @abstractmethod
+    def trained_now(self) -> list[Any]:
+        """List the trainable parameters that `merged` covers, in order."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of the parameters that `trained_now` lists."""
+
+    def drop(self) -> None:
+        """Discard the gradients merged since the last update."""
+        self.set_merged(MergedState(0, [None] * len(self.trained_now())))
+
+    def continue_from(self, former: Update) -> None:
+        """Take over the merged gradients of the update that this one replaces."""
+        merged = former.merged()
+        if not merged.times:
+            return
+        if (merged.weight is None) == self._weighted:
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' has merged the gradients of {merged.times} "
+                f"steps {'without weights' if self._weighted else 'with weights'}, so its `weight` "
+                "cannot change before the update. Change it right after an update."
+            )
+        # With `merge_grad` lowered to 1, the next step averages what was merged until then.
+        self.is_merging = True
+        self.set_merged(merged)
+
+    def optimizer(self) -> Any:
+        """Return the current optimizer; raise a ValueError if the model has none."""
+        optimizer = getattr(self._holder, "current_optimizer", None)
+        return optimizer_of(self._model) if optimizer is None else optimizer
+
+    def not_a_loss(self, given: Any) -> ValueError:
+        """Return the error for a loss that is not a tensor."""
+        return ValueError(
+            f"UpdateOp of '{name_of(self._model)}' expects a tensor as its loss "
+            f"'{self._op.loss_name}', but got {type(given).__name__}."
+        )
+
+    def not_a_weight(self, given: Any) -> ValueError:
+        """Return the error for a weight that is not one number."""
+        shape = getattr(given, "shape", None)
+        found = shorten(given) if shape is None else f"a value of the shape {tuple(shape)}"
+        return ValueError(
+            f"UpdateOp of '{name_of(self._model)}' expects one number as its weight "
+            f"'{self._op.weight}', such as the number of tokens of the batch, but got {found}."
+        )
+
+    def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:
+        """Return given gradients; raise a ValueError if there is not one per parameter."""
+        is_list = isinstance(gradients, (list, tuple))
+        if not is_list or len(gradients) != len(trained):
+            got = f"{len(gradients)} of them" if is_list else type(gradients).__name__
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' expects gradients in "
+                f"'{self._op.gradients}', a list with one for each of the model's {len(trained)} "
+                f"trainable weights, but got {got}."
+            )
+        return list(gradients)
