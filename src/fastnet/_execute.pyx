@@ -168,7 +168,8 @@ cdef class Plan:
         setting: A setting that must have a value while ops run, such as the grad mode, and is then
             restored: a tuple of a function that reads it, one that sets it, and the value.
         on_failure: Functions that are called after a failed step, such as one that clears
-            gradients.
+            gradients. A plan that has any also calls, before them, those that ops have appended to
+            the list in the state's "undo" entry, the last one first.
         adopt: Converts inputs to tensors before `move`: a tuple of the class of tensors that need
             no conversion, a map for values that the result also holds converted, and a map for
             values that the result holds as they were.
@@ -415,8 +416,7 @@ cdef class Plan:
         """Run a step, and return a dict of the outputs.
 
         Ops get `state`, and may append functions to the lists in its "deferred" entry, which run
-        after the last op, and to the list in its "undo" entry, which run, the last one first, if
-        the step fails. An error of an op gets a note that names the op.
+        after the last op. An error of an op gets a note that names the op.
         """
         return self._run(batch, state, False, <Untimed> NULL)
 
@@ -493,9 +493,11 @@ cdef class Plan:
                     after_op(times, self._n_steps)
                     stamp(times, MEASURING)
             result = self._collect(slots, batch, merge, times)
-            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO)
-            if found != NULL and isinstance(<object> found, list):
-                (<list> found).clear()
+            if self._on_failure:
+                # The step has succeeded, so there is nothing to undo.
+                found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO)
+                if found != NULL and isinstance(<object> found, list):
+                    (<list> found).clear()
         except BaseException as error:
             self._clean_up(state, error)
             if index >= 0:
@@ -523,7 +525,7 @@ cdef class Plan:
     cdef int _clean_up(self, dict state, object error) except -1:
         """Undo what a failed step has done, and discard what it has left for later."""
         cdef object deferred = state.get(DEFERRED)
-        cdef object undo = state.get(UNDO)
+        cdef object undo = state.get(UNDO) if self._on_failure else None
         if isinstance(deferred, dict):
             deferred.clear()
         while isinstance(undo, list) and undo:

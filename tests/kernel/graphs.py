@@ -278,7 +278,7 @@ def open_and_run(
         state = new_state(mode=mode, tape="none")
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))
-        log += [result, state]
+        log += [result, repr(state)]
     log += [hooked, [row for _, row, _ in struct.iter_unpack("=dii", stamps.take())]]
     assert batch == before
     return result[1].__name__ if result[0] == "raised" else "ran", log

@@ -174,11 +174,13 @@ class Plan:
                 if key in store:
                     result[key] = self._release(store[key])
                 stamp("output", key)
-            take_undo(state)
+            if self._on_failure:
+                take_undo(state)
             return result
         except BaseException as error:
             take_deferred(state)
-            clean_up([*reversed(take_undo(state)), *self._on_failure], error)
+            undo = reversed(take_undo(state)) if self._on_failure else []
+            clean_up([*undo, *self._on_failure], error)
             raise
         finally:
             store.clear()
