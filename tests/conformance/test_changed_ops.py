@@ -76,6 +76,7 @@ BATCH = {
     "masks": MASKS,
     "true_masks": TRUE_MASKS,
     "volumes": VOLUMES,
+    "count": np.array([3], "float32"),
     "codes": np.array([[0.5, -0.75], [-0.25, 0.5], [1, -1]], "float32"),
 }
 
@@ -232,6 +233,8 @@ CASES = [
             "clip_norm": [0.001, Refused(0)],
             "clip_value": [0.001, Refused("x")],
             "rest": ["flush", Refused("kept")],
+            "weight": ["count", Refused(3)],
+            "skip_nonfinite": [True, Refused("yes")],
         },
         ("model", "retain_graph"),
         trains=True,

@@ -11,6 +11,7 @@ from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.op.op import is_delete
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
 
@@ -135,7 +136,8 @@ def describe(value: Any, index: int | None = None) -> Item:
     inner = tuple(describe(op, index) for index, op in enumerate(_inner_ops(value)))
     outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
     deletes = not is_slicer and is_delete(value)
-    updates = bool(_call(value, "get_fe_loss_keys", ()))
+    asked = as_tensor_op(value)
+    updates = bool(asked.get_fe_loss_keys())
     return Item(
         index=index,
         name=op_name(value),
@@ -143,9 +145,9 @@ def describe(value: Any, index: int | None = None) -> Item:
         outputs=outputs,
         modes=tuple(sorted(_strings(value, "mode"))),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
-        models=_model_names(_call(value, "get_fe_models", ())),
-        takes_gradients=_call(value, "fe_retain_graph", None) is not None,
-        deferred=bool(getattr(value, "defer", False)),
+        models=_model_names(asked.get_fe_models()),
+        takes_gradients=asked.fe_retain_graph() is not None,
+        deferred=bool(asked.defer),
         deletes=deletes,
         has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
         setting=_format_settings(value, inner),
@@ -164,10 +166,6 @@ def _strings(value: Any, attribute: str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(map(str, names))
 
 
-def _call(value: Any, method: str, default: Any) -> Any:
-    return getattr(value, method, lambda: default)()
-
-
 def _inner_ops(value: Any) -> list[Any]:
     """Return the ops of any meta op: several in `ops`, or one in `op`."""
     ops = getattr(value, "ops", None)
@@ -178,7 +176,7 @@ def _inner_ops(value: Any) -> list[Any]:
 def _format_settings(value: Any, inner: tuple[Item, ...]) -> str:
     """Return the settings of an op; of a meta op, such as ``"prob=0.5"``."""
     if not inner:
-        return "; ".join(_call(value, "describe_settings", ()))
+        return "; ".join(as_tensor_op(value).describe_settings())
     given = [(name, getattr(value, name, None)) for name in _META_SETTINGS]
     texts = [f"{name}={getattr(one, '__name__', one)}" for name, one in given if one is not None]
     return ", ".join(texts)

@@ -33,6 +33,7 @@ from fastnet.network.validation import (
     collect_models,
 )
 from fastnet.op.settings import resolve_settings
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.schedule import get_current_items
 from fastnet.types import Batch, Mode, Model, NumpyOps, Ops, Slicers, State, is_given
 from fastnet.util import to_list
@@ -358,8 +359,8 @@ class BaseNetwork(Value):
         Returns:
             The keys, of all ops of all epochs.
         """
-        ops = [op for op in get_current_items(self.ops) if hasattr(op, "get_fe_loss_keys")]
-        return set().union(*[op.get_fe_loss_keys() for op in ops])
+        ops = map(as_tensor_op, get_current_items(self.ops))
+        return set().union(*(op.get_fe_loss_keys() for op in ops))
 
     def get_scheduled_items(self, mode: str) -> list[Any]:
         """List the items and optimizers that may change with the epoch.
@@ -432,8 +433,7 @@ class BaseNetwork(Value):
 
     def _build(self, op: Any) -> None:
         """Prepare an op for the framework."""
-        if hasattr(op, "build"):
-            op.build(framework=self.target_type, device=self.device)
+        as_tensor_op(op).build(framework=self.target_type, device=self.device)
 
     def _collect_models(self) -> None:
         """List the current models of the ops, and check that they are compatible."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.errors import describe_op
-from fastnet.op.op import models_of, with_inner_ops
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 
 
 def require_same_plans(
@@ -45,7 +46,7 @@ def _describe(
     for index, op in enumerate(plan.ops):
         for inner in with_inner_ops([op]):
             settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
-            names = sorted(map(name_of, models_of(inner)))
+            names = sorted(map(name_of, as_tensor_op(inner).get_fe_models()))
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
     for slicer in plan.slicers:
         keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]

@@ -8,7 +8,8 @@ from typing import Any
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
-from fastnet.op.op import bind_forward, with_inner_ops
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward
@@ -45,9 +46,7 @@ def bind_updates(
         one.ending(followers.get(id(one.model), ()) if one in updating else ())
         for one in updates_in(updating)
     ]
-    on_exit += [
-        op.ending() for op in ops if isinstance(op, FollowsUpdates) and hasattr(op, "ending")
-    ]
+    on_exit += [op.ending() for op in ops if isinstance(op, FollowsUpdates)]
     return [call for call in on_exit if call is not None]
 
 

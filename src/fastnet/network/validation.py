@@ -14,6 +14,8 @@ from fastnet.errors import advise_on_batch, describe_op, misspelled_name, note_f
 from fastnet.op.checks import describe_wrong_item
 from fastnet.op.meta_op import MetaOp
 from fastnet.op.numpyop.numpyop import NumpyOp
+from fastnet.op.op import Op
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.schedule import get_current_items
 from fastnet.types import (
@@ -67,7 +69,7 @@ def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
     """Check the keys of an op, and once for each Python function that it takes data and state."""
     try:
-        if hasattr(op, "check_keys"):
+        if isinstance(op, Op):
             op.check_keys()
         for inner_index, inner in enumerate(op.inner_ops() if isinstance(op, MetaOp) else ()):
             _check_op(inner, inner_index, checked)
@@ -130,8 +132,8 @@ def collect_models(ops: Any) -> list[Model]:
     """List the models of ops, and of scheduled ops, each once and in the order of the ops."""
     models: dict[int, Model] = {}
     for op in get_current_items(to_list(ops)):
-        if hasattr(op, "get_fe_models") and not isinstance(op, type):
-            models.update((id(model), model) for model in op.get_fe_models())
+        if not isinstance(op, type):
+            models.update((id(model), model) for model in as_tensor_op(op).get_fe_models())
     return list(models.values())
 
 

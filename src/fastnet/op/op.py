@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet.op.copies import get_state, set_state
-from fastnet.types import Forward, Keys, Names, State
+from fastnet.types import Keys, Names, State
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
@@ -15,12 +15,9 @@ from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 __all__ = [
     "Op",
     "PerInput",
-    "bind_forward",
     "get_inputs_by_op",
     "is_delete",
     "is_overridden",
-    "models_of",
-    "takes_gradients",
     "with_inner_ops",
     "write_outputs_by_op",
 ]
@@ -210,11 +207,10 @@ def _count(number: int | str | None, noun: str) -> str:
 def is_delete(op: object) -> bool:
     """Return whether an op removes its inputs from the batch.
 
-    An op without `deletes_inputs` does so if its class, or a base class, is called Delete.
+    An op of another library does so if its class, or a base class, is called Delete.
     """
-    flag = getattr(op, "deletes_inputs", None)
-    if flag is not None:
-        return bool(flag)
+    if isinstance(op, Op):
+        return op.deletes_inputs
     return any(base.__name__ == "Delete" for base in type(op).__mro__)
 
 
@@ -222,45 +218,10 @@ def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:
     """Yield ops, each followed by the ops inside of it."""
     for op in ops:
         yield op
-        if hasattr(op, "inner_ops"):
+        if isinstance(op, Op):
             yield from with_inner_ops(op.inner_ops())
-
-
-def models_of(op: Any) -> Iterable[Any]:
-    """Return the models of an op."""
-    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
-
-
-def takes_gradients(op: Any) -> bool:
-    """Return whether an op takes gradients, and so may keep a graph for a later op."""
-    return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
 
 
 def is_overridden(op: Any, forward: Any) -> bool:
     """Return whether an op runs another `forward` than the given one of its library class."""
     return getattr(op.forward, "__func__", None) is not forward
-
-
-def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
-    """Return an op's forward with the settings that a network has for it; the op keeps its own."""
-    bound: Forward | None = op.bind(defer, retain_graph) if hasattr(op, "bind") else None
-    if bound is not None:
-        return bound
-
-    def forward(data: Any, state: State) -> Any:
-        # A forward of the user's own reads the settings from the op, so set them for this call.
-        deferred = getattr(op, "defer", None)
-        retained = op.fe_retain_graph() if hasattr(op, "fe_retain_graph") else None
-        try:
-            if deferred is not None and defer:
-                op.defer = True
-            if retained is not None:
-                op.fe_retain_graph(retain_graph)
-            return op.forward(data, state)
-        finally:
-            if deferred is not None and defer:
-                op.defer = deferred
-            if retained is not None:
-                op.fe_retain_graph(retained)
-
-    return forward

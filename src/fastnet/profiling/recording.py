@@ -16,6 +16,7 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import DEFERRED, OpHook, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import BEGIN, Part, StampCost, Sums, Timeline
@@ -160,7 +161,9 @@ class SectionRecorder(StepMeter):
     def section(self, name: str) -> Section | None:
         """Return the section of the measured steps, or None if there are none."""
         self._sum_up()
-        merged = (getattr(op, "merge_grad", 1) for op in self.plan.ops)
+        ops = list(map(as_tensor_op, self.plan.ops))
+        # A program may give another meaning to the name.
+        merged: list[Any] = [op.merge_grad for op in ops]
         return self._sums.section(
             name,
             self.mode,
@@ -169,9 +172,9 @@ class SectionRecorder(StepMeter):
             self.sizes or {},
             self._events.spans() if self._events is not None else (),
             # Some ops update only in every nth step.
-            period=lcm(*(count for count in merged if isinstance(count, int) and count > 0)),
+            period=lcm(*(one for one in merged if isinstance(one, int) and one > 0)),
             # Ops with losses to minimize update models; they may be inside of other ops.
-            trains=any(getattr(op, "get_fe_loss_keys", tuple)() for op in self.plan.ops),
+            trains=any(op.get_fe_loss_keys() for op in ops),
         )
 
     def timeline(self, name: str) -> Timeline:

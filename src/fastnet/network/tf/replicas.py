@@ -18,6 +18,7 @@ from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.distributed import combine
 from fastnet.network.context import NetworkContext
 from fastnet.network.same_plans import require_same_plans
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.types import Model, RunStep
 from fastnet.util.launchers import tf_workers
 
@@ -47,9 +48,8 @@ class Replicas:
     def check(self, ops: Iterable[Any]) -> None:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
         for op in ops:
-            if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
-                continue
-            for model in op.get_fe_models():
+            asked = as_tensor_op(op)
+            for model in asked.get_fe_models() if asked.get_fe_loss_keys() else ():
                 if self.count > 1 and strategy_of(model) is not self.strategy:
                     raise ValueError(
                         f"Model '{name_of(model)}' is to be updated under a "

@@ -24,6 +24,7 @@ from fastnet.network.plan_cache import PlanCache, Setting, StepOptions
 from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
@@ -211,7 +212,7 @@ class TorchNetwork(BaseNetwork):
         # Consecutive updates at the end compute all gradients before any optimizer steps, because
         # an in-place change of a model would invalidate the autograd graph of the next loss.
         first = len(ops)
-        while first and hasattr(ops[first - 1], "defer"):
+        while first and as_tensor_op(ops[first - 1]).defer is not None:
             first -= 1
         return first
 

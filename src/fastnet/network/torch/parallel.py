@@ -14,7 +14,8 @@ from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
-from fastnet.op.op import models_of, takes_gradients, with_inner_ops
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op, takes_gradients
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 
@@ -30,7 +31,8 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
     update = gradient_ops[0]
     if update.gradients is not None or update.updater().is_merging:
         return None
-    runs = [op for op in plan.ops if op is not update and update.model in models_of(op)]
+    others = [op for op in plan.ops if op is not update]
+    runs = [op for op in others if update.model in as_tensor_op(op).get_fe_models()]
     runs_once = len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients
     return update.model if runs_once and parallel_type(update.model) == "ddp" else None
 

@@ -9,7 +9,7 @@ from fastnet.backend.dispatch import backend_of, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op, PerInput
-from fastnet.types import Keys, Model, Names, State, Tensor
+from fastnet.types import Forward, Keys, Model, Names, State, Tensor
 from fastnet.util.lazy import import_module
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class TensorOp(Op):
     """Whether `forward` calls functions of the program. In a TensorFlow graph these, like the
     `forward` of a program's own classes, may use Python conditions and loops over tensors."""
 
+    defer: bool | None = None
+    """Whether the op's updates wait until the end of the step; None for an op that has none."""
+    merge_grad: int = 1
+    """How many steps each of the op's updates takes the gradients of."""
+
     backend: Any = _ByValue()
     """The package with the functions of the framework that the op was built for. Until the op is
     built, the first argument of each call decides."""
@@ -118,6 +123,22 @@ class TensorOp(Op):
         if self._framework is not None:
             return self.backend
         return _backend_with(function, tensor, type(self).__name__)
+
+    def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
+        """Return the function that a network calls instead of `forward`, if there is one.
+
+        Args:
+            defer: Whether updates wait until the end of the step.
+            retain_graph: Whether a later op takes gradients from the same graph.
+
+        Returns:
+            The function of the data and the state, or None to call `forward`.
+        """
+        return None
+
+    def describe_settings(self) -> list[str]:
+        """Describe the op's settings, for `explain`."""
+        return []
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""

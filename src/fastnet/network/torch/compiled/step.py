@@ -29,6 +29,8 @@ from fastnet.network.torch.compiled.verification import Verification, draws_othe
 from fastnet.network.trace_records import Records
 from fastnet.op.meta_op import OneOfOps
 from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import RunStep
 
 _IN_PROGRAM = (
@@ -53,7 +55,7 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
     for place, op in enumerate(plan.ops):
         if any(isinstance(one, OneOfOps) for one in with_inner_ops([op])):
             return f"{describe_op(op, place)} draws one of its ops outside of torch"
-        if getattr(op, "merge_grad", 1) != 1 and not hasattr(op, "updater"):
+        if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
             return f"{describe_op(op, place)} merges the gradients of several steps"
     return None
 

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import add_note, describe_op
 from fastnet.op.meta_op import MetaOp
-from fastnet.op.op import (
-    bind_forward,
-    get_inputs_by_op,
-    is_delete,
-    is_overridden,
-    takes_gradients,
-    write_outputs_by_op,
-)
+from fastnet.op.op import get_inputs_by_op, is_delete, is_overridden, write_outputs_by_op
+from fastnet.op.tensorop.foreign_op import as_tensor_op, bind_forward, takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, is_tensor_op
 
@@ -50,19 +44,15 @@ class TensorMetaOp(MetaOp, TensorOp):
         super().build(framework, device)
         self._runs = {}
         for op in self.ops:
-            if hasattr(op, "build"):
-                op.build(framework, device)
+            as_tensor_op(op).build(framework, device)
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the inner ops hold."""
-        return self._union("get_fe_models")
+        return set().union(*(as_tensor_op(op).get_fe_models() for op in self.ops))
 
     def get_fe_loss_keys(self) -> set[str]:
         """Return the keys of the losses that the inner ops minimize."""
-        return self._union("get_fe_loss_keys")
-
-    def _union(self, method: str) -> set[Any]:
-        return set().union(*[getattr(op, method)() for op in self.ops if hasattr(op, method)])
+        return set().union(*(as_tensor_op(op).get_fe_loss_keys() for op in self.ops))
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
         """Get or set whether the last inner op that takes gradients retains the graph."""

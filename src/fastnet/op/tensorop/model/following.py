@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import name_of, require_built
@@ -60,6 +60,10 @@ class FollowsUpdates(HoldsModel):
     def follow(self, stepped: Any = True) -> None:
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
+
+    def ending(self) -> Callable[[], None] | None:
+        """Return the function to call at the end of a training context, or None."""
+        return None
 
     def kept(self) -> dict[str, Any]:
         """Return the op's state besides its attributes, which a compiled step compares."""

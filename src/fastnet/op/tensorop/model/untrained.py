@@ -12,7 +12,8 @@ from weakref import ProxyTypes
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
 from fastnet.errors import describe_op
-from fastnet.op.op import models_of, with_inner_ops
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.op.tensorop.model.model import ModelOp
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
@@ -40,7 +41,7 @@ def warn_of_untrained(
     # Attributes of other objects are not asked for: those of a distributed variable may raise.
     models = [value for value in values if framework_of(value) and is_built(value)]
     for _, op, _ in held:
-        models += models_of(op)
+        models += as_tensor_op(op).get_fe_models()
     optimizers = [value for value in values if "param_groups" in _attributes(value)]
     optimizers += [one for model in models for one in every_optimizer_of(model)]
     trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
@@ -69,7 +70,8 @@ def _warn_of_missing_updates(
     """Warn of models with optimizers that run in training, but that no op updates."""
     passes = [op for _, op, _ in held if type(op) is ModelOp]
     # Any other op may update its models.
-    rest = [one for _, op, _ in held if type(op) is not ModelOp for one in models_of(op)]
+    others = [as_tensor_op(op) for _, op, _ in held if type(op) is not ModelOp]
+    rest = [model for op in others for model in op.get_fe_models()]
     # One optimizer may belong to several models.
     updated = {id(one) for model in rest for one in (model, *every_optimizer_of(model))}
     for model in {id(op.model): op.model for op in passes if _trains(op)}.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal
@@ -90,6 +90,7 @@ class UpdateOp(HoldsModel):
     UpdateOp(loss -> norm, stepped, 'line', mode=train)
     """
 
+    defer: bool
     alike_on_ranks = (
         *("merge_grad", "defer", "clip_norm", "clip_value", "rest"),
         *("weight", "skip_nonfinite"),
@@ -254,7 +255,7 @@ class UpdateOp(HoldsModel):
             followers=tuple(followers),
         )
 
-    def ending(self, followers: Followers = ()) -> Any:
+    def ending(self, followers: Followers = ()) -> Callable[[], None] | None:
         """Return the function to call at the end of a training context, or None."""
         if not self._update.is_merging or self.rest == "carry":
             return None

@@ -1,0 +1,78 @@
+"""What a network asks of its ops, also of those that are not derived from `TensorOp`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Forward, Model, State
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ForeignOp(TensorOp):
+    """Answers for an op of another class, such as one of FastEstimator's, by what that has.
+
+    Args:
+        op: The op.
+    """
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.defer = getattr(op, "defer", None)
+        self.merge_grad = getattr(op, "merge_grad", 1)
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Build the op."""
+        if hasattr(self.op, "build"):
+            self.op.build(framework=framework, device=device)
+
+    def get_fe_models(self) -> set[Model]:
+        """Return the models that the op holds."""
+        return self.op.get_fe_models() if hasattr(self.op, "get_fe_models") else set()
+
+    def get_fe_loss_keys(self) -> set[str]:
+        """Return the keys of the losses that the op minimizes."""
+        return self.op.get_fe_loss_keys() if hasattr(self.op, "get_fe_loss_keys") else set()
+
+    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+        """Get or set whether the op retains the graph that it differentiates."""
+        return self.op.fe_retain_graph(retain) if hasattr(self.op, "fe_retain_graph") else None
+
+
+def as_tensor_op(op: Any) -> TensorOp:
+    """Return an op, or what answers for it if it is of another library."""
+    return op if isinstance(op, TensorOp) else ForeignOp(op)
+
+
+def takes_gradients(op: Any) -> bool:
+    """Return whether an op takes gradients, and so may keep a graph for a later op."""
+    return as_tensor_op(op).fe_retain_graph() is not None
+
+
+def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
+    """Return an op's forward with the settings that a network has for it; the op keeps its own."""
+    asked = as_tensor_op(op)
+    bound = asked.bind(defer, retain_graph)
+    if bound is not None:
+        return bound
+    defers = defer and asked.defer is not None
+
+    def forward(data: Any, state: State) -> Any:
+        # A forward of the user's own reads the settings from the op, so set them for this call.
+        deferred = op.defer if defers else None
+        retained = asked.fe_retain_graph()
+        try:
+            if defers:
+                op.defer = True
+            if retained is not None:
+                asked.fe_retain_graph(retain_graph)
+            return op.forward(data, state)
+        finally:
+            if defers:
+                op.defer = deferred
+            if retained is not None:
+                asked.fe_retain_graph(retained)
+
+    return forward
