@@ -128,10 +128,12 @@ def _is_explained(
         _MAX_RATIO * moved,
     )
     # Rounding errors, and other random numbers, alter the norm of a change less than the change.
+    # Where a few elements make up most of it, rounding errors may alter both alike.
     spread = max((abs(one.change - one.expected) for one in others), default=0.0)
     allowed_spread = max(
         _NORM_FACTOR * tolerance * expected + rounding,
         _MAX_RATIO * spread,
+        moved_by_rounding,
     )
     return distance <= allowed and abs(change - expected) <= allowed_spread
 
