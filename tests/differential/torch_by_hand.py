@@ -34,8 +34,8 @@ class ByHand(Side):
         }
         self._current = {name: each[1] for name, each in self._optimizers.items()}
         self._ops = [_settings_of(op) for op in program.ops]
-        # the sums of gradients that were added up, and how often, by the op's name
-        self._merged: dict[str, tuple[int, dict[Any, torch.Tensor]]] = {}
+        # how often gradients were added up, their sums, and that of weights, by the op's name
+        self._merged: dict[str, tuple[int, dict[Any, torch.Tensor], Any]] = {}
 
     def optimizer(self, name: str) -> torch.optim.Optimizer:
         return self._current[name]
@@ -147,7 +147,8 @@ class ByHand(Side):
     def _update(self, op: Any, data: Any, deferred: bool) -> None:
         optimizer = self._current[op.model]
         # If `merge_grad` was lowered, the next update takes what was merged before.
-        merges = op.merge_grad > 1 or self._merging.get(op.name, (0, {}))[0] > 0
+        merges = op.merge_grad > 1 or self._merging.get(op.name, (0, {}, 0))[0] > 0
+        merges = merges or op.weight is not None
         if op.given:
             trained = [p for p in self.modules[op.model].parameters() if p.requires_grad]
             gradients = list(zip(trained, data, strict=True))
@@ -161,6 +162,8 @@ class ByHand(Side):
                 ready = []
         if ready is None:
             return
+        # weights of 0 make no update
+        skips = merges and op.weight is not None and self._divisor == 0
         for parameter, gradient in ready:
             if gradient is not None:
                 before = parameter.grad
@@ -171,7 +174,8 @@ class ByHand(Side):
         def step() -> None:
             # what was added up is spent once the step begins: one that fails may have moved some
             self._merged.pop(op.name, None)
-            optimizer.step()
+            if not (skips or (op.skip_nonfinite and _is_infinite(optimizer))):
+                optimizer.step()
             optimizer.zero_grad()
 
         if deferred:
@@ -194,19 +198,26 @@ class ByHand(Side):
 
     def _add_up(self, op: Any, gradients: list[tuple[Any, Any]]) -> list[tuple[Any, Any]] | None:
         """Add gradients to those of earlier steps, and give the means once there are enough."""
-        times, sums = self._merging.get(op.name, (0, {}))
-        sums = dict(sums)
+        times, sums, divisor = self._merging.get(op.name, (0, {}, 0))
+        sums, weight = dict(sums), 1
+        if op.weight is not None:
+            weight = self._values[op.weight]
         for parameter, gradient in gradients:
             if gradient is not None:
                 gradient = gradient.detach().clone()
+                if op.weight is not None:
+                    gradient = gradient.coalesce() if gradient.is_sparse else gradient
+                    gradient = gradient * weight if weight != 0 else torch.zeros_like(gradient)
                 sums[parameter] = sums[parameter] + gradient if parameter in sums else gradient
+        divisor = divisor + weight
         if times + 1 < op.merge_grad:
-            self._merging[op.name] = (times + 1, sums)
+            self._merging[op.name] = (times + 1, sums, divisor)
             return None
-        self._merging[op.name] = (0, {})
+        self._merging[op.name] = (0, {}, 0)
+        self._divisor = divisor
         # what was added up counts, also where it is frozen by now
         known = [one for one in self._owned(op.model, frozen=True) if one in sums]
-        return [(one, (sums[one] / (times + 1)).to(one)) for one in known]
+        return [(one, (sums[one] / (divisor if divisor != 0 else 1)).to(one)) for one in known]
 
     @_without_autocast
     def _backward(self, name: str, loss: Any) -> None:
@@ -225,6 +236,14 @@ class ByHand(Side):
         trained = [p for p in self.modules[op.model].parameters() if p.requires_grad]
         ones = torch.ones_like(loss)
         return [torch.autograd.grad(loss, trained, ones, retain_graph=True, allow_unused=True)]
+
+
+def _is_infinite(optimizer: torch.optim.Optimizer) -> bool:
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    return not all(
+        one.isfinite().all() for one in (g.to_dense() if g.is_sparse else g for g in gradients)
+    )
 
 
 def _settings_of(op: Op) -> Any:

@@ -137,7 +137,12 @@ class _Drawing(Drawing):
             reads = f"gradients {len(self.ops)}"
             self.add("gradient", loss, reads, mode="train", model=model)
         defer = self.chance(0.1)
+        weight = "weight" if self.chance(0.15) else None
+        skips = self.chance(0.1)
+        if skips and not given:
+            self.add("lambda", loss, loss, mode="train", fn="infinite at times")
         settings = {"model": model, "merge_grad": merge, "defer": defer, "given": given}
+        settings |= {"weight": weight, "skip_nonfinite": skips}
         self.add("update", reads, (), mode="train", turns=turns, **settings)
         self.updated.append(model)
         if self.chance(0.2):

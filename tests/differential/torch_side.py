@@ -36,6 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "no less than 0.1": lambda x: torch.where(x > 0.1, x, 0.1 * x),
     "against ones": lambda x: nn.functional.softplus(-x).mean(),
     "against zeros": lambda x: nn.functional.softplus(x).mean(),
+    "infinite at times": lambda x: torch.where(x.mean() > 1.0, x * float("inf"), x),
     "branch on size": lambda x: x * 2 if x.shape[0] > 4 else x * 3,
     "dropout": lambda x: nn.functional.dropout(x, 0.25),
     "torch noise": lambda x: x + 0.1 * torch.rand_like(x),
@@ -134,6 +135,7 @@ def make_batch(step: Step) -> Tensors:
         "t": truth,
         "onehot": onehot.float(),
         "words": torch.randint(12, (step.size, 3), generator=source),
+        "weight": torch.tensor(float(step.seed % 4)),
         "note": "kept",
     }
 

@@ -61,6 +61,7 @@ def take_step(
             if scaler is not None:
                 scaler.unscale_(optimizer)
             parameters = parameters_in(optimizer)
+            _coalesce_gradients(parameters)
             is_finite = None
             if settings.skip_nonfinite and scaler is None:
                 # Clipping values hides infinite ones.
@@ -121,6 +122,13 @@ def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first.to(second.device) & second
 
 
+def _coalesce_gradients(parameters: Iterable[Parameter]) -> None:
+    """Add the values of sparse gradients that have the same index."""
+    for one in parameters:
+        if one.grad is not None and one.grad.layout is torch.sparse_coo:
+            one.grad = one.grad.coalesce()
+
+
 def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     """Return whether all elements of gradients are finite, a boolean scalar."""
     gradients = [one.grad for one in parameters if one.grad is not None]
@@ -135,10 +143,6 @@ def _clip_gradients(settings: StepSettings, parameters: list[Parameter]) -> Tens
     max_norm, max_value = settings.clip_norm, settings.clip_value
     if max_norm is None and max_value is None and not settings.needs_norm:
         return None
-    for one in parameters:
-        if one.grad is not None and one.grad.layout is torch.sparse_coo:
-            # An index may occur twice; its values are added.
-            one.grad = one.grad.coalesce()
     gradients = [one.grad for one in parameters if one.grad is not None]
     is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
     norm: Tensor | None = None

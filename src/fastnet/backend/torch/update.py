@@ -130,10 +130,10 @@ class TorchUpdate(Update):
         settings = self._settings
         if followers and not settings.needs_stepped:
             settings = settings._replace(needs_stepped=True)
-        norm, stepped = take_step(optimizer, self._named.model_name, settings, condition)
         if self.is_merging and UNDO in state:
-            # This step has used what its updates have merged.
+            # What was merged is used up: a step that fails may have moved some parameters.
             state[UNDO][:] = [one for one in state[UNDO] if not self._has_merged(one)]
+        norm, stepped = take_step(optimizer, self._named.model_name, settings, condition)
         if followers and stepped:
             for follow in followers:
                 follow()
@@ -381,19 +381,14 @@ def _weighted(gradients: Sequence[Tensor | None], weight: Tensor) -> list[Tensor
     """Multiply gradients by a weight; those of weight 0 are 0, even where they are NaN."""
     weight_on = _cached_on(weight.to)
 
-    def multiply(values: Tensor) -> Tensor:
-        own = weight_on(values.device)
-        return torch.where(own != 0, values.to(_sum_dtype(values)) * own, 0)
+    def multiply(gradient: Tensor) -> Tensor:
+        own = weight_on(gradient.device)
+        if gradient.layout is not torch.sparse_coo:
+            return torch.where(own != 0, gradient.to(_sum_dtype(gradient)) * own, 0)
+        # An optimizer of sparse gradients would move rows whose gradients are 0.
+        return gradient.coalesce() * own if own != 0 else torch.zeros_like(gradient)
 
-    return [None if one is None else _map_values(one, multiply) for one in gradients]
-
-
-def _map_values(gradient: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    if gradient.layout is not torch.sparse_coo:
-        return function(gradient)
-    gradient = gradient.coalesce()
-    values = function(gradient.values())
-    return torch.sparse_coo_tensor(gradient.indices(), values, gradient.shape, is_coalesced=True)
+    return [None if one is None else multiply(one) for one in gradients]
 
 
 def _sum_dtype(gradient: Tensor) -> torch.dtype:
