@@ -333,3 +333,114 @@ class TestKeras:
         set_lr(model, 0.125, weight_decay=0.5)
         assert float(optimizer.weight_decay) == 0.5
         assert get_lr(model) == 0.125
+
+
+def weighted_batches(sizes: list[int]) -> list[dict[str, Any]]:
+    """Make batches of some sizes, with the size as weight; an empty one has NaNs in four rows."""
+    batches = []
+    for seed, size in enumerate(sizes):
+        (batch,) = make_batches(1, size=size or 4, seed=seed)
+        batch["count"] = np.array(size, "int64")
+        if not size:
+            batch["x"][:] = np.nan
+        batches.append(batch)
+    return batches
+
+
+def joined(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the batches that have a weight into a large one."""
+    weighted = [one for one in batches if one["count"]]
+    return {key: np.concatenate([one[key] for one in weighted]) for key in ("x", "t")}
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+@pytest.mark.parametrize("clip", CLIPS[:2])
+def test_weighted_windows_update_as_one_large_batch(
+    fw: Framework, merge: int, clip: dict[str, Any]
+) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    network = fw.network(
+        regression(model, merge_grad=merge, weight="count", outputs=REPORTS, **clip)
+    )
+    batches, loop = weighted_batches([2, 11, 0, 3, 0, 0, 7, 1]), Loop(**clip)
+    for number, result in enumerate(fw.steps(network, batches, "train"), 1):
+        window = batches[number - merge : number]
+        stepped = number % merge == 0 and any(one["count"] for one in window)
+        assert result["stepped"] == stepped
+        if stepped:
+            norm = loop.step([joined(window)])
+            np.testing.assert_allclose(result["norm"], norm, rtol=1e-4)
+        else:
+            assert np.isnan(result["norm"])
+    assert_same(fw.weights(model), loop.line.weights)
+
+
+def test_weights_are_carried_into_the_next_context_and_a_copy(fw: Framework) -> None:
+    models = [fw.build(LAYERS, fw.sgd(0.1)) for _ in range(2)]
+    ops = [regression(model, merge_grad=2, weight="count") for model in models]
+    networks = list(map(fw.network, ops))
+    batches, loop = weighted_batches([2, 11, 3]), Loop()
+    fw.steps(networks[0], batches[:1], "train")
+    state = ops[0][2].state_dict()
+    assert (state["merged"], state["weight"]) == (1, 2)
+    ops[1][2].load_state_dict(state)
+    loop.step([joined(batches[:2])])
+    for model, network in zip(models, networks, strict=True):
+        fw.steps(network, batches[1:], "train", 2)
+        assert_same(fw.weights(model), loop.line.weights)
+    plain = UpdateOp(models[1], "loss", merge_grad=2)
+    with pytest.raises(ValueError, match="merged with weights, but the op merges without weights"):
+        plain.load_state_dict(ops[0][2].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("weight", "found"),
+    [(np.ones(3, "float32"), r"the shape \(3,\)"), ("many", "'many'"), (None, "None")],
+)
+def test_weights_are_single_numbers(fw: Framework, weight: Any, found: str) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    network = fw.network(regression(model, weight="count"))
+    (batch,) = make_batches(1)
+    error = f"UpdateOp of 'model' expects one number as its weight 'count'.* got .*{found}"
+    with pytest.raises(Exception, match=error):
+        fw.step(network, {**batch, "count": weight}, "train")
+    assert_same(fw.weights(model), list(LAYERS[0]))
+    fw.step(network, {**batch, "count": np.array(2.0, "float32")}, "train")
+    loop = Loop()
+    loop.step([batch])
+    assert_same(fw.weights(model), loop.line.weights)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("settings", [{}, {"clip_value": 0.01}, {"merge_grad": 2}])
+def test_gradients_that_are_not_finite_are_skipped(
+    fw: Framework, value: float, settings: dict[str, Any]
+) -> None:
+    merge = settings.get("merge_grad", 1)
+    model = fw.build(LAYERS, fw.adam(0.1))
+    other = fw.build(LAYERS, fw.adam(0.1))
+    ema, other_ema = EMA(model, decay=0.5), EMA(other, decay=0.5)
+    network = fw.network(
+        [*regression(model, skip_nonfinite=True, outputs=REPORTS, **settings), ema]
+    )
+    batches = make_batches(6)
+    batches[2]["x"][0, 0] = value
+    results = fw.steps(network, batches, "train")
+    expected = [
+        number % merge == merge - 1 and 2 not in range(number - merge + 1, number + 1)
+        for number in range(6)
+    ]
+    assert [bool(result["stepped"]) for result in results] == expected
+    # A loop leaves the windows with the batch out.
+    kept = batches[: 2 // merge * merge] + batches[2 // merge * merge + merge :]
+    fw.steps(fw.network([*regression(other, **settings), other_ema]), kept, "train")
+    assert_same(fw.weights(model), fw.weights(other))
+    assert_same(fw.weights(ema.averaged), fw.weights(other_ema.averaged))
+
+
+def test_without_skipping_gradients_that_are_not_finite_update(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    (batch,) = make_batches(1)
+    batch["x"][0, 0] = np.nan
+    assert fw.step(fw.network(regression(model, outputs=REPORTS)), batch, "train")["stepped"]
+    assert np.isnan(fw.weights(model)[0]).any()

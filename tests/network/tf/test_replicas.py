@@ -152,6 +152,58 @@ class TestTraining:
                 value_of(ops[-1].averaged.weights[0]), value_of(model.weights[0])
             )
 
+    @EITHER_WAY
+    def test_weights_count_over_all_devices(self, eager: bool) -> None:
+        model = built()
+        twin = twin_of(model)
+        masks = [np.arange(len(one["x"])) % 3 < 1 + step % 2 for step, one in enumerate(STEPS)]
+
+        def masked_mean(pred: Any, truth: Any, mask: Any) -> Any:
+            losses = tf.reduce_mean((pred - truth) ** 2, -1) * mask
+            return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(mask))
+
+        run, _, _ = regression(model)
+        network = fastnet.Network(
+            [
+                run,
+                LambdaOp(masked_mean, ["y_pred", "y", "mask"], "loss"),
+                LambdaOp(tf.reduce_sum, "mask", "count"),
+                UpdateOp(model, "loss", weight="count"),
+            ]
+        )
+        steps = [
+            {**batch, "mask": mask.astype("float32")}
+            for batch, mask in zip(STEPS, masks, strict=True)
+        ]
+        with network("train", 1, eager=eager):
+            for batch in steps:
+                network.run_step(batch)
+        kept = [
+            {key: np.asarray(one)[mask] for key, one in batch.items()}
+            for batch, mask in zip(STEPS, masks, strict=True)
+        ]
+        by_hand(twin, momentum(), kept)
+        assert_same_weights(model, twin)
+
+    @EITHER_WAY
+    def test_all_devices_skip_a_gradient_that_is_not_finite(self, eager: bool) -> None:
+        model = built()
+        before = [value_of(one) for one in model.trainable_variables]
+        settings = {"skip_nonfinite": True, "outputs": {"stepped": "stepped"}}
+        network = fastnet.Network(regression(model, **settings))
+        batch = {key: np.array(value) for key, value in STEPS[0].items()}
+        batch["x"][-1] = np.inf
+        with network("train", 1, eager=eager):
+            assert not network.run_step(batch)["stepped"]
+            for mine, old in zip(model.trainable_variables, before, strict=True):
+                np.testing.assert_array_equal(value_of(mine), old)
+            assert network.run_step(STEPS[0])["stepped"]
+        twin = mlp()
+        for mine, old in zip(twin.weights, before, strict=True):
+            mine.assign(old)
+        by_hand(twin, momentum(), STEPS[:1])
+        assert_same_weights(model, twin)
+
     def test_the_rest_of_merged_gradients_is_flushed(self) -> None:
         model = built()
         twin = twin_of(model)

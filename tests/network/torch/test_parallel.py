@@ -322,6 +322,71 @@ def use(engine: str) -> Any:
     return parallel_type(model), model.model_name, seen, shapes, "2 processes" in text
 
 
+def counted_rows(step: int, rank: int) -> int:
+    """Return how many rows of a batch count; in two steps of a window none."""
+    return 0 if step in (4, 5) else (3 * step + 2 * rank) % 4
+
+
+def train_by_weight(engine: str) -> State:
+    """Train by batches of which some ranks count no row, and have NaN as their loss."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    model = fastnet.build(seeded(mlp), sgd(), parallel=engine, **options)
+    network = fastnet.Network(supervised(model, merge_grad=2, weight="count"))
+    rank = dist.get_rank()
+    with network("train", 1):
+        for step, parts in enumerate(data(8, dist.get_world_size())):
+            count = counted_rows(step, rank)
+            batch = {key: one[: count or None] for key, one in parts[rank].items()}
+            factor = 1.0 if count else float("nan")
+            network.run_step({**batch, "x": batch["x"] * factor, "count": torch.tensor(count)})
+    return full_states([model])
+
+
+@EITHER
+def test_weights_count_over_all_ranks(engine: str) -> None:
+    model = seeded(mlp)
+    optimizer = sgd()(model.parameters())
+    steps = [
+        [
+            {key: one[: counted_rows(step, rank)] for key, one in part.items()}
+            for rank, part in enumerate(parts)
+        ]
+        for step, parts in enumerate(data(8, 2))
+    ]
+    for first, second in zip(steps[::2], steps[1::2], strict=True):
+        batch = joined([*first, *second])
+        if len(batch["x"]):
+            nn.functional.cross_entropy(model(batch["x"]), batch["t"]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for state in ranks(2)(train_by_weight, engine):
+        assert distance(state, full_states([model])) <= 1e-6
+
+
+def skip_on_one_rank(engine: str) -> tuple[list[bool], list[State]]:
+    """Train with a gradient that in one step is infinite on one rank."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    model = fastnet.build(seeded(mlp), sgd(), parallel=engine, **options)
+    reports = {"stepped": "stepped"}
+    network = fastnet.Network(supervised(model, skip_nonfinite=True, outputs=reports))
+    stepped, states, rank = [], [], dist.get_rank()
+    with network("train", 1):
+        for step, parts in enumerate(data(3, dist.get_world_size())):
+            factor = float("inf") if step == 1 and rank == 1 else 1.0
+            result = network.run_step({**parts[rank], "x": parts[rank]["x"] * factor})
+            stepped.append(bool(result["stepped"]))
+            states.append(full_states([model]))
+    return stepped, states
+
+
+@EITHER
+def test_all_ranks_skip_a_gradient_that_is_not_finite(engine: str) -> None:
+    for stepped, states in ranks(2)(skip_on_one_rank, engine):
+        assert stepped == [True, False, True]
+        assert distance(states[0], states[1]) == 0
+        assert 1e-4 < distance(states[1], states[2]) < 1
+
+
 @EITHER
 def test_parallel_models_are_used_like_others(engine: str) -> None:
     expected = engine, "m", [{True}, {False}], ((4, 4), (4, 32)), True
