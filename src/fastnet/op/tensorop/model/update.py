@@ -143,7 +143,7 @@ class UpdateOp(HoldsModel):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
                 "has mixed precision, which needs the gradients of a scaled loss. "
-                "Leave `gradients` out, or build the model with mixed_precision=False."
+                "Leave `gradients` out, or use a float32 model."
             )
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(
