@@ -243,13 +243,10 @@ def _tell_keras_dataset(loader: Any, name: str) -> None:
     """Call a method of a `keras.utils.PyDataset`, which is named Sequence in Keras 2."""
     for base in type(loader).__mro__:
         is_keras = base.__module__.partition(".")[0] in ("keras", "tf_keras")
-        if is_keras and base.__name__ in ("PyDataset", "Sequence"):
-            getattr(loader, name, _do_nothing)()
+        # A Sequence has no `on_epoch_begin`.
+        if is_keras and base.__name__ in ("PyDataset", "Sequence") and hasattr(base, name):
+            getattr(loader, name)()
             return
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class Runner:
