@@ -1,4 +1,4 @@
-"""Loops over loaders: datasets of Keras are told of epochs, and exhausted iterators are reported."""
+"""Loops over loaders: epochs of Keras datasets, and exhausted iterators."""
 
 from __future__ import annotations
 

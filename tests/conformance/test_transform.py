@@ -68,7 +68,7 @@ class TestForms:
 
     @conforms
     def test_numbers_and_nests(self, fw: Framework) -> Any:
-        """Ops are given floats as they are, and the result has all numbers of the batch as tensors."""
+        """Ops are given floats; the result has all numbers of the batch as tensors."""
         network = fw.network(
             [
                 LambdaOp(lambda x, n: x + n["m"][0], ["x", "n"], "y"),

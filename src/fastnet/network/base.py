@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import TracebackType
@@ -26,6 +26,7 @@ from fastnet.network.context import (
 from fastnet.network.copying import Value
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
 from fastnet.network.step import Meter
+from fastnet.network.training import note_updates
 from fastnet.network.validation import (
     agree_on_precision,
     check_batches,
@@ -108,6 +109,12 @@ class BaseNetwork(Value):
         self._configured = threading.local()
         # Times the network while it is profiled.
         self._meter: Meter | None = None
+        # The ids of the ops and models that were warned of.
+        self._warned: set[int] = set()
+
+    def _trainable_in(self, value: Any) -> Iterable[tuple[str, Any]]:
+        """Yield the trainable parameters of a model, a layer or an optimizer, with their names."""
+        return ()
 
     def _warn_of_unsaved_state(self) -> None:
         """Warn of state that a checkpoint does not contain."""
@@ -445,6 +452,7 @@ class BaseNetwork(Value):
         self.mixed_precision = agree_on_precision(models)
         self.models = models
         note_new_models(models)
+        note_updates(self.ops)
 
     def _current(self) -> NetworkContext | None:
         return self._context or getattr(self._configured, "context", None)

@@ -22,6 +22,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.training import warn_of_partial_optimizers, warn_of_updates
 from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
@@ -65,6 +66,9 @@ def open_context(
     plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
     if plans.built > built and not desired <= plan.kernel.resolution.outputs.names():
         warn_of_misspelled(desired, network.ops + network.postprocessing)
+    if not plan.is_checked:
+        plan.is_checked = True
+        warn_of_updates(network, plan, mode)
     if network._meter is not None:
         name = "resolve (computed)" if plans.built > built else "resolve (cached)"
         network._meter.record(mode, name, perf_counter() - started)
@@ -90,6 +94,8 @@ def start_context(network: Any, context: NetworkContext) -> None:
     started = perf_counter()
     for model in context.plan.models:
         choose_optimizer(model, context.state["epoch"])
+    if context.plan.takes_gradients and context.state["mode"] == "train":
+        warn_of_partial_optimizers(context.plan)
     runner = context.runner
     runner.open()
     if not context.state["warmup"]:

@@ -395,7 +395,6 @@ class TestCompiledByKeras:
         model.fit(np.ones((2, 6)), np.ones((2, 3)), verbose=0)
         assert not all(map(np.array_equal, before, weights(model)))
 
-
     def test_compiling_to_evaluate_keeps_the_optimizer(self) -> None:
         model, twin = twins(mlp)
         fastnet.build(model, lambda: BY_NAME.Adam(0.1))
