@@ -12,7 +12,7 @@ from fastnet.types import Model, State
 CLIP_SETTINGS = ("clip_norm", "clip_value")
 """The settings of UpdateOp that clip gradients."""
 
-REPORTS = ("grad_norm", "stepped")
+REPORTS = ("grad_norm", "stepped", "total")
 """The names of the values that an update can write."""
 
 Clipping = tuple[float | None, float | None, bool]

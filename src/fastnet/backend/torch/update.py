@@ -73,7 +73,7 @@ class TorchUpdate(ModelUpdate):
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
         """Run the sequence: backward, merge, clip, and step or defer."""
-        reports = self._new_reports() if self._reports else None
+        reports = self._new_reports(data) if self._reports else None
         values = None if reports is None else list(reports.values())
         if state["warmup"]:
             return values
@@ -208,13 +208,17 @@ class TorchUpdate(ModelUpdate):
         # A parameter may have changed its dtype since its gradients were merged.
         accumulate_gradients(counted, [(sums[one] / times).to(one) for one in counted])
 
-    def _new_reports(self) -> dict[str, Tensor]:
+    def _new_reports(self, data: Any) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
         device = next((one.device for one in self._model.parameters()), None)
+        unknown = torch.full((), float("nan"), device=device)
         made = {
-            "grad_norm": torch.full((), float("nan"), device=device),
+            "grad_norm": unknown,
             "stepped": torch.zeros((), dtype=torch.bool, device=device),
         }
+        if "total" in self._reports:
+            is_loss = isinstance(data, Tensor) and not self._given
+            made["total"] = data.detach().mean() if is_loss else unknown.clone()
         return {report: made[report] for report in self._reports}
 
     def clear_gradients(self) -> None:

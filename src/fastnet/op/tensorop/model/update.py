@@ -32,8 +32,8 @@ class UpdateOp(HoldsModel):
     A step runs in this order: backward, merge, clip, and step or defer.
 
     1. Backward: the gradients of the loss are computed, or given `gradients` are used. A non-scalar
-       loss is averaged, a Keras model's own losses, such as regularizers, are added to it, and in
-       mixed precision it is scaled.
+       loss is averaged, a Keras model's own losses, such as regularizers, are added to it unless
+       `model_losses` is False, and in mixed precision it is scaled.
     2. Merge: with `merge_grad`, gradients are accumulated over that many steps, and then averaged.
        If `merge_grad` is lowered meanwhile, the next step averages all accumulated gradients.
     3. Clip: the gradients of everything that the optimizer updates are unscaled, measured and
@@ -60,12 +60,18 @@ class UpdateOp(HoldsModel):
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
-            warmup, and if the gradients of a scaled loss have overflowed.
+            warmup, and if the gradients of a scaled loss have overflowed; "total" for the value
+            that is minimized: the mean of the loss with the model's own losses, unscaled, also
+            while gradients are merged and in a warmup, but NaN if `gradients` are given.
         rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
             training context: "carry" to continue with them when the network is next entered, as
             FastEstimator does; "flush" to update with their average; "drop" to discard them. After
             an error, or if a loop over `fastnet.steps` or `iter_transform` stops before its loader
             ends, they are always carried.
+        model_losses: Whether to add a Keras model's own losses (`model.losses`: those of
+            regularizers and `add_loss`) to the loss, as FastEstimator does in each UpdateOp. False
+            if the program adds them itself, or for all but one of a model's UpdateOps. A torch
+            model has none.
 
     Raises:
         AssertionError: If the model was not built.
@@ -80,7 +86,7 @@ class UpdateOp(HoldsModel):
     UpdateOp(loss -> norm, stepped, 'line', mode=train)
     """
 
-    alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
+    alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest", "model_losses")
     n_inputs = 1
     resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
@@ -95,8 +101,9 @@ class UpdateOp(HoldsModel):
         defer: bool = False,
         clip_norm: float | None = None,
         clip_value: float | None = None,
-        outputs: Mapping[Literal["grad_norm", "stepped"], str] | None = None,
+        outputs: Mapping[Literal["grad_norm", "stepped", "total"], str] | None = None,
         rest: Literal["carry", "flush", "drop"] = "carry",
+        model_losses: bool = True,
     ) -> None:
         reports = _read_reports(model, outputs)
         super().__init__(
@@ -113,6 +120,7 @@ class UpdateOp(HoldsModel):
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.rest = rest
+        self.model_losses = model_losses
         self.retain_graph = False
         self._reports = tuple(reports)
         self._check_settings()
@@ -129,6 +137,7 @@ class UpdateOp(HoldsModel):
             "gradients": (isinstance(self.gradients, (str, type(None))), "one key, or None"),
             "merge_grad": (_is_count(self.merge_grad), "an int of at least 1"),
             "defer": (isinstance(self.defer, bool), "True or False"),
+            "model_losses": (isinstance(self.model_losses, bool), "True or False"),
             "clip_norm": (_is_limit(self.clip_norm), limit),
             "clip_value": (_is_limit(self.clip_value), limit),
             "rest": (self.rest in _RESTS, f"one of {list(_RESTS)}"),
