@@ -109,7 +109,8 @@ def _lacks_update(network: Any, model: Any) -> bool:
     if not optimizers or not any(network._trainable_in(model)):
         return False
     # One optimizer may belong to several models.
-    updated = {id(one) for other in list(_updated) for one in (other, *every_optimizer_of(other))}
+    others = [other for other in known_models() if other in _updated]
+    updated = {id(one) for other in others for one in (other, *every_optimizer_of(other))}
     return updated.isdisjoint(map(id, (model, *optimizers)))
 
 

@@ -152,7 +152,7 @@ class UpdateOp(HoldsModel):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
                 "has mixed precision, which needs the gradients of a scaled loss. "
-                "Leave `gradients` out, or use a float32 model."
+                "Leave `gradients` out, or make the model in float32, with mixed_precision=False."
             )
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(
