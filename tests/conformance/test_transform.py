@@ -68,6 +68,7 @@ class TestForms:
 
     @conforms
     def test_numbers_and_nests(self, fw: Framework) -> Any:
+        """Ops are given floats; the result has all numbers of the batch as tensors."""
         network = fw.network(
             [
                 LambdaOp(lambda x, n: x + n["m"][0], ["x", "n"], "y"),
@@ -84,7 +85,7 @@ class TestForms:
                 "n": {"m": [np.array(2.0), "text", None], "k": np.array(3)},
                 "s": "text",
                 "none": None,
-                "y": np.array(3.5),
+                "y": 3.5,
                 "z": np.array(6),
             },
         )

@@ -22,7 +22,7 @@ from tests.conformance.oracle import Line, make_batches
 from tests.conformance.test_training import regression
 
 LAYERS = make_layers(3, 2)
-REPORTS: Any = {"stepped": "stepped", "grad_norm": "norm"}
+REPORTS: Any = {"stepped": "stepped", "total": "total", "grad_norm": "norm"}
 CLIPS: list[dict[str, Any]] = [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}]
 
 
@@ -83,6 +83,8 @@ def test_is_a_hand_written_loop(
         assert result["stepped"].dtype == bool
         assert result["stepped"].shape == result["norm"].shape == ()
         assert result["stepped"] == (number % merge == 0)
+        assert result["total"].shape == ()
+        np.testing.assert_allclose(result["total"], loop.line.loss(batches[number - 1]), rtol=1e-5)
         if number % merge:
             assert np.isnan(result["norm"])
         else:
@@ -158,11 +160,54 @@ def test_a_warmup_takes_no_step(fw: Framework) -> None:
     model = fw.build(LAYERS, fw.sgd(0.1))
     ema = EMA(model)
     network = fw.network([*regression(model, outputs=REPORTS, merge_grad=2, rest="flush"), ema])
-    (result,) = fw.steps(network, make_batches(1), "train", warmup=True)
+    (batch,) = make_batches(1)
+    (result,) = fw.steps(network, [batch], "train", warmup=True)
     assert not result["stepped"]
+    np.testing.assert_allclose(result["total"], Line(*LAYERS[0]).loss(batch), rtol=1e-5)
     assert np.isnan(result["norm"])
     for one in (model, ema.averaged):
         assert_same(fw.weights(one), list(LAYERS[0]))
+
+
+@pytest.mark.parametrize("place", ["last", "deferred", "before another op"])
+def test_two_updates_of_one_model(fw: Framework, place: str) -> None:
+    """They take one step together at the end of a torch network, or deferred; otherwise two."""
+    model, line = fw.build(LAYERS, fw.sgd(0.1, momentum=0.5)), Line(*LAYERS[0])
+    ops = [
+        ModelOp(model, "x", "y"),
+        *[
+            LambdaOp(lambda y, t, k=k: fw.mean((y - k * t) ** 2), ["y", "t"], f"loss {k}")
+            for k in (1, 3)
+        ],
+        *[UpdateOp(model, f"loss {k}", defer=place == "deferred") for k in (1, 3)],
+    ]
+    network = fw.network(ops if place == "last" else [*ops, LambdaOp(lambda x: x, "x", "copy")])
+    together = fw.target == "torch" and place != "before another op"
+    speed = [0.0 * weight for weight in line.weights]
+    for batch in make_batches(3):
+        fw.step(network, batch, "train")
+        each = [line.gradients({**batch, "t": k * batch["t"]}) for k in (1, 3)]
+        sums = [tuple(map(sum, zip(*each, strict=True)))]
+        for gradients in sums if together else each:
+            speed = [0.5 * old + new for old, new in zip(speed, gradients, strict=True)]
+            line.descend(tuple(speed))
+    assert_same(fw.weights(model), line.weights)
+
+
+def test_total_of_losses_of_samples(fw: Framework) -> None:
+    """It is their mean, and is not changed with the loss afterwards."""
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ops = [
+        ModelOp(model, "x", "y"),
+        LambdaOp(lambda y, t: fw.mean((y - t) ** 2, 1), ["y", "t"], "loss"),
+        UpdateOp(model, "loss", outputs={"total": "total"}, model_losses=False),
+        LambdaOp(lambda loss: loss * 2, "loss", "loss"),
+    ]
+    network, line = fw.network(ops), Line(*LAYERS[0])
+    for batch in make_batches(3):
+        result = fw.step(network, batch, "train")
+        np.testing.assert_allclose(result["total"], line.train(batch), rtol=1e-5)
+    assert_same(fw.weights(model), line.weights)
 
 
 def test_given_gradients_are_clipped(fw: Framework) -> None:
@@ -170,7 +215,8 @@ def test_given_gradients_are_clipped(fw: Framework) -> None:
     take = TakeGradients(fw, model, "loss", "g")
     *ops, update = regression(model, gradients="g", clip_norm=0.1, outputs=REPORTS)
     network, (batch,), loop = fw.network([*ops, take, update]), make_batches(1), Loop(clip_norm=0.1)
-    result = fw.step(network, batch, "train", desired_output_keys={"norm"})
+    result = fw.step(network, batch, "train", desired_output_keys={"norm", "total"})
+    assert np.isnan(result["total"])
     np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=1e-5)
     assert_same(fw.weights(model), loop.line.weights)
 
@@ -204,6 +250,7 @@ def test_a_step_that_overflows_is_none(fw: Framework, clip: dict[str, Any]) -> N
         before = fw.weights(model), fw.weights(ema.averaged)
         (result,) = fw.steps(network, [{**batch, "x": batch["x"] * np.float32(factor)}], "train")
         assert result["stepped"] == (factor == 1)
+        assert result["total"] == result["loss"]  # It is unscaled.
         if result["stepped"]:
             # unscaled, and before it is clipped
             np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=3e-2)

@@ -15,8 +15,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
-from fastnet.op.tensorop import TensorOp
-from tests.conformance.frameworks import Framework
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from tests.conformance.frameworks import FRAMEWORKS, Framework
 
 
 class ArrayLike:
@@ -193,3 +193,65 @@ def test_all_else_comes_as_it_is(fw: Framework) -> None:
         assert type(one) is type(output) is type(given)
         for found in (one, output):
             assert np.array_equal(found, given) if isinstance(given, np.ndarray) else found == given
+
+
+FLOATS = [0.1, np.float64(0.1)]
+
+
+def weighted(fw: Framework) -> Any:
+    return fw.network(
+        [
+            LambdaOp(lambda x, w: fw.mean(x) * w, ["x", "w"], "right"),
+            LambdaOp(lambda x, w: w * fw.mean(x), ["x", "w"], "left"),
+            LambdaOp(lambda x, n: fw.mean(x) * n["w"][0], ["x", "nest"], "nested"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("how", ["run_step", "transform", "transform of a list"])
+@pytest.mark.parametrize("weight", FLOATS, ids=["float", "numpy"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_floats_do_not_widen_a_loss(fw: Framework, how: str, weight: Any, dtype: str) -> None:
+    if dtype == "float16" and fw.target == "tf" and type(weight) is not float:
+        pytest.skip("a scalar of numpy has Keras's default dtype")
+    batch = {"x": np.full(4, 3, dtype), "w": weight, "nest": {"w": [weight]}}
+    network = weighted(fw)
+    if how == "run_step":
+        with fw.opened(network):
+            result = network.run_step(batch)
+        assert result["w"] is weight
+    elif how == "transform":
+        result = network.transform(batch, "infer")
+    else:
+        (result,) = network.transform([batch], "infer")
+    if how != "run_step":
+        # As in FastEstimator, the entries of the batch are returned as tensors.
+        assert dtype_of(result["w"]) == dtype_of(result["nest"]["w"][0]) == "float64"
+        assert batch["w"] is weight
+    expected = fw.tensor(np.full((), 3, dtype)) * 0.1
+    for key in ("right", "left", "nested"):
+        assert dtype_of(result[key]) == dtype
+        assert fw.array(result[key]) == fw.array(expected)
+
+
+def test_a_changing_scalar_of_numpy_is_an_input_of_the_graph() -> None:
+    network = weighted(FRAMEWORKS["tf-static"])
+    for weight in (0.5, 0.25, 0.125):
+        batch = {"x": np.ones(2, "float32"), "w": np.float64(weight), "nest": {"w": [1.0]}}
+        with network("infer"):
+            assert float(network.run_step(batch)["right"]) == weight
+    assert len(network.traces) == 1
+
+
+def test_float64_programs_keep_their_precision(fw: Framework) -> None:
+    if fw.target == "tf":
+        tf.keras.backend.set_floatx("float64")
+    try:
+        batch = {"x": np.full(4, 3.0), "w": np.float64(0.1), "nest": {"w": [0.1]}}
+        with fw.opened(network := weighted(fw)):
+            result = network.run_step(batch)
+        for key in ("right", "left", "nested"):
+            assert dtype_of(result[key]) == "float64"
+            assert fw.array(result[key]) == 3 * np.float64(0.1)
+    finally:
+        tf.keras.backend.set_floatx("float32")

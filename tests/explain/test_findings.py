@@ -254,11 +254,20 @@ class TestMissing:
         evaluated = TorchNetwork([*network.ops, UpdateOp(model, "loss", mode="eval")])
         assert len(texts(evaluated.explain("train"), "no_update")) == 1
         other = fastnet.build(lambda: torch.nn.Linear(4, 4), "sgd", model_name="other")
-        with pytest.warns(UserWarning, match="'other' has an optimizer, but no op"):
-            network = TorchNetwork([ModelOp(other, "x", "x"), *scheduled.ops])
+        network = TorchNetwork([ModelOp(other, "x", "x"), *scheduled.ops])
         (text,) = texts(network.explain("train"), "no_update")
         assert "['other']" in text
 
+    def test_an_update_for_another_dataset(self) -> None:
+        model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
+        loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
+        update = UpdateOp(model, "loss", ds_id="large")
+        network = TorchNetwork([ModelOp(model, "x", "y"), loss, update])
+        (text,) = texts(network.explain("train", ds_id="small"), "no_update")
+        assert "['line'] are not updated: UpdateOp runs for ds_id 'large' only" in text
+        assert texts(network.explain("train", ds_id="large"), "no_update") == []
+
+    @pytest.mark.filterwarnings("ignore:The optimizer of model 'half'")
     def test_parameters_without_an_optimizer(self) -> None:
         half = fastnet.build(
             lambda: torch.nn.Linear(4, 3),

@@ -57,7 +57,7 @@ ADDED_PARAMETERS = {
     "build": ["device", "parallel", "options"],
     ".transform": ["progress", "desired_output_keys", "device"],
     "ModelOp": ["eval_layers"],
-    "UpdateOp": ["clip_norm", "clip_value", "outputs", "rest"],
+    "UpdateOp": ["clip_norm", "clip_value", "outputs", "rest", "model_losses"],
     "mean_squared_error": ["average_loss"],
     "move_tensors_to_device": ["non_blocking"],
     "write_outputs_by_op": ["index"],

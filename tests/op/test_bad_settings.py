@@ -361,6 +361,7 @@ def test_rua() -> None:
         ({"loss_name": None}, ["loss_name", "None"]),
         ({"loss_name": ["a", "b"]}, ["loss_name", "['a', 'b']"]),
         ({"gradients": ["g"]}, ["gradients", "['g']"]),
+        ({"model_losses": None}, ["model_losses=None", "True or False"]),
         ({"rest": "keep"}, ["rest='keep'", "'carry', 'flush', 'drop'"]),
         ({"outputs": "norm"}, ["outputs", "{'grad_norm': 'norm'}", "got 'norm'"]),
         ({"outputs": {"grad_nrm": "n"}}, ["'grad_nrm'", "'stepped'"]),

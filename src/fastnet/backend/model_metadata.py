@@ -165,6 +165,17 @@ def foreign_optimizer(
     )
 
 
+def wrong_optimizer(optimizer: Any, model: Model, name: str) -> WrongOptimizerError:
+    """Return the error for an object that is not an optimizer of a model's framework."""
+    kind = type(optimizer)
+    example = OPTIMIZER_KINDS[str(framework_of(model))].example
+    return WrongOptimizerError(
+        f"The optimizer of model '{name}' is {shorten(optimizer)} of type {kind.__module__}."
+        f"{kind.__qualname__}, which is not an optimizer of the model's framework. Make one, as in "
+        f"`{example}`."
+    )
+
+
 def check_optimizer(model: Model, optimizer: Any) -> None:
     """Raise a WrongOptimizerError for an assigned object that is no optimizer of the model."""
     noted = _current_optimizers.get(model)

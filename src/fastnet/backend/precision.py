@@ -75,6 +75,19 @@ def compute_precision() -> str:
     return "float32"
 
 
+def float_dtype() -> str:
+    """Return Keras's default dtype of floats, "float32" unless the program has set another."""
+    for name in _PACKAGES:
+        if name in sys.modules:
+            return str(sys.modules[name].backend.floatx())
+    return "float32"
+
+
+def policy_name(keras: Any) -> str:
+    """Return the name of the global policy of a Keras package."""
+    return str(_policy_of(keras)[0]().name)
+
+
 @cache
 def _policy_of(keras: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     if hasattr(keras, "config") and hasattr(keras.config, "set_dtype_policy"):

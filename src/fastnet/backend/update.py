@@ -13,7 +13,7 @@ from fastnet.types import Model, State
 ALIKE_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
 """The settings of UpdateOp that updates which take one step together must share."""
 
-REPORTS = ("grad_norm", "stepped")
+REPORTS = ("grad_norm", "stepped", "total")
 """The names of the values that an update can write."""
 
 UNDO = "undo"

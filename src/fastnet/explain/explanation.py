@@ -18,6 +18,7 @@ from fastnet.explain.items import Item, find_items
 from fastnet.explain.keys import Key, find_keys
 from fastnet.explain.schedules import Schedule, current_optimizers, find_schedules, format_optimizer
 from fastnet.explain.text import format_text
+from fastnet.op.tensorop.model.untrained import find_untrained
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +180,10 @@ def make_explanation(
     active = {name for item in ops for name in item.models}
     optimizers = current_optimizers(network.models, active, epoch)
     inactive = {part: tuple(items) for part, (_, items) in found.items()}
-    findings = list_findings(mode, desired, ops, postprocessing, inactive, keys, optimizers)
+    untrained = find_untrained(network.ops, network._trainable_in)
+    findings = list_findings(
+        mode, desired, ops, postprocessing, inactive, keys, optimizers, untrained
+    )
     return Explanation(
         network=type(network).__name__,
         framework=network.target_type,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,8 +65,12 @@ def list_findings(
     inactive: Mapping[str, Sequence[Item]],
     keys: list[Key],
     optimizers: Mapping[str, tuple[Model, Any]],
+    untrained: Iterable[str] = (),
 ) -> list[Finding]:
-    """Return the findings, the most serious first."""
+    """Return the findings, the most serious first.
+
+    `untrained` describes parameters that ops hold, and that no optimizer updates.
+    """
     absent = [*inactive["ops"], *inactive["postprocessing"]]
     findings = [
         *_unwritten_outputs(desired, [*ops, *postprocessing], absent, keys),
@@ -77,8 +81,10 @@ def list_findings(
         of_mode = [one for one in (*ops, *absent) if not one.modes or mode in one.modes]
         updated = {name for item in of_mode if _is_update(item) for name in item.models}
         findings += _no_update(optimizers, updated)
+        findings += _updates_of_other_datasets(ops, absent)
         if updated:
             findings += _no_optimizer(optimizers)
+        findings += [Finding("no_optimizer", text) for text in untrained]
     findings += _unneeded_ops(ops, keys)
     for index, item in enumerate(postprocessing):
         if item.unneeded:
@@ -179,6 +185,17 @@ def _no_update(
             f"No op updates the models {names} in mode 'train'. To train them, build each with an "
             'optimizer_fn and add an UpdateOp(model, "loss"). For inference, use mode "infer".',
         )
+
+
+def _updates_of_other_datasets(ops: list[Item], absent: list[Item]) -> Iterator[Finding]:
+    """Find models whose only updates are for other datasets."""
+    active = {name for item in ops if _is_update(item) for name in item.models}
+    for item in absent:
+        names = sorted(set(item.models) - active)
+        if item.is_of_other_data and _is_update(item) and names:
+            yield Finding(
+                "no_update", f"The models {names} are not updated: {item.name} {item.reason}."
+            )
 
 
 def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ class Item:
         ops: The ops inside a meta op.
         unneeded: Whether the result does not need it.
         reason: Why it is inactive, or None if it is active.
+        is_of_other_data: Whether it is inactive because of the dataset id alone.
     """
 
     index: int | None
@@ -58,6 +59,7 @@ class Item:
     ops: tuple[Item, ...] = ()
     unneeded: bool = False
     reason: str | None = None
+    is_of_other_data: bool = False
 
     def format_keys(self) -> str:
         """Return the inputs and outputs, such as ``"x, t -> loss"``."""
@@ -126,7 +128,7 @@ def _read_item(network: Any, value: Any, mode: str, ds_id: str | None) -> Item:
     if not spec.runs_in(mode, None):
         return replace(item, reason=format_modes(item.modes))
     if not spec.runs_in(mode, ds_id):
-        return replace(item, reason=format_ds_ids(item.ds_ids))
+        return replace(item, reason=format_ds_ids(item.ds_ids), is_of_other_data=True)
     return item
 
 

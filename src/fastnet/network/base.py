@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
@@ -25,6 +26,7 @@ from fastnet.network.context import (
 from fastnet.network.copying import Value
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
 from fastnet.network.step import Meter
+from fastnet.network.training import note_updates
 from fastnet.network.validation import (
     agree_on_precision,
     check_batches,
@@ -108,6 +110,12 @@ class BaseNetwork(Value):
         self._configured = threading.local()
         # Times the network while it is profiled.
         self._meter: Meter | None = None
+        # The ids of the ops and models that were warned of.
+        self._warned: set[int] = set()
+
+    def _trainable_in(self, value: Any) -> Iterable[tuple[str, Any]]:
+        """Yield the trainable parameters of a model, a layer or an optimizer, with their names."""
+        return ()
 
     def _warn_of_unsaved_state(self) -> None:
         """Warn of state that a checkpoint does not contain."""
@@ -263,8 +271,10 @@ class BaseNetwork(Value):
         Args:
             data: A batch (a dict); an iterable of batches, such as a list or a DataLoader; or,
                 like FastEstimator's Pipeline, a callable that takes mode, epoch, ds_id and shuffle
-                and returns a context manager of a loader. Numbers and arrays become tensors, in
-                copies of the batches. `set_epoch` of a loader's samplers is called.
+                and returns a context manager of a loader. Arrays and integers become tensors, in
+                copies of the batches; floats become tensors in the results only. `set_epoch` of a
+                loader's samplers, and `on_epoch_begin` and `on_epoch_end` of a Keras `PyDataset`
+                are called.
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1.
             ds_id: The id of the dataset, "" if it has none.
@@ -442,6 +452,7 @@ class BaseNetwork(Value):
         self.mixed_precision = agree_on_precision(models)
         self.models = models
         note_new_models(models)
+        note_updates(self.ops)
 
     def _current(self) -> NetworkContext | None:
         return self._context or getattr(self._configured, "context", None)
@@ -479,18 +490,30 @@ class BaseNetwork(Value):
         )
 
     def _to_batch(self, data: Any) -> dict[str, Any]:
-        """Return a copy of a batch of `transform` whose arrays and numbers are tensors."""
+        """Return a copy of a batch of `transform` whose arrays and integers are tensors.
+
+        Floats stay as they are for the ops, because float64 tensors would widen a loss.
+        """
         if not isinstance(data, Mapping):
             raise not_a_batch(data)
-        return {key: to_tensor(value, self.target_type) for key, value in data.items()}
+
+        def convert(value: Any) -> Any:
+            return value if isinstance(value, float) else to_tensor(value, self.target_type)
+
+        return {key: map_leaves(value, convert) for key, value in data.items()}
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`; return the outputs over the batch's entries."""
         result = self.run_step(batch)
         plan = self._plan()
+        outputs = () if plan is None else plan.kernel.resolution.outputs
+        for key, value in batch.items():
+            if any(isinstance(leaf, float) for leaf in leaves_of(value)):
+                batch[key] = to_tensor(value, self.target_type)
+                if key in result and key not in outputs:
+                    result[key] = batch[key]
         if plan is None or plan.slicers:
             return result
-        outputs = plan.kernel.resolution.outputs
         # Keys that neither the ops nor the batch have come from postprocessing.
         written = {key: result[key] for key in result if key in outputs or key not in batch}
         read = {

@@ -108,7 +108,8 @@ def build(
         model_name: The name of each model. None for "model", "model1", ...
         mixed_precision: The compute precision of the models: False for float32; "float16", with
             loss scaling in training; "bfloat16"; or True for bfloat16 in torch on a CPU, else
-            float16. Lightning's and Keras's names, such as "fp16-mixed", are also accepted.
+            float16. Lightning's and Keras's names, such as "fp16-mixed", are also accepted. With
+            False, a Keras model that was made under a mixed policy keeps its precision.
         device: The device to move the models to (torch only): a `torch.device`, its name, or the
             index of a device of the best kind. None lets the network move them, or, for distributed
             models, chooses `fastnet.util.get_device()`.
@@ -191,6 +192,8 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
             setup.restart_names(models)
             models = make()
         models = setup.mirror(make, models)
+        if not mixed_precision:
+            setup.warn_of_policy(models)
     return models
 
 
@@ -222,6 +225,7 @@ def _prepare_model(
                 "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
             )
         model = setup.prepare(model, source)
+        mixed_precision = setup.precision_of(model, mixed_precision)
         if path:
             load_model(model, path)
     set_metadata(model, "mixed_precision", mixed_precision)

@@ -22,9 +22,11 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.training import warn_of_partial_optimizers, warn_of_updates
 from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
+from fastnet.util.warnings import warn
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +66,9 @@ def open_context(
     plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
     if plans.built > built and not desired <= plan.kernel.resolution.outputs.names():
         warn_of_misspelled(desired, network.ops + network.postprocessing)
+    if not plan.is_checked:
+        plan.is_checked = True
+        warn_of_updates(network, plan, mode)
     if network._meter is not None:
         name = "resolve (computed)" if plans.built > built else "resolve (cached)"
         network._meter.record(mode, name, perf_counter() - started)
@@ -89,6 +94,8 @@ def start_context(network: Any, context: NetworkContext) -> None:
     started = perf_counter()
     for model in context.plan.models:
         choose_optimizer(model, context.state["epoch"])
+    if context.plan.takes_gradients and context.state["mode"] == "train":
+        warn_of_partial_optimizers(context.plan)
     runner = context.runner
     runner.open()
     if not context.state["warmup"]:
@@ -196,12 +203,16 @@ def iter_results(
                 opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
             with opened as loader:
                 begin_loader(network, loader)
+                batches: Any = loader
                 if progress and hasattr(loader, "__len__") and is_main():
                     from tqdm import tqdm
 
-                    loader = tqdm(loader, unit="batch", desc="transform")
-                for batch in loader:
+                    batches = tqdm(loader, unit="batch", desc="transform")
+                count = 0
+                for batch in batches:
                     yield network._do_transform(network._to_batch(batch))
+                    count += 1
+                end_loader(loader, count)
         except GeneratorExit:
             # A loop that was left early cannot be distinguished from one that failed.
             network._skip_exit_calls()
@@ -209,7 +220,10 @@ def iter_results(
 
 
 def begin_loader(network: Any, loader: Any) -> None:
-    """Prepare a loader for an epoch: let the runner check it, and set the epoch of its samplers."""
+    """Prepare a loader for an epoch.
+
+    The runner checks it, its samplers are given the epoch, and a dataset of Keras is told.
+    """
     context: Any = network._context
     context.runner.check_loader(loader)
     inner = getattr(loader, "batch_sampler", None)
@@ -217,6 +231,28 @@ def begin_loader(network: Any, loader: Any) -> None:
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(context.state["epoch"])
+    _tell_keras_dataset(loader, "on_epoch_begin")
+
+
+def end_loader(loader: Any, count: int) -> None:
+    """Tell a dataset of Keras that all of its batches ran; warn if an iterator had none left."""
+    _tell_keras_dataset(loader, "on_epoch_end")
+    if not count and hasattr(loader, "__next__"):
+        warn(
+            f"The epoch had no step, because the loader, {type(loader).__name__}, is exhausted: "
+            "an iterator gives its batches once. Make a new one for each epoch, or pass an "
+            "object that can be iterated again, such as a list, a DataLoader or a tf.data.Dataset."
+        )
+
+
+def _tell_keras_dataset(loader: Any, name: str) -> None:
+    """Call a method of a `keras.utils.PyDataset`, which is named Sequence in Keras 2."""
+    for base in type(loader).__mro__:
+        is_keras = base.__module__.partition(".")[0] in ("keras", "tf_keras")
+        # A Sequence has no `on_epoch_begin`.
+        if is_keras and base.__name__ in ("PyDataset", "Sequence") and hasattr(base, name):
+            getattr(loader, name)()
+            return
 
 
 class Runner:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.model_metadata import note_new_models
+from fastnet.network.training import note_updates
 from fastnet.op.op import with_inner_ops
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer
@@ -86,6 +87,7 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
         for item in _all_items(network)
     ):
         note_new_models(network.models)
+        note_updates(network.ops)
         network._update_device()
         network._watch_tensors()
         network._plans  # noqa: B018  (takes the snapshot that later changes are compared with)

@@ -11,7 +11,7 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.network.base import BaseNetwork
-from fastnet.network.context import begin_loader, check_request
+from fastnet.network.context import begin_loader, check_request, end_loader
 from fastnet.network.step import WAIT
 from fastnet.network.validation import check_batches
 from fastnet.types import Mode
@@ -34,7 +34,8 @@ class Steps:
     Args:
         network: The network.
         loader: An iterable of batches, each a dict, such as a DataLoader or a `tf.data.Dataset`.
-            Samplers with `set_epoch` are given the epoch.
+            Samplers with `set_epoch` are given the epoch. `on_epoch_begin` of a
+            `keras.utils.PyDataset` is called, and `on_epoch_end` when all of its batches ran.
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
@@ -128,6 +129,7 @@ class Steps:
                 finally:
                     started = perf_counter()
                     self.in_body += started - done
+            end_loader(self._loader, self.count)
 
     def __repr__(self) -> str:
         mode, epoch, *_ = self._request

@@ -74,6 +74,8 @@ class ExecutionPlan:
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     # The traced and compiled programs of this plan.
     programs: dict[Hashable, Any] = field(default_factory=dict)
+    # Whether it was checked for missing and misplaced updates.
+    is_checked: bool = False
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from fastnet._resolve import Spec
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, describe_op, misspelled_name, note_failure
@@ -143,10 +144,16 @@ def agree_on_precision(models: list[Model]) -> Precision:
         name_of(model): read_precision(get_metadata(model, "mixed_precision", False))
         for model in models
     }
-    if len(set(precisions.values())) > 1:
+    # In Keras True is float16 on every device.
+    kinds = {
+        "float16" if one is True and framework_of(model) == "tf" else one
+        for model, one in zip(models, precisions.values(), strict=True)
+    }
+    if len(kinds) > 1:
         raise ValueError(
             "The models of a network must agree on their mixed_precision, but they have "
-            f"{precisions}. Build all of them with the same mixed_precision."
+            f"{precisions}. Build all of them with the same mixed_precision; a Keras model that "
+            "was made before has the precision of the policy it was made under."
         )
     return next(iter(precisions.values()), False)
 

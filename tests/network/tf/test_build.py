@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,10 @@ from tests.network.keras_models import (
     line,
     loop,
     mlp,
+    regression,
     same_weights,
     supervised,
+    to_zero,
     train,
     twins,
     weights,
@@ -69,6 +73,14 @@ def wrapper() -> Any:
     return keras.optimizers if KERAS_3 else keras.mixed_precision
 
 
+class ByHand:
+    """Updates variables like an optimizer, without being one of Keras."""
+
+    def apply_gradients(self, pairs: Any) -> None:
+        for gradient, variable in pairs:
+            variable.assign_sub(0.1 * gradient)
+
+
 class TestOptimizers:
     @pytest.mark.parametrize("name", CLASSES)
     def test_by_name(self, name: str) -> None:
@@ -93,6 +105,38 @@ class TestOptimizers:
         network = TFNetwork([ModelOp(second, "x", "y")])
         with pytest.raises(WrongOptimizerError, match=text), network("train", 1):
             pass
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: keras.optimizers.Adam,
+            lambda: tf.compat.v1.train.AdamOptimizer(0.1),
+            lambda: ByHand(),
+            lambda: [keras.optimizers.Adam()],
+        ],
+        ids=["class", "tf.train", "program", "list"],
+    )
+    def test_not_from_keras(self, make: Any) -> None:
+        with pytest.raises(WrongOptimizerError, match=r"'m'.*not an optimizer of.*keras"):
+            build(line, make, model_name="m")
+
+    def test_one_assigned_that_is_not_from_keras(self) -> None:
+        model = build(line, "sgd", model_name="m")
+        model.current_optimizer = ByHand()
+        network = TFNetwork([ModelOp(model, "x", "y")])
+        with pytest.raises(WrongOptimizerError, match=r"'m'.*ByHand"), network("train", 1):
+            pass
+
+    def test_weight_decay_is_a_variable_for_optimizers_of_keras_only(self) -> None:
+        class Decaying(keras.optimizers.SGD):  # type: ignore[misc]
+            pass
+
+        own, other = (
+            build(line, lambda cls=cls: cls(0.1, weight_decay=0.01)).optimizer
+            for cls in (keras.optimizers.SGD, Decaying)
+        )
+        assert isinstance(own.weight_decay, tf.Variable)
+        assert type(other.weight_decay) is float
 
     def test_settings_that_are_the_optimizers(self) -> None:
         with pytest.raises(TypeError, match=r"\['lr'\], but model 'm' .*`optimizer_fn=lambda"):
@@ -188,6 +232,7 @@ class TestPrecision:
             ("fp32", "float32"),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:The global policy")
     def test_only_while_the_model_is_made(self, name: Any, dtype: str) -> None:
         set_policy("mixed_bfloat16")
         model = build(mlp, "sgd", mixed_precision=name)
@@ -219,7 +264,29 @@ class TestPrecision:
 
         model = build(make, "sgd")
         assert model.layers[0].compute_dtype == "float16"
+        assert isinstance(model.optimizer, wrapper().LossScaleOptimizer)
         assert policy() == "float32"
+
+    @pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
+    def test_warns_if_a_mixed_policy_is_not_used(self, name: str) -> None:
+        set_policy(name)
+        with pytest.warns(UserWarning, match=f"mixed_precision='{name}'") as caught:
+            models = build(lambda: [mlp(), mlp()], ["sgd", "sgd"])
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert {layer.compute_dtype for model in models for layer in model.layers} == {"float32"}
+
+    def test_does_not_warn_otherwise(self) -> None:
+        torch = pytest.importorskip("torch")
+        set_policy("mixed_float16")
+        before = mlp()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            build(mlp, "sgd", mixed_precision="float16")
+            build(lambda: before, "sgd")
+            build(lambda: torch.nn.Linear(1, 1), "sgd")
+            set_policy("float32")
+            build(mlp, "sgd")
 
     @pytest.mark.slow
     def test_when_model_fn_is_what_imports_keras(self) -> None:
@@ -328,8 +395,62 @@ class TestCompiledByKeras:
         model.fit(np.ones((2, 6)), np.ones((2, 3)), verbose=0)
         assert not all(map(np.array_equal, before, weights(model)))
 
+    def test_compiling_to_evaluate_keeps_the_optimizer(self) -> None:
+        model, twin = twins(mlp)
+        fastnet.build(model, lambda: BY_NAME.Adam(0.1))
+        own, data, network = model.optimizer, batches(4), TFNetwork(supervised(model))
+        train(network, data[:2])
+        model.compile(loss="mse", metrics=["mae"])
+        model.evaluate(np.ones((2, 6)), np.ones((2, 3)), verbose=0)
+        assert model.optimizer is own
+        train(network, data[2:])
+        loop(twin, BY_NAME.Adam(0.1), data, classify)
+        assert_close(model, twin)
+        model.compile(BY_NAME.SGD(0.5), "mse")
+        with network("train", 1):
+            assert get_lr(model) == 0.5
 
+    @pytest.mark.skipif(not KERAS_3, reason="Keras 2 does not copy optimizers")
+    def test_compiling_a_copy_keeps_its_optimizer(self) -> None:
+        model = pickle.loads(pickle.dumps(build(mlp, "adam")))
+        own = model.optimizer
+        model.compile(loss="mse")
+        assert model.optimizer is own
+        assert isinstance(own, BY_NAME.Adam)
+
+
+@pytest.mark.usefixtures("as_before")
 class TestModelsMadeBefore:
+    @pytest.mark.parametrize("eager", [True, False])
+    def test_under_a_policy_of_float16(self, eager: bool) -> None:
+        set_policy("mixed_float16")
+        model, twin = twins(mlp)
+        twin.compile(BY_NAME.SGD(0.1), "mse")
+        set_policy("float32")
+        fastnet.build(model, lambda: BY_NAME.SGD(0.1))
+        assert type(model.optimizer) is type(twin.optimizer)
+        assert model.mixed_precision == "float16"
+        data = batches(3)
+        train(TFNetwork(regression(model)), data, eager=eager)
+        loop(twin, twin.optimizer, data, to_zero)
+        assert_close(model, twin, rtol=1e-3)
+
+    def test_under_a_policy_of_bfloat16(self) -> None:
+        set_policy("mixed_bfloat16")
+        model = build(mlp(), "sgd")
+        assert type(model.optimizer) is BY_NAME.SGD
+        assert model.mixed_precision == "bfloat16"
+
+    def test_beside_models_of_another_precision(self) -> None:
+        set_policy("mixed_float16")
+        half = build(mlp(), "sgd", model_name="half")
+        set_policy("float32")
+        full = build(mlp, "sgd", model_name="full")
+        new = build(mlp, "sgd", model_name="new", mixed_precision=True)
+        TFNetwork([ModelOp(half, "x", "y"), ModelOp(new, "x", "z")])
+        with pytest.raises(ValueError, match=r"'half': 'float16', 'full': False.*made before"):
+            TFNetwork([ModelOp(half, "x", "y"), ModelOp(full, "x", "z")])
+
     def test_in_another_precision(self) -> None:
         with pytest.raises(ValueError, match=r"float32.*mixed_precision=True.*model_fn"):
             fastnet.build(line(), "sgd", mixed_precision=True)

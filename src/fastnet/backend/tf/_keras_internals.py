@@ -26,6 +26,16 @@ def keras_of(thing: Any) -> Any:
     raise ValueError(f"{type(thing).__name__} is not from Keras.")
 
 
+def is_from(thing: Any, package: str) -> bool:
+    """Return whether an object's class is, or derives from, one of a Keras package."""
+    return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
+
+
+def is_of_keras(thing: Any) -> bool:
+    """Return whether an object's class is defined in Keras, and not in the program."""
+    return type(thing).__module__.partition(".")[0] in _PACKAGES
+
+
 def is_keras3(thing: Any) -> bool:
     """Return whether a model, a layer or an optimizer is from Keras 3 rather than Keras 2."""
     return int(keras_of(thing).__version__.partition(".")[0]) >= 3

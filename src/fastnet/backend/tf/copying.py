@@ -35,6 +35,7 @@ from fastnet.backend.tf.optimizers import (
     weight_decay_of,
 )
 from fastnet.backend.tf.saving import without_optimizer
+from fastnet.backend.tf.setup import let_compile
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 
 _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
@@ -159,6 +160,7 @@ def _restored(
     for name in ("optimizer", "current_optimizer"):
         set_metadata(model, name, copy.deepcopy(known[name], dict(made)))
     let_pickle(model)
+    let_compile(model)
     return model
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from fastnet._trace import TensorKind
 from fastnet.backend.foreign import NUMPY, adopter, array_of
+from fastnet.backend.precision import float_dtype
 from fastnet.backend.tf._internals import (
     EAGER,
     could_record,
@@ -50,6 +51,8 @@ _COMPOSITES = (
 def _adopt(value: Any) -> tf.Tensor | None:
     if hasattr(value, "__tf_tensor__"):
         return None
+    if isinstance(value, np.float64):
+        return _number(value)
     array = array_of(value)
     try:
         tensor = _from_dlpack(value) if array is None else tf.convert_to_tensor(array)
@@ -58,6 +61,11 @@ def _adopt(value: Any) -> tf.Tensor | None:
     if str(getattr(value, "dtype", "")).endswith("bfloat16"):
         return tf.cast(tensor, tf.bfloat16)
     return tensor
+
+
+def _number(value: np.float64) -> tf.Tensor:
+    # A float64 tensor could not be combined with float32 tensors, as numpy's scalar can be.
+    return tf.convert_to_tensor(value, float_dtype())
 
 
 def _from_dlpack(value: Any) -> tf.Tensor:
@@ -88,6 +96,8 @@ def _convert(value: Any) -> Any:
         return value
     if isinstance(value, tf.Variable):
         return value.read_value()
+    if isinstance(value, np.float64):
+        return _number(value)
     # Variables of Keras 3 and some other objects can be converted to tensors.
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__tf_tensor__"):
         try:

@@ -12,6 +12,7 @@ from fastnet.backend.model_metadata import known_models, name_of, optimizer_of
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
     is_keras3,
+    is_of_keras,
     loss_scale_variables,
     schedule_of,
     slot_names,
@@ -82,8 +83,13 @@ def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
 
 
 def let_decay_change(optimizer: Any) -> None:
-    """Replace the weight decay of an optimizer by a variable, which graphs read in every step."""
+    """Replace the weight decay of an optimizer by a variable, which graphs read in every step.
+
+    An optimizer of the program may not expect a variable, so its weight decay stays.
+    """
     inner = inner_optimizer(optimizer)
+    if not is_of_keras(inner):
+        return
     decay = weight_decay_of(inner)
     if decay is not None and not hasattr(inner.weight_decay, "assign"):
         inner.weight_decay = tf.Variable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,14 +11,22 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import foreign_optimizer, other_owner, reserve
+from fastnet.backend.model_metadata import (
+    foreign_optimizer,
+    get_metadata,
+    other_owner,
+    reserve,
+    set_metadata,
+    wrong_optimizer,
+)
 from fastnet.backend.optimizer_fn import call_optimizer_fn
-from fastnet.backend.precision import Precision, read_precision
+from fastnet.backend.precision import Precision, policy_name, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
     is_built,
     is_compiled,
+    is_from,
     is_keras3,
     keras_of,
     prepare_schedule,
@@ -29,9 +38,12 @@ from fastnet.backend.tf._keras_internals import (
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.errors import add_note
+from fastnet.util.warnings import warn
 
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
 _SEED_STEP = 0x9E3779B1
+
+_MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
 
 _NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 
@@ -97,7 +109,23 @@ def prepare(model: Any, source: Any) -> Any:
         # Keras 2 would reject batches whose shapes can be broadcast.
         model.input_spec = None
     _reserve_names(model, source)
+    let_compile(model)
     return model
+
+
+def let_compile(model: Any) -> None:
+    """Let a program compile a model, as for `evaluate`, without replacing its optimizer."""
+    # Written to __dict__, because Keras's `__setattr__` would track it.
+    vars(model).setdefault("compile", partial(_compile, model))
+
+
+def _compile(model: Any, *args: Any, **kwargs: Any) -> None:
+    """Call the `compile` of a model's class; without an optimizer the model's own stays."""
+    optimizer, compile = get_metadata(model, "optimizer"), type(model).compile
+    compile(model, *args, **kwargs)
+    given = inspect.signature(compile).bind(model, *args, **kwargs).arguments.get("optimizer")
+    if optimizer is not None and given is None:
+        set_metadata(model, "optimizer", optimizer)
 
 
 def _seed_worker(model: Any) -> None:
@@ -132,6 +160,27 @@ def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
                 "to spread it over. Pass a function that makes the model as model_fn, or make it "
                 "within the scope of a strategy of your own that build is called in, too."
             )
+
+
+def warn_of_policy(models: list[Any]) -> None:
+    """Warn of new Keras models in float32, where the program has set a mixed policy."""
+    for model in models:
+        if framework_of(model) != "tf" or precision_of(model):
+            continue
+        policy = policy_name(keras_of(model))
+        if policy in _MIXED_POLICIES:
+            warn(
+                f"The global policy of Keras is {policy!r}, but fastnet.build makes models in "
+                f"float32 unless it is given a precision. Pass mixed_precision={policy!r} to "
+                "build, or reset the policy."
+            )
+            return
+
+
+def precision_of(model: Any, given: Precision = False) -> Precision:
+    """Return the precision given to build, or else that of the policy a model was made with."""
+    name = str(model.dtype_policy.name)
+    return read_precision(name) if not given and name in _MIXED_POLICIES else given
 
 
 def _computes_in_half(model: Any) -> bool:
@@ -171,8 +220,11 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
 
 
 def check_owner(optimizer: Any, model: Any, name: str) -> None:
-    """Raise an error if an optimizer was built for another model, and updates none of this one."""
+    """Raise an error for an optimizer that is not from the model's Keras, or of another model."""
     inner = inner_optimizer(optimizer)
+    package = str(keras_of(model).__name__)
+    if not is_from(optimizer, package) or not is_from(inner, package):
+        raise wrong_optimizer(inner, model, name)
     # Those without `build` update any variables.
     if not hasattr(inner, "build") or not is_built(inner):
         return

@@ -41,7 +41,8 @@ class TFUpdate(Update):
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        if op.gradients is not None and op.model.losses:
+        self._adds_losses: bool = op.model_losses
+        if op.gradients is not None and op.model_losses and op.model.losses:
             warn(
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
@@ -55,13 +56,19 @@ class TFUpdate(Update):
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
         """Run the sequence: backward, merge, clip, and step or defer."""
-        if state["warmup"]:
-            return self._values(_NO_UPDATE)
         data, weight = data if self._weighted else (data, None)
+        if state["warmup"]:
+            known = "total" in self._reports and not self._given
+            return self._values(_NO_UPDATE, self._total(data) if known else None)
         optimizer = self.optimizer()
         variables = self._find_trainable(optimizer)
         tape: Any = state.get("tape")
-        loss = None if self._given else self._scaled_loss(data, optimizer, tape)
+        total = loss = None
+        if not self._given:
+            if tape is None:
+                raise no_tape()
+            total = self._total(data)
+            loss = self._scaled(total, optimizer)
         with paused(tape):  # Later gradients do not depend on what an update computes.
             gradients: Sequence[Any]
             if loss is None:
@@ -70,11 +77,13 @@ class TFUpdate(Update):
                 gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
             if self.is_merging:
-                update, values = self._merge_gradients(gradients, weight, variables, followers)
+                update, values = self._merge_gradients(
+                    gradients, weight, variables, followers, total
+                )
             else:
                 clipped = self._clip(gradients, followers)
                 update = partial(self._apply, variables, followers, clipped)
-                values = self._values(clipped)
+                values = self._values(clipped, total)
             if defer:
                 later = state["deferred"].setdefault(name_of(self._model), [])
                 later.append(paused(tape)(update))
@@ -109,18 +118,19 @@ class TFUpdate(Update):
             )
         return variables
 
-    def _scaled_loss(self, loss: Any, optimizer: Any, tape: tf.GradientTape | None) -> tf.Tensor:
-        """Return the mean of the loss, with the model's own losses, scaled."""
-        if tape is None:
-            raise no_tape()
+    def _total(self, loss: Any) -> tf.Tensor:
+        """Return the mean of the loss, with the model's own losses."""
         if not tf.is_tensor(loss):
             raise self.not_a_loss(loss)
-        own = self._model.losses
+        own = self._model.losses if self._adds_losses else None
         if own:
             # In half precision they may be of several dtypes.
             wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda dtype: dtype.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = tf.reduce_mean(loss)
+        return tf.reduce_mean(loss)
+
+    def _scaled(self, loss: tf.Tensor, optimizer: Any) -> tf.Tensor:
+        """Return a mean loss, scaled for the optimizer and the number of replicas."""
         # Keras 2 and Keras 3 name it differently.
         scale = getattr(optimizer, "get_scaled_loss", None) or getattr(
             optimizer, "scale_loss", None
@@ -162,6 +172,7 @@ class TFUpdate(Update):
         weight: Any,
         variables: Sequence[Any],
         followers: Followers,
+        loss: tf.Tensor | None,
     ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
         """Add gradients to the sums; return the update if there are enough, and its reports."""
         self._make_sums(variables, gradients)
@@ -201,7 +212,7 @@ class TFUpdate(Update):
             else:
                 tf.cond(times >= self.merges, lambda: update(times), lambda: tf.constant(False))
 
-        return finish, self._merged_values(variables, times)
+        return finish, self._merged_values(variables, times, loss)
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -273,13 +284,17 @@ class TFUpdate(Update):
         for follow in followers:
             follow(clipped.stepped)
 
-    def _values(self, clipped: _Clipped) -> list[tf.Tensor] | None:
+    def _values(self, clipped: _Clipped, total: tf.Tensor | None) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
         norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
         stepped = tf.convert_to_tensor(clipped.stepped)
-        values = {"grad_norm": tf.cast(norm, tf.float32), "stepped": stepped}
+        values = {
+            "grad_norm": tf.cast(norm, tf.float32),
+            "stepped": stepped,
+            "total": tf.constant(float("nan")) if total is None else total,
+        }
         return [values[report] for report in self._reports]
 
     def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
@@ -297,7 +312,9 @@ class TFUpdate(Update):
         """Return the sum for each variable, or None."""
         return [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
 
-    def _merged_values(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any] | None:
+    def _merged_values(
+        self, variables: Sequence[Any], times: tf.Tensor, total: tf.Tensor | None
+    ) -> list[Any] | None:
         """Return the reports of an update that takes place only if there are enough gradients."""
         if not self._reports:
             return None
@@ -308,8 +325,8 @@ class TFUpdate(Update):
             )
         return tf.cond(  # type: ignore[no-any-return]
             times >= self.merges,
-            lambda: self._values(self._clip_averages(variables, times)),
-            lambda: self._values(_NO_UPDATE),
+            lambda: self._values(self._clip_averages(variables, times), total),
+            lambda: self._values(_NO_UPDATE, total),
         )
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:

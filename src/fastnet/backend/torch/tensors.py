@@ -156,8 +156,10 @@ def _indices(indices: Any, tensor: Tensor) -> Tensor:
     return found
 
 
-def _adopt(value: Any) -> Tensor | None:
+def _adopt(value: Any) -> Tensor | float | None:
     """Convert a tensor of another framework, or an array; None for strings and objects."""
+    if isinstance(value, np.float64):
+        return float(value)  # A float64 tensor would widen a scalar loss.
     array = array_of(value)
     try:
         if array is None:

@@ -80,14 +80,14 @@ class TorchUpdate(Update):
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
         """Run the sequence: backward, merge, clip, and step or defer."""
-        reports = self._new_reports() if self._reports else None
+        data, weight = data if self._weighted else (data, None)
+        reports = self._new_reports(data) if self._reports else None
         values = None if reports is None else list(reports.values())
         if state["warmup"]:
             return values
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
         self._check_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
-        data, weight = data if self._weighted else (data, None)
         condition: Tensor | None = None
         try:
             if self.is_merging:
@@ -272,13 +272,17 @@ class TorchUpdate(Update):
         averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in counted]
         accumulate_gradients(counted, averages)
 
-    def _new_reports(self) -> dict[str, Tensor]:
+    def _new_reports(self, data: Any) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
         device = next((one.device for one in self._model.parameters()), None)
+        unknown = torch.full((), float("nan"), device=device)
         made = {
-            "grad_norm": torch.full((), float("nan"), device=device),
+            "grad_norm": unknown,
             "stepped": torch.zeros((), dtype=torch.bool, device=device),
         }
+        if "total" in self._reports:
+            is_loss = isinstance(data, Tensor) and not self._given
+            made["total"] = data.detach().mean() if is_loss else unknown.clone()
         return {report: made[report] for report in self._reports}
 
     def merged(self) -> MergedState:

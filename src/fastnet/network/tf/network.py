@@ -25,7 +25,6 @@ from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
 from fastnet.network.trace_records import TraceRecord
-from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.types import NumpyOps, Ops, Slicers
 
 
@@ -97,11 +96,13 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
-        warn_of_untrained(self.ops, _trainable_or_unbuilt_in)
 
     def _init_state(self) -> None:
         super()._init_state()
         self._programs = Programs(self._options)
+
+    def _trainable_in(self, value: Any) -> Iterator[tuple[str, Any]]:
+        return _trainable_or_unbuilt_in(value)
 
     def _check_picklable(self, op: Any) -> None:
         for value in vars(op).values():

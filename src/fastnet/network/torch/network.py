@@ -25,7 +25,6 @@ from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
 from fastnet.op.tensorop.foreign_op import as_tensor_op
-from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
@@ -108,7 +107,6 @@ class TorchNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
-        warn_of_untrained(self.ops, trainable_in)
         self._watch_tensors()
 
     def _init_state(self) -> None:
@@ -116,6 +114,9 @@ class TorchNetwork(BaseNetwork):
         # Tensors that are not saved, with their versions when they were first seen, by path.
         self._watched: dict[str, WatchedTensor] = {}
         self._records: Records | None = None
+
+    def _trainable_in(self, value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return trainable_in(value)
 
     def _watch_tensors(self) -> None:
         self._watched = tensors_in(dict(values_in(self)))

@@ -99,6 +99,57 @@ class TestLossesOfTheModelsOwn:
         assert_close(model, twin)
         assert not same_weights(model, before)
 
+    @pytest.mark.parametrize("make", [regularized, Adding])
+    @pytest.mark.parametrize("added", ["never", "by the program", "by one of two updates"])
+    def test_are_left_to_the_program(self, eager: bool, make: Any, added: str) -> None:
+        keras.utils.set_random_seed(1)
+        model, twin = make(), make()
+        for one in (model, twin):
+            one(X["x"])
+        twin.set_weights(model.get_weights())
+        made(model, sgd())
+
+        def square(y: Any) -> Any:
+            loss = tf.reduce_mean(tf.square(y))
+            return loss + tf.add_n(model.losses) if added == "by the program" else loss
+
+        ops = [
+            ModelOp(model, "x", "y"),
+            LambdaOp(square, "y", "loss"),
+            UpdateOp(model, "loss", model_losses=False, outputs={"total": "total"}),
+        ]
+        if added == "by one of two updates":
+            ops.insert(2, UpdateOp(model, "loss", outputs={"total": "first total"}))
+        optimizer = BY_NAME.SGD(0.1)
+        data = [{"x": tf.constant([[1.0, -2.0], [0.5, 3.0]]) * scale} for scale in (1.0, 0.1, 2.0)]
+        for batch, result in zip(data, train(TFNetwork(ops), data, eager), strict=True):
+            with tf.GradientTape(persistent=True) as tape:
+                plain = tf.reduce_mean(tf.square(twin(batch["x"], training=True)))
+                whole = plain + tf.add_n(twin.losses)
+            losses = {"never": [plain], "by the program": [whole]}.get(added, [whole, plain])
+            each = [tape.gradient(loss, twin.trainable_variables) for loss in losses]
+            for gradients in each:
+                optimizer.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
+            np.testing.assert_allclose(result["total"], losses[-1], rtol=1e-5)
+            if len(losses) > 1:
+                np.testing.assert_allclose(result["first total"], whole, rtol=1e-5)
+        assert_close(model, twin)
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_are_part_of_the_total(self, eager: bool, merge: int) -> None:
+        model, twin = twins(regularized)
+        ops = regression(made(model, sgd()), merge_grad=merge, outputs={"total": "total"})
+        data = [{"x": tf.constant([[1.0, -2.0], [0.5, 3.0]]) * scale} for scale in (1.0, 0.1)]
+        totals = [result["total"] for result in train(TFNetwork(ops), data[:1], eager)]
+        totals += [
+            result["total"] for result in train(TFNetwork(ops), data[1:], eager, warmup=True)
+        ]
+        first = to_zero(twin(data[0]["x"]), {}) + tf.add_n(twin.losses)
+        if merge == 1:
+            loop(twin, BY_NAME.SGD(0.1), data[:1], to_zero)
+        second = to_zero(twin(data[1]["x"]), {}) + tf.add_n(twin.losses)
+        np.testing.assert_allclose(totals, [first, second], rtol=1e-5)
+
     def test_to_losses_of_samples_too(self, eager: bool) -> None:
         """They count once, not once a sample."""
         model, twin = twins(regularized)

@@ -1,4 +1,4 @@
-"""A warning of trainable parameters in ops that no optimizer updates."""
+"""Finds trainable parameters in ops that no optimizer updates."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import Any
 from weakref import ProxyTypes
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
+from fastnet.backend.model_metadata import every_optimizer_of, is_built
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
-from fastnet.op.tensorop.model.model import ModelOp
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
-from fastnet.util.warnings import warn
+from fastnet.util.warnings import is_library
 
 
-def warn_of_untrained(
+def find_untrained(
     ops: Sequence[Any], trainable_in: Callable[[Any], Iterable[tuple[str, Any]]]
-) -> None:
-    """Warn of ops with trainable parameters that no optimizer updates.
+) -> Iterator[str]:
+    """Describe ops with trainable parameters that no optimizer updates.
 
     `trainable_in` yields the trainable parameters of an object, such as a model or an optimizer,
     with their names in it.
@@ -45,7 +44,6 @@ def warn_of_untrained(
     optimizers = [value for value in values if "param_groups" in _attributes(value)]
     optimizers += [one for model in models for one in every_optimizer_of(model)]
     trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
-    _warn_of_missing_updates(held, trainable_in)
     for index, op, attributes in held:
         names = [
             f"{name}.{inner}" if inner else name
@@ -55,7 +53,7 @@ def warn_of_untrained(
         ]
         if names:
             shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-            warn(
+            yield (
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
                 f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
                 "not contain those of modules and layers. Put them into a model of their own from "
@@ -64,35 +62,21 @@ def warn_of_untrained(
             )
 
 
-def _warn_of_missing_updates(
-    held: Sequence[tuple[int, Any, Any]], trainable_in: Callable[[Any], Iterable[Any]]
-) -> None:
-    """Warn of models with optimizers that run in training, but that no op updates."""
-    passes = [op for _, op, _ in held if type(op) is ModelOp]
-    # Any other op may update its models.
-    others = [as_tensor_op(op) for _, op, _ in held if type(op) is not ModelOp]
-    rest = [model for op in others for model in op.get_fe_models()]
-    # One optimizer may belong to several models.
-    updated = {id(one) for model in rest for one in (model, *every_optimizer_of(model))}
-    for model in {id(op.model): op.model for op in passes if _trains(op)}.values():
-        optimizers = every_optimizer_of(model)
-        is_updated = not updated.isdisjoint(map(id, (model, *optimizers)))
-        if optimizers and not is_updated and any(trainable_in(model)):
-            warn(
-                f"Model '{name_of(model)}' has an optimizer, but no op of this network updates it. "
-                'Add an UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
-            )
-
-
-def _trains(op: Any) -> bool:
-    return op.trainable and (not op.mode or "train" in op.mode)
-
-
 def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an op that runs in training, and what containers in them hold."""
+    """Yield what an op that runs in training holds: in attributes, containers and functions."""
     if not op.mode or "train" in op.mode:
         for name, value in _attributes(op).items():
             yield from expand(name, value, 2)
+            yield from _globals_of(name, value)
+        yield from _globals_of("forward", getattr(type(op), "forward", None))
+
+
+def _globals_of(name: str, function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that a function of the program names."""
+    if isinstance(function, FunctionType) and not is_library(function.__module__ or ""):
+        for key in function.__code__.co_names:
+            if key in function.__globals__:
+                yield from expand(f"{name}.{key}", function.__globals__[key], 1)
 
 
 def expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -32,8 +32,8 @@ class UpdateOp(HoldsModel):
     A step runs in this order: backward, merge, clip, and step or defer.
 
     1. Backward: the gradients of the loss are computed, or given `gradients` are used. A non-scalar
-       loss is averaged, a Keras model's own losses, such as regularizers, are added to it, and in
-       mixed precision it is scaled.
+       loss is averaged, a Keras model's own losses, such as regularizers, are added to it unless
+       `model_losses` is False, and in mixed precision it is scaled.
     2. Merge: with `merge_grad`, gradients are accumulated over that many steps, and then averaged.
        If `merge_grad` is lowered meanwhile, the next step averages all accumulated gradients. With
        `weight`, it is a weighted average: the sum of gradients times weights, divided by the sum
@@ -63,7 +63,9 @@ class UpdateOp(HoldsModel):
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
             warmup, and if the step is skipped because the gradients of a scaled loss have
-            overflowed, or because of `skip_nonfinite` or `weight`.
+            overflowed, or because of `skip_nonfinite` or `weight`; "total" for the value that is
+            minimized: the mean of the loss with the model's own losses, unscaled, also while
+            gradients are merged and in a warmup, but NaN if `gradients` are given.
         rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
             training context: "carry" to continue with them when the network is next entered, as
             FastEstimator does; "flush" to update with their average; "drop" to discard them. After
@@ -76,6 +78,10 @@ class UpdateOp(HoldsModel):
         skip_nonfinite: Whether to leave the weights, the optimizer, and what follows its steps
             unchanged if an element of a gradient is infinite or NaN; merged gradients are
             discarded then. With a scaled loss, steps are skipped in any case.
+        model_losses: Whether to add a Keras model's own losses (`model.losses`: those of
+            regularizers and `add_loss`) to the loss, as FastEstimator does in each UpdateOp. False
+            if the program adds them itself, or for all but one of a model's UpdateOps. A torch
+            model has none.
 
     Raises:
         AssertionError: If the model was not built.
@@ -93,7 +99,7 @@ class UpdateOp(HoldsModel):
     defer: bool
     alike_on_ranks = (
         *("merge_grad", "defer", "clip_norm", "clip_value", "rest"),
-        *("weight", "skip_nonfinite"),
+        *("weight", "skip_nonfinite", "model_losses"),
     )
     resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
@@ -108,10 +114,11 @@ class UpdateOp(HoldsModel):
         defer: bool = False,
         clip_norm: float | None = None,
         clip_value: float | None = None,
-        outputs: Mapping[Literal["grad_norm", "stepped"], str] | None = None,
+        outputs: Mapping[Literal["grad_norm", "stepped", "total"], str] | None = None,
         rest: Literal["carry", "flush", "drop"] = "carry",
         weight: str | None = None,
         skip_nonfinite: bool = False,
+        model_losses: bool = True,
     ) -> None:
         reports = _read_reports(model, outputs)
         super().__init__(
@@ -130,6 +137,7 @@ class UpdateOp(HoldsModel):
         self.rest = rest
         self.weight = weight
         self.skip_nonfinite = skip_nonfinite
+        self.model_losses = model_losses
         self.retain_graph = False
         self._reports = tuple(reports)
         self._check_settings()
@@ -146,6 +154,7 @@ class UpdateOp(HoldsModel):
             "gradients": (isinstance(self.gradients, (str, type(None))), "one key, or None"),
             "merge_grad": (_is_count(self.merge_grad), "an int of at least 1"),
             "defer": (isinstance(self.defer, bool), "True or False"),
+            "model_losses": (isinstance(self.model_losses, bool), "True or False"),
             "clip_norm": (_is_limit(self.clip_norm), limit),
             "clip_value": (_is_limit(self.clip_value), limit),
             "rest": (self.rest in _RESTS, f"one of {list(_RESTS)}"),
@@ -162,7 +171,7 @@ class UpdateOp(HoldsModel):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
                 "has mixed precision, which needs the gradients of a scaled loss. "
-                "Leave `gradients` out, or build the model with mixed_precision=False."
+                "Leave `gradients` out, or make the model in float32, with mixed_precision=False."
             )
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(

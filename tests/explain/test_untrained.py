@@ -1,4 +1,4 @@
-"""Trainable parameters that no optimizer updates are reported when a network is made."""
+"""Trainable parameters in ops that no optimizer updates are findings."""
 
 from __future__ import annotations
 
@@ -53,10 +53,20 @@ def parts(request: pytest.FixtureRequest) -> Parts:
     return Parts(FRAMEWORKS[request.param])
 
 
-def network(model: Any, *ops: Any, update: bool = True) -> Any:
+def findings(model: Any, *ops: Any, update: bool = True) -> list[str]:
     updates = [UpdateOp(model, "loss")] if update else []
     loss = LambdaOp(lambda y: y, "y", "loss")
-    return fastnet.Network([ModelOp(model, "x", "y"), *ops, loss, *updates])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = fastnet.Network([ModelOp(model, "x", "y"), *ops, loss, *updates])
+        return [one.text for one in network.explain().findings if "updates: '" in one.text]
+
+
+def scale_by_global(y: Any) -> Any:
+    return y * GLOBAL
+
+
+GLOBAL: Any = None
 
 
 @pytest.mark.parametrize(
@@ -72,34 +82,45 @@ def network(model: Any, *ops: Any, update: bool = True) -> Any:
     ],
 )
 def test_a_parameter(parts: Parts, wrap: Callable[[Any], Any]) -> None:
-    with pytest.warns(UserWarning, match="no optimizer updates: 'held") as caught:
-        network(parts.build(), wrap(parts.variable))
-    assert len(caught) == 1
-    assert all(part in str(caught[0].message) for part in ("Holding", "fastnet.build", "freeze"))
-    assert caught[0].filename == __file__
+    (text,) = findings(parts.build(), wrap(parts.variable))
+    expected = ("no optimizer updates: 'held", "Holding", "fastnet.build", "freeze")
+    assert all(part in text for part in expected)
+
+
+def test_a_global_of_a_function(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "GLOBAL", parts.variable)
+    (text,) = findings(parts.build(), LambdaOp(scale_by_global, "y", "z"))
+    assert "no optimizer updates: 'fn.GLOBAL'" in text
+
+
+def test_a_global_of_forward(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scaling(TensorOp):
+        def forward(self, data: Any, state: Any) -> Any:
+            return data * GLOBAL
+
+    monkeypatch.setitem(globals(), "GLOBAL", {"layer": parts.layer})
+    (text,) = findings(parts.build(), Scaling("y", "z"))
+    assert "no optimizer updates: 'forward.GLOBAL.layer." in text
 
 
 def test_the_parameters_of_a_layer(parts: Parts) -> None:
-    with pytest.warns(UserWarning, match="no optimizer updates") as caught:
-        network(parts.build(), Holding(parts.layer))
+    (text,) = findings(parts.build(), Holding(parts.layer))
     for name in ("weight", "bias") if parts.fw.target == "torch" else ("kernel", "bias"):
         variable = getattr(parts.layer, name)
-        assert f"held.{getattr(variable, 'name', None) or name}" in str(caught[0].message)
+        assert f"held.{getattr(variable, 'name', None) or name}" in text
 
 
 def test_a_layer_of_keras_that_is_not_built() -> None:
     parts, layers = Parts(FRAMEWORKS["tf-static"]), tf.keras.layers
-    with pytest.warns(UserWarning, match="no optimizer updates: 'held'"):
-        network(parts.build(), Holding(layers.Dense(1)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network(parts.build(), Holding(layers.Flatten()), Holding(layers.Dense(1, trainable=False)))
+    (text,) = findings(parts.build(), Holding(layers.Dense(1)))
+    assert "no optimizer updates: 'held'" in text
+    frozen = Holding(layers.Dense(1, trainable=False))
+    assert findings(parts.build(), Holding(layers.Flatten()), frozen) == []
 
 
 def test_methods_of_a_layer(parts: Parts) -> None:
-    with pytest.warns(UserWarning, match="no optimizer updates") as caught:
-        network(parts.build(), LambdaOp(parts.layer.__call__, "y", "z"))
-    assert "'fn." in str(caught[0].message)
+    (text,) = findings(parts.build(), LambdaOp(parts.layer.__call__, "y", "z"))
+    assert "no optimizer updates: 'fn." in text
 
 
 def test_parameters_of_an_optimizer_are_trained() -> None:
@@ -109,22 +130,16 @@ def test_parameters_of_an_optimizer_are_trained() -> None:
     second = torch.nn.Linear(1, 1)
     first.optimizer.add_param_group({"params": [*second.parameters(), extra]})
     second = fastnet.build(second, lambda _: first.optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network(first, ModelOp(second, "x", "z"), Holding(extra))
+    assert findings(first, ModelOp(second, "x", "z"), Holding(extra)) == []
 
 
 def test_parameters_that_need_no_training(parts: Parts) -> None:
     model, other = parts.build(), parts.build("other")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network(model, Holding(parts.frozen), Holding(other))
-        network(model, Holding(parts.fw.dense_layers(model)[0]))
-        network(model, Holding(parts.layer, mode="eval"))
-        network(model, Holding(parts.layer), update=False)
+    assert findings(model, Holding(parts.frozen), Holding(other)) == []
+    assert findings(model, Holding(parts.fw.dense_layers(model)[0])) == []
+    assert findings(model, Holding(parts.layer, mode="eval")) == []
+    assert findings(model, Holding(parts.layer), update=False) == []
 
 
 def test_a_weak_proxy_of_a_deleted_object() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network(Parts(FRAMEWORKS["torch"]).build(), Holding(weakref.proxy(set())))
+    assert findings(Parts(FRAMEWORKS["torch"]).build(), Holding(weakref.proxy(set()))) == []

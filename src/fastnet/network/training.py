@@ -1,0 +1,132 @@
+"""Warnings of updates that are missing, incomplete, or active outside of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from fastnet.backend.model_metadata import (
+    every_optimizer_of,
+    get_metadata,
+    known_models,
+    name_of,
+)
+from fastnet.errors import describe_op
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.op.meta_op import MetaOp
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.model.model import ModelOp
+from fastnet.schedule import get_current_items
+from fastnet.types import Model
+from fastnet.util.warnings import is_library, warn
+
+# Models that an op of any network updates in training, in any epoch and for any dataset.
+_updated: WeakSet[Model] = WeakSet()
+# Optimizers whose parameters were compared with those of their models.
+_compared: WeakSet[Any] = WeakSet()
+
+
+def note_updates(ops: Iterable[Any]) -> None:
+    """Remember the models that ops, and scheduled ops, update in training."""
+    for op in with_inner_ops(get_current_items(ops)):
+        if _may_update(op) and (not op.mode or "train" in op.mode):
+            _updated.update(as_tensor_op(op).get_fe_models())
+
+
+def warn_of_updates(network: Any, plan: ExecutionPlan, mode: str) -> None:
+    """Warn, once each, of updates in another mode, and of models that nothing updates."""
+    warned: set[int] = network._warned
+    if mode == "train":
+        missing = [model for model in _reached(network, plan) if _lacks_update(network, model)]
+        for model in missing:
+            if id(model) not in warned:
+                warned.add(id(model))
+                warn(
+                    f"Model '{name_of(model)}' has an optimizer and the losses of this network "
+                    "depend on it, but no op updates it in mode 'train'. Add an "
+                    'UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
+                )
+        return
+    for index, op in enumerate(plan.ops):
+        if _updates(op) and id(op) not in warned:
+            warned.add(id(op))
+            names = ", ".join(repr(name_of(model)) for model in as_tensor_op(op).get_fe_models())
+            warn(
+                f"{describe_op(op, index)} updates {names} in mode {mode!r}, too. Leave out its "
+                'mode, which is "train" by default.'
+            )
+
+
+def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
+    """Warn, once each, of torch optimizers that update only some parameters of their model."""
+    for model in plan.models:
+        optimizer = get_metadata(model, "current_optimizer")
+        if optimizer is None or optimizer in _compared:
+            continue
+        _compared.add(optimizer)
+        # Keras's optimizers raise an error for a variable that they were not built for.
+        if not hasattr(optimizer, "param_groups"):
+            continue
+        if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _updates(op)):
+            continue
+        own, all_owned = (
+            {id(one) for model in models for one in _optimized(model)}
+            for models in ([model], known_models())
+        )
+        trainable = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+        missing = [name for name, one in trainable if id(one) not in all_owned]
+        if missing and any(id(one) in own for _, one in trainable):
+            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            warn(
+                f"The optimizer of model '{name_of(model)}' updates only some of its trainable "
+                f"parameters, and not: {shown}. Pass them to the optimizer, or freeze them "
+                "(requires_grad = False)."
+            )
+
+
+def _optimized(model: Any) -> Iterator[Any]:
+    """Yield the parameters of all torch optimizers of a model."""
+    for optimizer in every_optimizer_of(model):
+        for group in getattr(optimizer, "param_groups", ()):
+            yield from group["params"]
+
+
+def _updates(op: Any) -> bool:
+    return bool(hasattr(op, "get_fe_loss_keys") and op.get_fe_loss_keys())
+
+
+def _may_update(op: Any) -> bool:
+    """Return whether an op may update its models: updates do, and ops of the program might."""
+    is_own = not is_library(type(op).__module__)
+    return not isinstance(op, MetaOp) and (is_own or _updates(op))
+
+
+def _lacks_update(network: Any, model: Any) -> bool:
+    """Return whether a model has an optimizer for trainable parameters, and is never updated."""
+    optimizers = every_optimizer_of(model)
+    if not optimizers or not any(network._trainable_in(model)):
+        return False
+    # One optimizer may belong to several models.
+    others = [other for other in known_models() if other in _updated]
+    updated = {id(one) for other in others for one in (other, *every_optimizer_of(other))}
+    return updated.isdisjoint(map(id, (model, *optimizers)))
+
+
+def _reached(network: Any, plan: ExecutionPlan) -> list[Model]:
+    """List the models that losses depend on, of updates in any mode and of loss ops."""
+    needed: set[str] = network.get_loss_keys()
+    models: dict[int, Model] = {}
+    for op, (inputs, outputs, *_) in reversed([*zip(plan.ops, plan.kernel.flow, strict=True)]):
+        if _updates(op):
+            needed.update(op.get_fe_loss_keys())
+        elif isinstance(op, LossOp) or not needed.isdisjoint(outputs):
+            needed.difference_update(outputs)
+            if type(op) is not ModelOp or op.gradients:
+                needed.update(inputs)
+            for one in with_inner_ops([op]):
+                if type(one) is ModelOp and one.trainable:
+                    models[id(one.model)] = one.model
+    return list(models.values())
