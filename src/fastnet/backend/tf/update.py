@@ -27,6 +27,7 @@ from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
+from fastnet.errors import SECOND_ORDER_ADVICE
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
@@ -139,7 +140,7 @@ class TFUpdate(ModelUpdate):
             raise ValueError(
                 f"The loss '{self._op.loss_name}' has no gradients for any variable of "
                 f"'{name_of(self._model)}': it was not made from the output of a ModelOp "
-                "of this model with gradients=True, in the same step."
+                f"of this model with gradients=True, in the same step. {SECOND_ORDER_ADVICE}"
             )
         unscale = getattr(optimizer, "get_unscaled_gradients", None)
         return gradients if unscale is None else unscale(gradients)

@@ -174,7 +174,9 @@ class TorchRunner(Runner):
         trained = [m for m in models.values() if get_metadata(m, "optimizer") is not None]
         if self._is_distributed and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
-        return {**state, TRAINED: trained} if len(trained) > 1 else state
+        # In mixed precision a single one is listed, too, for its loss scale.
+        lists = len(trained) > 1 or (trained and self._mixed_precision)
+        return {**state, TRAINED: trained} if lists else state
 
     def _move(self, model: Model, device: torch.device) -> None:
         if parallel_type(model) in ("ddp", "fsdp"):
