@@ -154,6 +154,11 @@ def test_settings(cls: Any, name: str, value: Any, kind: type[Exception]) -> Non
             "GradientOp, ['y', 'z'], ['a'], ['x', 'x']",
         ),
         (partial(gradient.GradientOp, ["y"], ["a"], ["x", "w"]), AssertionError, "['x', 'w']"),
+        (
+            partial(gradient.GradientOp, "y", "g", "x", higher_order=2),
+            ValueError,
+            "GradientOp, higher_order, 2",
+        ),
         (partial(gradient.Watch, None), ValueError, "Watch, []"),
         (partial(numpyop.Batch, -1), ValueError, "Batch, batch_size, -1"),
         (partial(numpyop.Batch, 2.0), ValueError, "Batch, batch_size, 2.0"),
