@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.model_update import Clipping, Followers, ModelUpdate
+from fastnet.backend.tf._keras_internals import takes_step
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -207,16 +208,22 @@ class TFUpdate(ModelUpdate):
 
     def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
         """Let the optimizer update the variables, and call the followers."""
+        stepped = self._stepped(clipped) if followers else False
         apply_gradients(self._model, clipped.gradients, variables)
         for follow in followers:
-            follow(clipped.are_finite)
+            follow(stepped)
+
+    def _stepped(self, clipped: _Clipped) -> Any:
+        """Return whether the optimizer's next call with these gradients updates the variables."""
+        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer())
+        return clipped.are_finite if takes is True else tf.logical_and(takes, clipped.are_finite)
 
     def _values(self, clipped: _Clipped) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
         norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
-        stepped = tf.convert_to_tensor(clipped.are_finite)
+        stepped = tf.convert_to_tensor(self._stepped(clipped))
         values = {"grad_norm": tf.cast(norm, tf.float32), "stepped": stepped}
         return [values[report] for report in self._reports]
 

@@ -20,6 +20,9 @@ class FollowsUpdates(HoldsModel):
     # Updates before this op are deferred like those at the end of a network.
     defer = False
 
+    # Whether the next update within a step depends on what `advance` does after this one.
+    is_scheduled = False
+
     def __init__(
         self, model: Model, mode: str | Iterable[str] | None, ds_id: str | Iterable[str] | None
     ) -> None:

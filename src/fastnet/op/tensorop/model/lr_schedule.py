@@ -97,6 +97,8 @@ class LRSchedule(FollowsUpdates):
         if self.per == "update":
             self.advance()
 
+    is_scheduled = True
+
     def ending(self) -> Callable[[], None] | None:
         """Return the function to call when the network is left, or None."""
         return self.advance if self.per == "epoch" else None
