@@ -137,9 +137,7 @@ class TestHigherOrder:
                 GradientOp("score", "constant", inputs="x"),
                 GradientOp("score", "slope", inputs="x", higher_order=True),
                 LambdaOp(
-                    lambda score, slope: (
-                        fw.mean(score) + 10 * fw.mean((norms(fw, slope) - 1) ** 2)
-                    ),
+                    lambda score, slope: fw.mean(score) + 10 * fw.mean((norms(fw, slope) - 1) ** 2),
                     ["score", "slope"],
                     "loss",
                 ),

@@ -364,7 +364,9 @@ class TestFirstOrder:
     def test_comes_after_all_others(self) -> None:
         network = self.network()
         network.ops.insert(3, passing("y", "idle"))
-        kinds = [one.kind for one in network.explain("train", desired_output_keys=["loss"]).findings]
+        kinds = [
+            one.kind for one in network.explain("train", desired_output_keys=["loss"]).findings
+        ]
         assert kinds == ["unneeded_op", "first_order"]
 
 

@@ -21,10 +21,10 @@ class Finding:
         kind: "unwritten_output" (a desired key that the result does not have), "unwritten_key",
             "no_update" (models that no op updates), "no_optimizer" (parameters that no optimizer
             updates), "unneeded_op", "unneeded_postprocessing" or "first_order" (a loss that
-            depends on a gradient that is a constant to it, which may be meant). A key is an "unwritten_key" if it
-            is read after a Delete; or if no active op writes it, and it is the loss of an update,
-            an inactive op writes it, or an op writes a similar key that no op reads. Every other
-            key is assumed to be in the batch.
+            depends on a gradient that is a constant to it, which may be meant). A key is an
+            "unwritten_key" if it is read after a Delete; or if no active op writes it, and it is
+            the loss of an update, an inactive op writes it, or an op writes a similar key that no
+            op reads. Every other key is assumed to be in the batch.
         text: The description, and what to do about it.
         indices: The indices of the active ops it is about; of postprocessing ops for
             "unneeded_postprocessing".

@@ -117,7 +117,9 @@ def test_a_tape_of_the_program() -> None:
         (found,) = op.forward([x, loss], {"tape": tape})
         assert tape.gradient(found, x) is None  # nothing of it was recorded
         assert op.forward([x, other], {"tape": tape}) == [None]
-        (second,) = GradientOp("loss", "z", "x", higher_order=True).forward([x, loss], {"tape": tape})
+        (second,) = GradientOp("loss", "z", "x", higher_order=True).forward(
+            [x, loss], {"tape": tape}
+        )
     assert found.numpy().tolist() == second.numpy().tolist() == [3.0, 12.0]
     assert tape.gradient(second, x).numpy().tolist() == [6.0, 12.0]
 

@@ -10,7 +10,6 @@ from fastnet.backend.ema import Decay, decay_after
 from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
-from fastnet.backend.tf.graph import as_graph_code
 from fastnet.backend.tf.models import all_layers, no_variables
 from fastnet.backend.tf.weights import named_weights
 from fastnet.errors import add_note, shorten
@@ -142,9 +141,11 @@ class WeightAverager:
         decay = self._decay
         if not callable(decay):
             return tf.constant(decay, tf.float64)
-        function = as_graph_code(decay, convert=not tf.executing_eagerly())
         try:
-            return tf.cast(function(updates), tf.float64)
+            rate = decay(updates)
+            # `tf.cast` would make a Python number float32 first.
+            make = tf.cast if tf.is_tensor(rate) else tf.constant
+            return make(rate, tf.float64)
         except Exception as error:
             add_note(
                 error,

@@ -49,9 +49,7 @@ def compute_gradients(
     return [None if one is None else next(averages) for one in gradients]
 
 
-def compute_differentiable(
-    target: tf.Tensor, sources: Sequence[Any] | Any, state: State
-) -> Any:
+def compute_differentiable(target: tf.Tensor, sources: Sequence[Any] | Any, state: State) -> Any:
     """Compute gradients that the step's tape can differentiate again."""
     return compute_gradients(target, sources, True, state.get("tape"), True)
 

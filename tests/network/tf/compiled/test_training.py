@@ -121,6 +121,19 @@ def merged(model: Any) -> list[Any]:
     return [*supervised(model, merge_grad=2, clip_norm=0.5), EMA(model, decay=0.9)]
 
 
+def accumulating() -> Any:
+    return keras.optimizers.SGD(0.05, **({"gradient_accumulation_steps": 2} if KERAS_3 else {}))
+
+
+def warming(model: Any) -> list[Any]:
+    ema = EMA(model, decay=lambda n: tf.minimum((1 + n) / (3 + n), 0.6))
+    return [
+        *supervised(model, outputs={"stepped": "stepped"}),
+        ema,
+        ModelOp(ema.averaged, "x", "mean"),
+    ]
+
+
 def convolutional() -> Any:
     return keras.Sequential(
         [
@@ -144,9 +157,10 @@ class TestOps:
             (mlp, "adam", attacked),
             (smooth, momentum, penalized),
             (mlp, scheduled, merged),
+            (mlp, accumulating, warming),
             pytest.param(convolutional, momentum, supervised, marks=pytest.mark.slow),
         ],
-        ids=["attacked", "penalized", "merged", "convolutional"],
+        ids=["attacked", "penalized", "merged", "warming", "convolutional"],
     )
     def test_programs(self, make: Any, optimizer: Any, ops: Any) -> None:
         compiled, plain, ours, other = pair(make, optimizer, ops)

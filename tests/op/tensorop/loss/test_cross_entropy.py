@@ -274,9 +274,7 @@ class TestLabels:
         with pytest.raises(ValueError, match=r"class_weights.*\[2\].* 2 classes.*0 to 1"):
             call(way, op, scores, targets)
         op = op_of(way, from_logits=True, class_weights={1: 2.0})
-        np.testing.assert_allclose(
-            read(call(way, op, scores, targets)), np.log(2) * 1.5, rtol=1e-6
-        )
+        np.testing.assert_allclose(read(call(way, op, scores, targets)), np.log(2) * 1.5, rtol=1e-6)
 
     @FRAMEWORKS
     @pytest.mark.parametrize("shape", [(2, 4), (2, 2, 1)])

@@ -489,9 +489,7 @@ def _require_once(noted: Sequence[Any], ops: Sequence[Any], taken: dict[int, int
         ):
             place = next(at for at, one in enumerate(ops) if one is op)
             what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
-            raise Uncapturable(
-                f"{describe_op(op, place)} {what} between several updates of a step"
-            )
+            raise Uncapturable(f"{describe_op(op, place)} {what} between several updates of a step")
 
 
 def _size_of(tensor: torch.Tensor, before: Any) -> Any:

@@ -30,8 +30,8 @@ class EMA(FollowsUpdates):
         decay: The decay rate, from 0 to 1, or a function of the number of updates before this one
             that returns it, such as ``lambda n: min(0.999, (1 + n) / (10 + n))``. The number begins
             at 1, because the first update copies the weights. It is an int in torch. In TensorFlow
-            it is a float64 tensor, and the function a part of the graph, for which it may use
-            functions of `tf` and Python conditions. The result should depend on nothing else.
+            it is a float64 tensor, and the function a part of the graph: use functions of `tf`,
+            as in ``tf.minimum((1 + n) / (10 + n), 0.999)``. It must depend on nothing else.
         use_buffers: Whether to average buffers, such as batch norm statistics, instead of copying
             them (in Keras non-trainable weights).
 
@@ -40,8 +40,8 @@ class EMA(FollowsUpdates):
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If `decay`, or what it returns, is not from 0 to 1, or the model cannot be copied; in a network also
-            if no op updates the model.
+        ValueError: If `decay`, or what it returns, is not from 0 to 1, or the model cannot be
+            copied; in a network also if no op updates the model.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp

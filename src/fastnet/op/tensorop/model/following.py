@@ -20,9 +20,6 @@ class FollowsUpdates(HoldsModel):
     # Updates before this op are deferred like those at the end of a network.
     defer = False
 
-    # Whether the next update within a step depends on what `advance` does after this one.
-    is_scheduled = False
-
     def __init__(
         self, model: Model, mode: str | Iterable[str] | None, ds_id: str | Iterable[str] | None
     ) -> None:
@@ -63,6 +60,11 @@ class FollowsUpdates(HoldsModel):
     def follow(self, stepped: Any = True) -> None:
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the next update in a step depends on what `advance` does after this one."""
+        return False
 
     def kept(self) -> dict[str, Any]:
         """Return the op's state besides its attributes, which a compiled step compares."""

@@ -97,7 +97,10 @@ class LRSchedule(FollowsUpdates):
         if self.per == "update":
             self.advance()
 
-    is_scheduled = True
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the next update in a step depends on what `advance` does: True."""
+        return True
 
     def ending(self) -> Callable[[], None] | None:
         """Return the function to call when the network is left, or None."""
