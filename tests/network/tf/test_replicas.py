@@ -131,7 +131,7 @@ class TestTraining:
         assert_same_weights(model, twin)
 
     @EITHER_WAY
-    @pytest.mark.parametrize("program", ["merged", "clipped", "given", "average"])
+    @pytest.mark.parametrize("program", ["merged", "clipped", "given", "average", "warming"])
     def test_programs(self, program: str, eager: bool) -> None:
         model = built()
         twin = twin_of(model)
@@ -141,17 +141,19 @@ class TestTraining:
             # An op that clips sees the gradients of the whole batch.
             clip = LambdaOp(lambda g: tf.clip_by_global_norm(g, 0.1)[0], "g", "g")
             ops[2:] = [GradientOp("loss", "g", model=model), clip, UpdateOp(model, "loss", "g")]
-        if program == "average":
+        averages = program in ("average", "warming")
+        if averages:
             with STRATEGY.scope():
-                ops.append(EMA(model, decay=0.5))
+                ops.append(EMA(model, decay=0.5 if program == "average" else lambda n: n / (2 + n)))
         network = fastnet.Network(ops)
         with network("train", 1, eager=eager):
             for batch in STEPS:
                 network.run_step(batch)
-        norm = None if program == "average" else 0.1
+        norm = None if averages else 0.1
         by_hand(twin, momentum(), STEPS, 2 if program == "merged" else 1, norm)
         assert_same_weights(model, twin)
-        if program == "average":
+        if averages:
+            assert ops[-1].state_dict()["updates"] == len(STEPS)
             assert not np.allclose(
                 value_of(ops[-1].averaged.weights[0]), value_of(model.weights[0])
             )

@@ -102,12 +102,12 @@ def sparse_categorical_crossentropy(
         compare = functional.cross_entropy
     else:
         compare, y_pred = functional.nll_loss, y_pred.log()
-    ignored = _NO_CLASS if ignore_index is None else ignore_index
-    options: dict[str, Any] = {"label_smoothing": label_smoothing} if from_logits else {}
     try:
         if is_plain and y_pred.is_cpu and y_pred.dtype in _EXACT_MEANS:
             # One kernel computes the loss and its mean.
-            return compare(y_pred, y_true, ignore_index=ignored)
+            return compare(y_pred, y_true, ignore_index=_NO_CLASS)
+        ignored = _NO_CLASS if ignore_index is None else ignore_index
+        options: dict[str, Any] = {"label_smoothing": label_smoothing} if from_logits else {}
         loss = compare(y_pred, y_true, ignore_index=ignored, reduction="none", **options)
     except IndexError as error:
         _reject_fractions(labels, error)
