@@ -406,6 +406,14 @@ class Averaged(Program):
         return [network.ops[-1].averaged]
 
 
+class Warming(Averaged):
+    """The decay is a function, at another address on each rank."""
+
+    def ops(self, models: Models) -> list[Any]:
+        functions = [lambda n: n / (2 + n) for _ in range(1 + 50 * dist.get_rank())]
+        return [*Program.ops(self, models), EMA(models[0], decay=functions[-1])]
+
+
 class Half(Program):
     """Mixed precision."""
 
