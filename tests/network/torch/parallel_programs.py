@@ -405,6 +405,10 @@ class Averaged(Program):
     def averages(self, network: Any) -> Models:
         return [network.ops[-1].averaged]
 
+    def share(self, updates: int) -> float:
+        """Return the share of the old average after some updates."""
+        return 0.5
+
 
 class Warming(Averaged):
     """The decay is a function, at another address on each rank."""
@@ -412,6 +416,9 @@ class Warming(Averaged):
     def ops(self, models: Models) -> list[Any]:
         functions = [lambda n: n / (2 + n) for _ in range(1 + 50 * dist.get_rank())]
         return [*Program.ops(self, models), EMA(models[0], decay=functions[-1])]
+
+    def share(self, updates: int) -> float:
+        return updates / (2 + updates)
 
 
 class Half(Program):
@@ -542,7 +549,8 @@ def compare(name: str, engine: str) -> dict[str, Any]:
                 program.in_one(models, optimizers, parts, step)
             if isinstance(program, Averaged) and step % 2:
                 (now,) = full_states(models)
-                means = {key: (average[0][key] + now[key]) / 2 for key in now} if average else now
-                average = [means]
+                share = program.share(step // 2)
+                before = average[0] if average else now
+                average = [{key: before[key].lerp(now[key], 1 - share) for key in now}]
         results[kind] = [*full_states(models), *average]
     return results

@@ -60,7 +60,8 @@ class UpdateOp(HoldsModel):
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, or a
-            Keras optimizer accumulates them, in a warmup, and if the gradients of a scaled loss have overflowed.
+            Keras optimizer accumulates them, in a warmup, and if the gradients of a scaled loss
+            have overflowed.
         rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
             training context: "carry" to continue with them when the network is next entered, as
             FastEstimator does; "flush" to update with their average; "drop" to discard them. After
