@@ -380,3 +380,6 @@ GRADIENT_ADVICE = (
     "the Watch writes."
 )
 """Advice for a value without a gradient with respect to another value."""
+
+SECOND_ORDER_ADVICE = "A gradient that a GradientOp writes has a graph only with higher_order=True."
+"""Advice for a loss without gradients, which may be made of gradients alone."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ tf = pytest.importorskip("tensorflow")
 
 import torch
 
+import fastnet
 from fastnet.backend import get_lr, set_lr
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
@@ -95,6 +98,93 @@ def test_is_a_hand_written_loop(
     assert_same(fw.weights(ema.averaged), [kernel, bias])
     result = fw.step(network, batches[0], "eval")
     assert_same(result["averaged"], (batches[0]["x"] @ kernel + bias).astype("float32"))
+
+
+def warming(fw: Framework) -> Any:
+    least = min if fw.target == "torch" else tf.minimum
+    return lambda n: least((1 + n) / (3 + n), 0.6)
+
+
+def byol(fw: Framework) -> Any:
+    cos = math.cos if fw.target == "torch" else tf.cos
+    return lambda n: 1 - 0.5 * (cos(math.pi * n / 5) + 1) / 2
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+@pytest.mark.parametrize("decay", [warming, byol])
+def test_decays_by_the_number_of_updates(fw: Framework, decay: Any, merge: int) -> None:
+    """The number begins at 1 in the second update, and goes on where a state was saved."""
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ema = EMA(model, decay=decay(fw))
+    network = fw.network([*regression(model, merge_grad=merge), ema])
+    batches, loop, numbers = make_batches(8 * merge), Loop(), decay(FRAMEWORKS["torch"])
+    for start in (0, 4 * merge):
+        fw.steps(network, batches[start : start + 4 * merge], "train", epoch=1 + start)
+        for index in range(start, start + 4 * merge, merge):
+            update = index // merge
+            loop.step(batches[index : index + merge], numbers(update) if update else 0.0)
+        assert_same(fw.weights(ema.averaged), loop.average)
+        assert ema.state_dict()["updates"] == 4 + start // merge
+        ema.load_state_dict(json.loads(json.dumps(ema.state_dict())))
+    if fw.name == "torch-compiled":
+        traces = network.traces  # type: ignore[attr-defined]
+        assert len(traces) <= (1 if merge == 1 else 3)
+        assert not any(trace.fallback for trace in traces)
+    ema.load_state_dict({**ema.state_dict(), "updates": 0})
+    fw.step(network, batches[0], "train", epoch=9)
+    if merge == 1:
+        assert_same(fw.weights(ema.averaged), fw.weights(model))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_decays_are_as_exact_as_the_weights(fw: Framework, dtype: str, scheduled: bool) -> None:
+    if fw.target == "torch":
+        model = fw.build(LAYERS, fw.sgd(0.1)).to(getattr(torch, dtype))
+        put: Any = lambda value: [one.data.fill_(value) for one in model.parameters()]  # noqa: E731
+    else:
+        layers = tf.keras.layers
+        model = fastnet.build(
+            lambda: tf.keras.Sequential([layers.Input((3,)), layers.Dense(2, dtype=dtype)]),
+            fw.sgd(0.1),
+        )
+        put = lambda value: [one.assign(tf.fill(one.shape, value)) for one in model.weights]  # noqa: E731
+    ema = EMA(model, decay=(lambda n: 0.999) if scheduled else 0.999)
+    follow = ema.follow if fw.target == "torch" or fw.eager else tf.function(ema.follow)
+    for value in (1.0, 100.0):
+        put(value)
+        follow(True)
+    for weight in fw.weights(ema.averaged):
+        assert weight.dtype == dtype
+        # one rounding of the result, and two of the terms
+        spacing = {"float64": 2e-16, "float32": 1e-7, "float16": 5e-4}[dtype]
+        np.testing.assert_allclose(weight, 0.999 * 1 + 0.001 * 100, rtol=2 * spacing)
+
+
+def test_decays_that_are_none(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1), "m")
+    with pytest.raises(ValueError, match=r"EMA of 'm'.* is 2 after 1 updates.*from 0 to 1"):
+        EMA(model, decay=lambda n: 2)
+    ema = EMA(model, decay=warming(fw))
+    text = str(fw.network([*regression(model), ema]).explain("train"))
+    assert "averages weights with the decay of <lambda>" in text
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_decays_of_python_numbers_in_a_graph(eager: bool) -> None:
+    """`math.cos` takes a tensor only if it has a value."""
+    fw = FRAMEWORKS["tf-eager" if eager else "tf-static"]
+    model = fw.build(LAYERS, fw.sgd(0.1), "m")
+    ema = EMA(model, decay=lambda n: math.cos(n) ** 2)
+    network = fw.network([*regression(model), ema])
+    if eager:
+        fw.steps(network, make_batches(2), "train")
+        return
+    with pytest.raises(TypeError) as caught:
+        fw.step(network, make_batches(1)[0], "train")
+    notes = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "the decay of the EMA of 'm'" in notes
+    assert "functions of tf" in notes
 
 
 @pytest.mark.parametrize("decay", [0, 1])

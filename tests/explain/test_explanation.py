@@ -295,7 +295,7 @@ def test_as_a_dict() -> None:
     explanation = rich_network().explain("train", 1, "a", ["loss", "lost"])
     data = explanation.to_dict()
     assert json.loads(json.dumps(data)) == data
-    assert data["version"] == 3
+    assert data["version"] == 4
     assert data["inputs"] == sorted(explanation.inputs)
     assert [op["name"] for op in data["ops"]] == [item.name for item in explanation.ops]
     assert data["inactive"]["ops"][0]["reason"] == explanation.inactive["ops"][0].reason

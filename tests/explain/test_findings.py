@@ -13,6 +13,7 @@ from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as LambdaArray
 from fastnet.op.tensorop import Delete, LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -327,6 +328,55 @@ class TestMissing:
         # Nor is there a finding if the encoder has the same optimizer.
         encoder.optimizer = encoder.current_optimizer = decoder.optimizer
         assert network.explain("train").findings == ()
+
+
+class TestFirstOrder:
+    """Losses that depend on gradients which they take for constants."""
+
+    @staticmethod
+    def network(*, fused: bool = False, given: str | None = None, **options: Any) -> TorchNetwork:
+        model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
+        slope = GradientOp("y", "slope", inputs="x", **options)
+        return TorchNetwork(
+            [
+                Watch("x"),
+                ModelOp(model, "x", "y"),
+                Fuse([slope, passing("slope", "slope")]) if fused else slope,
+                passing("slope", "norm"),
+                passing(["y", "norm"], "loss"),
+                UpdateOp(model, "loss", gradients=given),
+            ]
+        )
+
+    @pytest.mark.parametrize("fused", [False, True])
+    def test_a_penalty(self, fused: bool) -> None:
+        network = self.network(fused=fused)
+        explanation = network.explain("train", desired_output_keys=["loss"])
+        assert found(explanation, "first_order") == [((2, 5), ("slope", "loss"))]
+        (text,) = texts(explanation, "first_order")
+        assert "depends on 'slope', which op 2" in text
+        assert "higher_order=True" in text
+        # With the graph of the gradient there is nothing to note.
+        again = self.network(fused=fused, higher_order=True).explain("train")
+        assert found(again, "first_order") == []
+
+    def test_other_uses(self) -> None:
+        """Gradients to update with, losses that overwrite what depends on one, and other modes."""
+        assert found(self.network(given="slope").explain("train"), "first_order") == []
+        network = self.network()
+        assert found(network.explain("eval"), "first_order") == []
+        network.ops[4] = passing(["y", "y"], "loss")
+        assert found(network.explain("train"), "first_order") == []
+        network.ops[3:5] = [passing("y", "slope"), passing(["y", "slope"], "loss")]
+        assert found(network.explain("train"), "first_order") == []
+
+    def test_comes_after_all_others(self) -> None:
+        network = self.network()
+        network.ops.insert(3, passing("y", "idle"))
+        kinds = [
+            one.kind for one in network.explain("train", desired_output_keys=["loss"]).findings
+        ]
+        assert kinds == ["unneeded_op", "first_order"]
 
 
 class TestNeeded:

@@ -51,6 +51,7 @@ def test_public_names(fastestimator: ModuleType, path: str) -> None:
 ADDED_PARAMETERS = {
     "CrossEntropy": ["axis", "ignore_index", "label_smoothing"],
     "FocalLoss": ["ds_id"],
+    "GradientOp": ["higher_order"],
     "Network": ["open_axes", "device", "keep_on_device", "returns", "compile"],
     "TFNetwork": ["open_axes", "compile"],
     "TorchNetwork": ["device", "keep_on_device", "returns", "compile"],

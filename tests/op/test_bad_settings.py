@@ -154,6 +154,11 @@ def test_settings(cls: Any, name: str, value: Any, kind: type[Exception]) -> Non
             "GradientOp, ['y', 'z'], ['a'], ['x', 'x']",
         ),
         (partial(gradient.GradientOp, ["y"], ["a"], ["x", "w"]), AssertionError, "['x', 'w']"),
+        (
+            partial(gradient.GradientOp, "y", "g", "x", higher_order=2),
+            ValueError,
+            "GradientOp, higher_order, 2",
+        ),
         (partial(gradient.Watch, None), ValueError, "Watch, []"),
         (partial(numpyop.Batch, -1), ValueError, "Batch, batch_size, -1"),
         (partial(numpyop.Batch, 2.0), ValueError, "Batch, batch_size, 2.0"),
@@ -255,6 +260,31 @@ class TestFunctions:
     def test_not_callable(self, cls: Any, name: str, given: Any) -> None:
         op = getattr(cls, "func", cls).__name__
         refuse(lambda: cls(given), TypeError, op, name, repr(given), type(given).__name__)
+
+    @pytest.mark.parametrize("cls", [tensorop.LambdaOp, numpyop.LambdaOp])
+    @pytest.mark.parametrize("loss", ["CrossEntropyLoss", "MSELoss"])
+    def test_the_class_of_a_loss(self, cls: Any, loss: str) -> None:
+        made = getattr(torch.nn, loss)
+        for fn in (made, partial(made, reduction="sum")):
+            self._refuse_class(cls, fn, loss)
+        assert cls(made(), ["y", "t"], "loss").inputs == ["y", "t"]
+
+    @pytest.mark.tf
+    @pytest.mark.parametrize("loss", ["BinaryCrossentropy", "MeanSquaredError"])
+    def test_the_class_of_a_loss_of_keras(self, loss: str) -> None:
+        losses = pytest.importorskip("tensorflow").keras.losses
+        self._refuse_class(tensorop.LambdaOp, getattr(losses, loss), loss)
+
+    @staticmethod
+    def _refuse_class(cls: Any, fn: Any, loss: str) -> None:
+        with pytest.raises(TypeError) as caught:
+            cls(fn, ["y", "t"], "loss")
+        for part in ("LambdaOp(y, t -> loss)", f"class {loss} as its fn", f"instance: {loss}(...)"):
+            assert part in str(caught.value)
+
+    def test_other_classes_are_functions(self) -> None:
+        op = tensorop.LambdaOp(complex, ["y", "t"], "loss")
+        assert op.forward([1, 2], {}) == 1 + 2j
 
     @pytest.mark.parametrize("cls", [tensorop.LambdaOp, numpyop.LambdaOp, numpyop.RemoveIf])
     @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class Explanation:
             The attributes and properties by name. "version" changes when their structure does.
         """
         sets = ("unneeded", "inputs", "device_inputs", "returned", "untouched")
-        data = {"version": 3, **asdict(self), **{name: getattr(self, name) for name in sets}}
+        data = {"version": 4, **asdict(self), **{name: getattr(self, name) for name in sets}}
         return dict(json.loads(json.dumps(data, default=sorted)))
 
     def to_mermaid(self) -> str:

@@ -20,10 +20,11 @@ class Finding:
     Attributes:
         kind: "unwritten_output" (a desired key that the result does not have), "unwritten_key",
             "no_update" (models that no op updates), "no_optimizer" (parameters that no optimizer
-            updates), "unneeded_op" or "unneeded_postprocessing". A key is an "unwritten_key" if it
-            is read after a Delete; or if no active op writes it, and it is the loss of an update,
-            an inactive op writes it, or an op writes a similar key that no op reads. Every other
-            key is assumed to be in the batch.
+            updates), "unneeded_op", "unneeded_postprocessing" or "first_order" (a loss that
+            depends on a gradient that is a constant to it, which may be meant). A key is an
+            "unwritten_key" if it is read after a Delete; or if no active op writes it, and it is
+            the loss of an update, an inactive op writes it, or an op writes a similar key that no
+            op reads. Every other key is assumed to be in the batch.
         text: The description, and what to do about it.
         indices: The indices of the active ops it is about; of postprocessing ops for
             "unneeded_postprocessing".
@@ -90,7 +91,7 @@ def list_findings(
         if item.unneeded:
             text = f"Postprocessing op {index}, {item.format()}, is not needed."
             findings.append(Finding("unneeded_postprocessing", text, (index,), item.outputs))
-    return findings
+    return [*findings, *_first_order(ops)]
 
 
 def _unwritten_outputs(
@@ -231,6 +232,40 @@ def _parameters_without_optimizer(
     if any(optimizer is one for one in optimizers) or not getattr(model, "built", False):
         return []
     return [variable.name for variable in model.trainable_variables]
+
+
+def _first_order(ops: list[Item]) -> Iterator[Finding]:
+    """Find losses that depend on gradients that are constants to them."""
+    sources: dict[str, tuple[int, str]] = {}  # The gradient that each key depends on.
+    for index, item in enumerate(ops):
+        for op in _flatten(item):
+            for loss in op.losses:
+                if loss in sources:
+                    first, key = sources[loss]
+                    yield Finding(
+                        "first_order",
+                        f"The loss '{loss}' of op {index}, {item.format()}, depends on '{key}', "
+                        f"which op {first}, {ops[first].format()} writes as a constant. That is "
+                        "right if it is not to be differentiated, as in an adversarial example. "
+                        "For a gradient penalty pass higher_order=True to the GradientOp.",
+                        (first, index),
+                        (key, loss),
+                    )
+            source = next((sources[key] for key in op.inputs if key in sources), None)
+            for key in op.outputs:
+                found = (index, key) if op.is_first_order else source
+                if found is not None:
+                    sources[key] = found
+                else:
+                    sources.pop(key, None)
+
+
+def _flatten(item: Item) -> Iterator[Item]:
+    """Yield an item, or the innermost ops of a meta op."""
+    if not item.ops:
+        yield item
+    for op in item.ops:
+        yield from _flatten(op)
 
 
 def _unneeded_ops(ops: list[Item], keys: list[Key]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.op.op import is_delete
 from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.gradient.gradient import GradientOp
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
 
@@ -31,6 +32,8 @@ class Item:
         ds_ids: The dataset ids it runs for, or with "!" does not run for; empty for all.
         models: The names of its models.
         takes_gradients: Whether it computes gradients.
+        losses: The keys of the losses that it differentiates to update models.
+        is_first_order: Whether it writes gradients that cannot be differentiated again.
         deferred: Whether its update waits until after the last op.
         deletes: Whether it deletes its inputs.
         has_effects: Whether it does more than write its outputs: it updates a model, has no
@@ -51,6 +54,8 @@ class Item:
     ds_ids: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     takes_gradients: bool = False
+    losses: tuple[str, ...] = ()
+    is_first_order: bool = False
     deferred: bool = False
     deletes: bool = False
     has_effects: bool = False
@@ -139,19 +144,23 @@ def describe(value: Any, index: int | None = None) -> Item:
     outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
     deletes = not is_slicer and is_delete(value)
     asked = as_tensor_op(value)
-    updates = bool(asked.get_fe_loss_keys())
+    losses = asked.get_fe_loss_keys()
+    inputs = _strings(value, "slice_inputs" if is_slicer else "inputs")
     return Item(
         index=index,
         name=op_name(value),
-        inputs=_strings(value, "slice_inputs" if is_slicer else "inputs"),
+        inputs=inputs,
         outputs=outputs,
         modes=tuple(sorted(_strings(value, "mode"))),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
         models=_model_names(asked.get_fe_models()),
         takes_gradients=asked.fe_retain_graph() is not None,
+        # An update that is given gradients does not read its loss.
+        losses=tuple(key for key in inputs if key in losses and not inner),
+        is_first_order=isinstance(value, GradientOp) and not value.higher_order,
         deferred=bool(asked.defer),
         deletes=deletes,
-        has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
+        has_effects=bool(losses) or not (outputs or deletes) or any(op.has_effects for op in inner),
         setting=_format_settings(value, inner),
         ops=inner,
     )

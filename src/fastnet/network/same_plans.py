@@ -45,7 +45,8 @@ def _describe(
     yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
     for index, op in enumerate(plan.ops):
         for inner in with_inner_ops([op]):
-            settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
+            names = getattr(inner, "alike_on_ranks", ())
+            settings = {key: _plain(getattr(inner, key)) for key in names}
             names = sorted(map(name_of, as_tensor_op(inner).get_fe_models()))
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
     for slicer in plan.slicers:
@@ -66,3 +67,8 @@ def _describe(
                 if key == "lr" or isinstance(value, (Real, str, tuple))
             }
             yield f"{type(optimizer).__name__} of model '{name_of(model)}', settings {settings}"
+
+
+def _plain(setting: Any) -> Any:
+    """Return a setting, or the name of a function, whose repr differs from process to process."""
+    return getattr(setting, "__qualname__", type(setting)) if callable(setting) else setting

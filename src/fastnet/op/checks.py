@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 from fastnet.errors import advise_on_op, shorten
@@ -81,12 +82,30 @@ def axes_in_order(axes: object) -> list[Any] | None:
 
 
 def require_function(op: object, name: str, given: object) -> None:
-    """Raise a TypeError if the function of an op is not callable."""
+    """Raise a TypeError if the function of an op is not callable, or the class of a loss."""
     if not callable(given):
         raise TypeError(
             f"{type(op).__name__}'s {name} must be a function, not {shorten(given)} of type "
             f"{type(given).__name__}."
         )
+    made = given.func if isinstance(given, partial) else given
+    if isinstance(made, type) and any(map(_is_base, made.__mro__)):
+        raise TypeError(
+            f"{op!r} has the class {made.__name__} as its {name}: calling it would construct one "
+            f"with the values of {list(getattr(op, 'inputs', ()))} as its settings. Pass an "
+            f"instance: {made.__name__}(...)."
+        )
+
+
+def _is_base(base: type) -> bool:
+    """Whether a class is the base class of a framework's losses or layers."""
+    package = base.__module__.partition(".")[0]
+    return base.__name__ in ("Module", "Loss", "Layer") and package in (
+        "torch",
+        "keras",
+        "tf_keras",
+        "tensorflow",
+    )
 
 
 def require_arguments(

@@ -87,6 +87,10 @@ def distributed(value: Any, first: int) -> Any:
     return STRATEGY.experimental_distribute_values_from_function(lambda context: next(waiting))
 
 
+def with_squares(loss: Any, gradients: Any) -> Any:
+    return loss + 0.1 * sum(tf.reduce_sum(one**2) for one in gradients)
+
+
 class TestTraining:
     @EITHER_WAY
     @pytest.mark.parametrize("batches", ["plain", "distributed"])
@@ -127,7 +131,7 @@ class TestTraining:
         assert_same_weights(model, twin)
 
     @EITHER_WAY
-    @pytest.mark.parametrize("program", ["merged", "clipped", "given", "average"])
+    @pytest.mark.parametrize("program", ["merged", "clipped", "given", "average", "warming"])
     def test_programs(self, program: str, eager: bool) -> None:
         model = built()
         twin = twin_of(model)
@@ -137,17 +141,19 @@ class TestTraining:
             # An op that clips sees the gradients of the whole batch.
             clip = LambdaOp(lambda g: tf.clip_by_global_norm(g, 0.1)[0], "g", "g")
             ops[2:] = [GradientOp("loss", "g", model=model), clip, UpdateOp(model, "loss", "g")]
-        if program == "average":
+        averages = program in ("average", "warming")
+        if averages:
             with STRATEGY.scope():
-                ops.append(EMA(model, decay=0.5))
+                ops.append(EMA(model, decay=0.5 if program == "average" else lambda n: n / (2 + n)))
         network = fastnet.Network(ops)
         with network("train", 1, eager=eager):
             for batch in STEPS:
                 network.run_step(batch)
-        norm = None if program == "average" else 0.1
+        norm = None if averages else 0.1
         by_hand(twin, momentum(), STEPS, 2 if program == "merged" else 1, norm)
         assert_same_weights(model, twin)
-        if program == "average":
+        if averages:
+            assert ops[-1].state_dict()["updates"] == len(STEPS)
             assert not np.allclose(
                 value_of(ops[-1].averaged.weights[0]), value_of(model.weights[0])
             )
@@ -202,6 +208,30 @@ class TestTraining:
         for mine, old in zip(twin.weights, before, strict=True):
             mine.assign(old)
         by_hand(twin, momentum(), STEPS[:1])
+        assert_same_weights(model, twin)
+
+    @EITHER_WAY
+    def test_a_penalty_of_the_averaged_gradient(self, eager: bool) -> None:
+        """The second gradient goes through the average over the devices."""
+        model = built()
+        twin, optimizer = twin_of(model), momentum()
+        ops = regression(model)
+        ops[2:] = [
+            GradientOp("loss", "g", model=model, higher_order=True),
+            LambdaOp(with_squares, ["loss", "g"], "total"),
+            UpdateOp(model, "total"),
+        ]
+        network = fastnet.Network(ops)
+        with network("train", 1, eager=eager):
+            for batch in STEPS:
+                network.run_step(batch)
+        for batch in STEPS:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    loss = tf.reduce_mean((twin(batch["x"], training=True) - batch["y"]) ** 2)
+                total = with_squares(loss, inner.gradient(loss, twin.trainable_variables))
+            gradients = outer.gradient(total, twin.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
         assert_same_weights(model, twin)
 
     def test_the_rest_of_merged_gradients_is_flushed(self) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import fastnet
 from fastnet.backend.torch.wrappers import innermost
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.gradient import GradientOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy, L2Regularization
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.network.programs import Batch, mlp, seeded
@@ -171,6 +171,34 @@ class Given(Program):
         clipped = self.clip([one.grad for one in parameters])
         for parameter, gradient in zip(parameters, clipped, strict=True):
             parameter.grad = gradient
+
+
+class Penalized(Program):
+    """The loss has the norm of its gradient by the inputs, which is differentiated, too."""
+
+    engines = ("ddp",)
+    has_loop = False  # The engine's hooks do not take part in `torch.autograd.grad`.
+
+    def before_update(self, model: Any) -> list[Any]:
+        return [
+            GradientOp("loss", "slope", inputs="x", higher_order=True),
+            LambdaOp(self.penalize, ["loss", "slope"], "loss"),
+        ]
+
+    def ops(self, models: Models) -> list[Any]:
+        return [Watch("x"), *super().ops(models)]
+
+    @staticmethod
+    def penalize(loss: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+        # In one process the gradient of the mean over all ranks is smaller.
+        share = 1.0 if len(slope) == SIZE else len(slope) / SIZE
+        return loss + 10 * ((share * slope).norm(dim=1) - 1).pow(2).mean()
+
+    def losses(self, models: Models, batch: Batch) -> list[torch.Tensor]:
+        x = batch["x"].clone().requires_grad_(True)
+        loss = cross_entropy(models[0](x), batch["t"])
+        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+        return [self.penalize(loss, slope)]
 
 
 class Gan(Program):
@@ -377,6 +405,21 @@ class Averaged(Program):
     def averages(self, network: Any) -> Models:
         return [network.ops[-1].averaged]
 
+    def share(self, updates: int) -> float:
+        """Return the share of the old average after some updates."""
+        return 0.5
+
+
+class Warming(Averaged):
+    """The decay is a function, at another address on each rank."""
+
+    def ops(self, models: Models) -> list[Any]:
+        functions = [lambda n: n / (2 + n) for _ in range(1 + 50 * dist.get_rank())]
+        return [*Program.ops(self, models), EMA(models[0], decay=functions[-1])]
+
+    def share(self, updates: int) -> float:
+        return updates / (2 + updates)
+
 
 class Half(Program):
     """Mixed precision."""
@@ -506,7 +549,8 @@ def compare(name: str, engine: str) -> dict[str, Any]:
                 program.in_one(models, optimizers, parts, step)
             if isinstance(program, Averaged) and step % 2:
                 (now,) = full_states(models)
-                means = {key: (average[0][key] + now[key]) / 2 for key in now} if average else now
-                average = [means]
+                share = program.share(step // 2)
+                before = average[0] if average else now
+                average = [{key: before[key].lerp(now[key], 1 - share) for key in now}]
         results[kind] = [*full_states(models), *average]
     return results

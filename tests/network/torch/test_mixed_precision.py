@@ -18,7 +18,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
-from fastnet.op.tensorop.model import ModelOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import AxisSlicer
 from tests.network.programs import (
     batches,
@@ -96,6 +96,11 @@ class Products(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = Product.apply(x, self.first).float().tanh()
         return Product.apply(hidden, self.second).float()  # type: ignore[no-any-return]
+
+
+def penalize(loss: torch.Tensor, slope: torch.Tensor, slopes: Any) -> torch.Tensor:
+    squares = ((1e7 * one.float()) ** 2 for one in (slope, *slopes))
+    return loss + sum(one.mean() for one in squares)
 
 
 class Whitened(torch.optim.SGD):
@@ -225,6 +230,54 @@ class TestAutocastIsDisabled:
                 with torch.autocast("cpu", enabled=False):
                     by_hand(twin, [[batch]])
         assert seen == [True] * 3
+        assert same_weights(model, twin)
+
+    def test_a_gradient_penalty(self) -> None:
+        """As in PyTorch's examples: by a scaled loss, so that little is lost, and unscaled."""
+        model, twin = twins(Products)
+        built(model, sgd(), mixed_precision="fp16")
+        other = built(seeded(mlp, 1), sgd(), mixed_precision="fp16")
+        other.current_optimizer.scaler.scale(torch.ones(()))
+        other.current_optimizer.scaler.update(8.0)
+        predict, loss, update = supervised(model)
+        # The gradients of this loss are too small for float16.
+        small = LambdaOp(lambda loss: loss * 1e-7, "loss", "small")
+        network = TorchNetwork(
+            [
+                Watch("x"),
+                predict,
+                loss,
+                small,
+                GradientOp("small", "slope", inputs="x", higher_order=True),
+                GradientOp("small", "slopes", model=model, higher_order=True),
+                LambdaOp(penalize, ["loss", "slope", "slopes"], "loss"),
+                ModelOp(other, "x", "of_other"),
+                LambdaOp(lambda y: (y**2).mean(), "of_other", "loss of other"),
+                UpdateOp(other, "loss of other"),
+                update,
+            ]
+        )
+        data = batches(3)
+        results = run_all(network, data)
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        for batch, result in zip(data, results, strict=True):
+            x = batch["x"].clone().requires_grad_(True)
+            with torch.autocast("cpu", torch.float16):
+                first = functional.cross_entropy(twin(x), batch["t"])
+            found = torch.autograd.grad(
+                scaler.scale(first * 1e-7), [x, *twin.parameters()], create_graph=True
+            )
+            slope, *slopes = [one / scaler.get_scale() for one in found]
+            with torch.autocast("cpu", torch.float16):
+                total = penalize(first, slope, slopes)
+            scaler.scale(total).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            torch.testing.assert_close(result["slope"], slope)
+            torch.testing.assert_close(result["loss"], total)
+            assert slope.any()
         assert same_weights(model, twin)
 
     @pytest.mark.parametrize("mixed", [False, True])

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import fastnet
 from fastnet.backend.torch.wrappers import innermost, parallel_type
 from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -439,6 +440,25 @@ def open_different() -> dict[str, str]:
         with network("eval", 1):
             assert "loss" in network.run_step(batch)
     return errors
+
+
+def refuse_second_gradients() -> None:
+    for engine in ("ddp", "fsdp"):
+        model = fastnet.build(seeded(mlp), "sgd", parallel=engine)
+        with pytest.raises(ValueError, match="averages over processes cannot be differentiated"):
+            GradientOp("loss", "g", model=model, higher_order=True)
+    first, *rest = supervised(model)
+    slope = GradientOp("loss", "slope", inputs="x", higher_order=True)
+    network = fastnet.Network([Watch("x"), first, rest[0], slope, rest[1]])
+    with pytest.raises(ValueError, match="sharded by FSDP2, which frees weights"), network("train"):
+        pass
+    slope.higher_order = False
+    with network("train"):
+        network.run_step(data(1, dist.get_world_size())[0][dist.get_rank()])
+
+
+def test_second_gradients_of_distributed_models_are_refused() -> None:
+    ranks(2)(refuse_second_gradients)
 
 
 def test_different_ops_raise_on_every_rank() -> None:

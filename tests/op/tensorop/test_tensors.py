@@ -117,7 +117,24 @@ def test_a_tape_of_the_program() -> None:
         (found,) = op.forward([x, loss], {"tape": tape})
         assert tape.gradient(found, x) is None  # nothing of it was recorded
         assert op.forward([x, other], {"tape": tape}) == [None]
-    assert found.numpy().tolist() == [3.0, 12.0]
+        (second,) = GradientOp("loss", "z", "x", higher_order=True).forward(
+            [x, loss], {"tape": tape}
+        )
+    assert found.numpy().tolist() == second.numpy().tolist() == [3.0, 12.0]
+    assert tape.gradient(second, x).numpy().tolist() == [6.0, 12.0]
+
+
+def test_second_gradients_of_complex_numbers() -> None:
+    op = GradientOp("loss", "z", "x", higher_order=True)
+    x = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
+    (found,) = op.forward([x, x**3], {})
+    (expected,) = torch.autograd.grad(x**3, x, torch.ones_like(x), create_graph=True)
+    assert torch.equal(found, expected)
+    of_found, of_expected = (
+        torch.autograd.grad(one.abs().pow(2).sum(), x)[0] for one in (found, expected)
+    )
+    assert torch.equal(of_found, of_expected)
+    assert of_found.abs().min() > 0
 
 
 @pytest.mark.parametrize("cls", [LossOp, CrossEntropy, MeanSquaredError])

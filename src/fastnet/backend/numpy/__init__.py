@@ -320,4 +320,4 @@ def get_gradient(target: Any, *rest: Any, **named: Any) -> NoReturn:
     )
 
 
-watch = compute_gradients = get_gradient
+watch = compute_gradients = compute_differentiable = get_gradient

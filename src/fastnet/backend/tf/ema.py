@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from fastnet.backend.ema import Decay, decay_after
 from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers, no_variables
 from fastnet.backend.tf.weights import named_weights
-from fastnet.errors import shorten
+from fastnet.errors import add_note, shorten
 
 
 def copy_for_average(model: Any, name: str) -> Any:
@@ -41,36 +42,50 @@ class WeightAverager:
     Non-trainable floating-point weights are averaged if `use_buffers`, else copied.
     """
 
-    def __init__(self, model: Any, averaged: Any, decay: float, use_buffers: bool) -> None:
+    state: ClassVar[dict[str, Any]] = {}  # What depends on the updates is in variables.
+
+    def __init__(self, model: Any, averaged: Any, decay: Decay, use_buffers: bool) -> None:
         self._model = model
         self._averaged = averaged
+        self._updates: Any = None
+        self._make(0)
+        self.configure(decay, use_buffers)
+
+    def configure(self, decay: Decay, use_buffers: bool) -> None:
+        """Apply settings."""
+        if callable(decay):
+            with tf.init_scope():
+                decay_after(decay, tf.ones((), tf.float64), self._model)
         self._decay = decay
         self._use_buffers = use_buffers
-        self.settings = decay, use_buffers
-        self._begun: Any = None
-        self._make(begun=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_begun": self.has_begun}
+        return {**vars(self), "_updates": self.updates}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._make(begun=state["_begun"])
+        self._make(state["_updates"])
 
-    def _make(self, begun: bool) -> None:
+    def _make(self, updates: int) -> None:
         with tf.init_scope():
-            self._begun = tf.Variable(
-                begun, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+            self._updates = tf.Variable(
+                updates,
+                trainable=False,
+                dtype=tf.int64,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there was an update."""
-        return bool(self._begun.numpy())
+    def updates(self) -> int:
+        """The number of updates."""
+        return int(self._updates.numpy())
 
-    @has_begun.setter
-    def has_begun(self, begun: bool) -> None:
-        self._begun.assign(begun)
+    @updates.setter
+    def updates(self, updates: int) -> None:
+        self._updates.assign(updates)
+
+    def advance(self) -> None:
+        """Do nothing: `move` counts the updates."""
 
     def move(self, stepped: Any = True) -> None:
         """Update the averages if the model has `stepped`; the first time, copy the weights."""
@@ -103,22 +118,41 @@ class WeightAverager:
         for mean, value, is_averaged in pairs:
             share = averaged if is_averaged else copied
             strategy.extended.update(_inner(mean), assign, args=(_inner(value), share))
-        begun = tf.logical_or(self._begun.read_value(), local)
-        strategy.extended.update(self._begun, lambda one, now: one.assign(now), args=(begun,))
+        updates = self._updates.read_value() + tf.cast(local, tf.int64)
+        strategy.extended.update(self._updates, lambda one, now: one.assign(now), args=(updates,))
 
     def _move_all(self, pairs: Any, stepped: Any) -> None:
         averaged, copied = self._shares(stepped)
         for mean, value, is_averaged in pairs:
             mean.assign(_between(mean, value, averaged if is_averaged else copied))
-        self._begun.assign(tf.logical_or(self._begun.read_value(), stepped))
+        self._updates.assign_add(tf.cast(stepped, tf.int64))
 
     def _shares(self, stepped: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the weights of the old values in averages and in copies."""
-        begun = tf.cast(self._begun.read_value(), tf.float32)
+        """Return the shares of the old values in averages and in copies."""
+        updates = self._updates.read_value()
+        zero, one = tf.zeros((), tf.float64), tf.ones((), tf.float64)
+        decay = self._decay_after(tf.cast(updates, tf.float64))
         return (
-            tf.where(stepped, begun * self._decay, 1.0),
-            tf.where(stepped, tf.zeros(()), tf.ones(())),
+            tf.where(stepped, tf.where(updates > 0, decay, zero), one),
+            tf.where(stepped, zero, one),
         )
+
+    def _decay_after(self, updates: tf.Tensor) -> tf.Tensor:
+        decay = self._decay
+        if not callable(decay):
+            return tf.constant(decay, tf.float64)
+        try:
+            rate = decay(updates)
+            # `tf.cast` would make a Python number float32 first.
+            make = tf.cast if tf.is_tensor(rate) else tf.constant
+            return make(rate, tf.float64)
+        except Exception as error:
+            add_note(
+                error,
+                f"Raised by the decay of the EMA of '{name_of(self._model)}'. In TensorFlow it is "
+                "a part of the graph, and the number of updates a tensor: use functions of tf.",
+            )
+            raise
 
 
 def _inner(variable: Any) -> Any:
@@ -128,12 +162,15 @@ def _inner(variable: Any) -> Any:
 
 def _between(mean: Any, value: Any, stays: tf.Tensor) -> tf.Tensor:
     mean, value = tf.convert_to_tensor(mean), tf.convert_to_tensor(value)
+    is_copied, is_kept = tf.equal(stays, 0.0), tf.equal(stays, 1.0)
     if not mean.dtype.is_floating:
-        return tf.where(tf.equal(stays, 1.0), mean, value)
-    stays = tf.cast(stays, mean.dtype)
+        return tf.where(is_kept, mean, value)
+    # In half precision 0.999 would be rounded to a decay that is 2 % slower.
+    wide = mean.dtype if mean.dtype.size > 2 else tf.float32
+    old, new = tf.cast(stays, wide), tf.cast(1.0 - stays, wide)
+    mixed = tf.cast(old * tf.cast(mean, wide) + new * tf.cast(value, wide), mean.dtype)
     # At 0 and 1 the other operand must not contribute, because it may not be finite.
-    mixed = stays * mean + (1 - stays) * value
-    return tf.where(tf.equal(stays, 0), value, tf.where(tf.equal(stays, 1), mean, mixed))
+    return tf.where(is_copied, value, tf.where(is_kept, mean, mixed))
 
 
 def _is_real(variable: Any) -> bool:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
+from fastnet.types import State
 
 
 def get_gradient(
@@ -43,9 +44,14 @@ def compute_gradients(
     if not found or context is None:
         return gradients
     # Averaged here, so that an op which clips the gradients measures those of the whole batch.
-    with paused(tape):
+    with nullcontext() if higher_order else paused(tape):
         averages = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, found))
     return [None if one is None else next(averages) for one in gradients]
+
+
+def compute_differentiable(target: tf.Tensor, sources: Sequence[Any] | Any, state: State) -> Any:
+    """Compute gradients that the step's tape can differentiate again."""
+    return compute_gradients(target, sources, True, state.get("tape"), True)
 
 
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:

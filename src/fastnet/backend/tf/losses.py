@@ -26,6 +26,8 @@ def binary_crossentropy(
         labels = tf.add(tf.multiply(labels, 1.0 - label_smoothing), label_smoothing / 2)
     loss = _binary_entropy(labels, y_pred, from_logits)
     if class_weights:
+        if isinstance(class_weights, Mapping):
+            check_class_weights(class_weights, 2)
         loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = loss.shape.rank
     if rank != 1:

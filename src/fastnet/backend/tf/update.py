@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
+from fastnet.backend.tf._keras_internals import takes_step
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -27,6 +28,7 @@ from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
 from fastnet.backend.update import Followers, MergedState, StepSettings, Update
+from fastnet.errors import SECOND_ORDER_ADVICE
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
@@ -152,7 +154,7 @@ class TFUpdate(Update):
             raise ValueError(
                 f"The loss '{self._op.loss_name}' has no gradients for any variable of "
                 f"'{name_of(self._model)}': it was not made from the output of a ModelOp "
-                "of this model with gradients=True, in the same step."
+                f"of this model with gradients=True, in the same step. {SECOND_ORDER_ADVICE}"
             )
         unscale = getattr(optimizer, "get_unscaled_gradients", None)
         return gradients if unscale is None else unscale(gradients)
@@ -273,6 +275,7 @@ class TFUpdate(Update):
 
     def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
         """Let the optimizer update the variables, and call the followers."""
+        stepped = self._stepped(clipped) if followers else False
         if clipped.condition is None:
             apply_gradients(self._model, clipped.gradients, variables)
         else:
@@ -282,14 +285,19 @@ class TFUpdate(Update):
                 clipped.gradients,
             )
         for follow in followers:
-            follow(clipped.stepped)
+            follow(stepped)
+
+    def _stepped(self, clipped: _Clipped) -> Any:
+        """Return whether the optimizer's next call with these gradients updates the variables."""
+        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer())
+        return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
 
     def _values(self, clipped: _Clipped, total: tf.Tensor | None) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
         norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
-        stepped = tf.convert_to_tensor(clipped.stepped)
+        stepped = tf.convert_to_tensor(self._stepped(clipped))
         values = {
             "grad_norm": tf.cast(norm, tf.float32),
             "stepped": stepped,

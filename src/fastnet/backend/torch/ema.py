@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from fastnet.backend.ema import Decay, decay_after
 from fastnet.backend.model_metadata import (
     every_optimizer_of,
     get_metadata,
@@ -53,13 +55,40 @@ class WeightAverager:
     Buffers are averaged if `use_buffers`, else copied.
     """
 
-    def __init__(self, model: Module, averaged: Module, decay: float, use_buffers: bool) -> None:
+    def __init__(self, model: Module, averaged: Module, decay: Decay, use_buffers: bool) -> None:
         self._model = model
         self._averaged = averaged
+        self._updates = 0
+        # What the next update depends on. A compiled step compares it, and takes a decay that
+        # changes as an input.
+        self.state: dict[str, Any] = {}
+        self.configure(decay, use_buffers)
+
+    def configure(self, decay: Decay, use_buffers: bool) -> None:
+        """Apply settings."""
         self._decay = decay
         self._use_buffers = use_buffers
-        self.settings = decay, use_buffers
-        self.has_begun = False
+        self.updates = self._updates
+
+    @property
+    def updates(self) -> int:
+        """The number of updates."""
+        return self._updates
+
+    @updates.setter
+    def updates(self, updates: int) -> None:
+        decay = self._decay
+        # The first update does not need it.
+        rate = decay_after(decay, max(updates, 1), self._model) if callable(decay) else decay
+        self._updates = updates
+        self.state.update(has_begun=updates > 0, decay=rate)
+
+    def advance(self) -> None:
+        """Count an update."""
+        if callable(self._decay) or not self._updates:
+            self.updates += 1
+        else:
+            self._updates += 1
 
     @torch.no_grad()
     def move(self, stepped: bool = True) -> None:
@@ -67,15 +96,17 @@ class WeightAverager:
         averaged, copied = self._paired("named_parameters"), self._paired("named_buffers")
         if self._use_buffers:
             averaged, copied = averaged + copied, []
-        if not self.has_begun:
+        if not self.state["has_begun"]:
             averaged, copied = [], averaged + copied
-            self.has_begun = True
         groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
         for mean, value in averaged:
             means, values = groups.setdefault((mean.device, mean.dtype), ([], []))
             means.append(mean)
             values.append(value.detach().to(mean.device))
-        average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
+        decay = self.state["decay"]
+        average: Any = partial(_average_by, decay)
+        if isinstance(decay, float):
+            average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         for group in groups.values():
             average(*group, None)
         for mean, value in copied:
@@ -97,3 +128,14 @@ class WeightAverager:
             )
         pairs = {id(mean): (mean, values[names[name]]) for name, mean in means.items()}
         return list(pairs.values())
+
+
+def _average_by(decay: Any, means: list[Tensor], values: list[Tensor], count: None) -> None:
+    """Average by a decay that is an input of a compiled step, which `lerp` does not take."""
+    for mean, value in zip(means, values, strict=True):
+        if not mean.is_floating_point():
+            mean.copy_(mean * decay + value * (1 - decay))
+            continue
+        wide = torch.promote_types(mean.dtype, torch.float32)
+        before = mean.to(wide)
+        mean.copy_(before + (value.to(wide) - before) * (1 - decay))

@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from fastnet.backend.model_metadata import name_of, optimizer_of
+from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.backward import call_engine, engine_suffices, own
 from fastnet.backend.torch.optimizer_step import take_step
-from fastnet.backend.torch.parameters import accumulate_gradients, trainable
+from fastnet.backend.torch.parameters import (
+    accumulate_gradients,
+    parameters_in,
+    reached,
+    trainable,
+)
+from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
+from fastnet.types import State
 
 _grad = own(torch.autograd.grad)
 
@@ -47,6 +54,31 @@ def get_gradient(
 
 
 compute_gradients = get_gradient
+
+
+def compute_differentiable(target: Tensor, sources: Sequence[Tensor] | Tensor, state: State) -> Any:
+    """Compute gradients with a graph, by a scaled target in mixed precision, and unscale them."""
+    scaler = _scaler_of(target, state)
+    if scaler is None:
+        return get_gradient(target, sources, True)
+    # In half precision they would underflow on their way to the sources.
+    gradients = get_gradient(scaler.scale(target), sources, True)
+    unscaled = [
+        None if one is None else one / scaler.scale(torch.ones((), device=one.device))
+        for one in ([gradients] if isinstance(sources, Tensor) else gradients)
+    ]
+    return unscaled[0] if isinstance(sources, Tensor) else unscaled
+
+
+def _scaler_of(target: Tensor, state: State) -> Any:
+    """Return the scaler of a trained model that a tensor depends on, or None."""
+    optimizers = [get_metadata(one, "current_optimizer") for one in state.get(TRAINED, ())]
+    scaled = [one for one in optimizers if getattr(one, "scaler", None) is not None]
+    leaves = {id(leaf) for leaf in reached(target)[0]} if scaled else set()
+    for optimizer in scaled:
+        if any(id(one) in leaves for one in parameters_in(optimizer)):
+            return optimizer.scaler
+    return None
 
 
 def watch(tensor: Tensor, tape: Any = None) -> Tensor:

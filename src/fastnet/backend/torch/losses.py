@@ -11,12 +11,9 @@ from torch.nn import functional
 
 from fastnet.backend.losses import check_class_weights, fractional_label
 
-# An index that no label has, so that no label is ignored in silence. NaN, infinite and too large
-# labels are converted to the least index, so it is not that.
+# An index that no label has, so that no label is ignored in silence, as -100 is by torch. NaN,
+# infinite and too large labels are converted to the least index, so it is not that.
 _NO_CLASS = -8_236_914_705_318_624_517
-
-# The default of `ignore_index` in torch's own losses.
-_IGNORED = -100
 
 # The dtypes in which torch's own mean on the CPU is exact: for others it sums in half precision.
 _EXACT_MEANS = (torch.float32, torch.float64)
@@ -38,6 +35,7 @@ def binary_crossentropy(
     labels = y_true * (1 - label_smoothing) + label_smoothing / 2 if label_smoothing else y_true
     loss = _binary_entropy(y_pred, labels, from_logits)
     if class_weights:
+        check_class_weights(class_weights, 2)
         weights = torch.ones_like(y_true)
         for index, weight in class_weights.items():
             weights.masked_fill_(y_true == index, weight)
@@ -104,16 +102,12 @@ def sparse_categorical_crossentropy(
         compare = functional.cross_entropy
     else:
         compare, y_pred = functional.nll_loss, y_pred.log()
-    if is_plain and y_pred.is_cpu and y_pred.dtype in _EXACT_MEANS:
-        # One kernel computes the loss and its mean. It rejects an index that no class has, such as
-        # -100, for which the mean over all elements differs from torch's.
-        try:
-            return compare(y_pred, y_true, ignore_index=_NO_CLASS)
-        except IndexError:
-            pass
-    ignored = _IGNORED if ignore_index is None else ignore_index
-    options: dict[str, Any] = {"label_smoothing": label_smoothing} if from_logits else {}
     try:
+        if is_plain and y_pred.is_cpu and y_pred.dtype in _EXACT_MEANS:
+            # One kernel computes the loss and its mean.
+            return compare(y_pred, y_true, ignore_index=_NO_CLASS)
+        ignored = _NO_CLASS if ignore_index is None else ignore_index
+        options: dict[str, Any] = {"label_smoothing": label_smoothing} if from_logits else {}
         loss = compare(y_pred, y_true, ignore_index=ignored, reduction="none", **options)
     except IndexError as error:
         _reject_fractions(labels, error)

@@ -26,7 +26,7 @@ from fastnet.backend.torch.parameters import (
 )
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.backend.update import UNDO, Followers, MergedState, Update
-from fastnet.errors import add_note, describe_op
+from fastnet.errors import SECOND_ORDER_ADVICE, add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
 from fastnet.util.warnings import warn
@@ -361,7 +361,8 @@ class TorchUpdate(Update):
             raise RuntimeError(
                 f"The loss '{self._op.loss_name}' has no graph to take the gradients of "
                 f"'{name_of(self._model)}' from: nothing that it was made of needs gradients. "
-                "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
+                "Make it from the output of a ModelOp with gradients=True, outside of no_grad. "
+                + SECOND_ORDER_ADVICE
             ) from error
         if str(error).startswith(OVERWRITTEN):
             note = f"Raised by the gradients of '{name_of(self._model)}'."

@@ -51,6 +51,17 @@ def require_engines(plan: ExecutionPlan) -> None:
             )
 
 
+def require_plain_models(plan: ExecutionPlan) -> None:
+    """Raise a ValueError for a second-order gradient beside a model that is sharded."""
+    sharded = [name_of(model) for model in plan.models if parallel_type(model) == "fsdp"]
+    if sharded and any(getattr(op, "higher_order", False) for op in with_inner_ops(plan.ops)):
+        raise ValueError(
+            f"A GradientOp has higher_order=True, but the model '{sharded[0]}' is sharded by "
+            "FSDP2, which frees weights that the second gradient needs. Build it with "
+            "parallel='ddp'."
+        )
+
+
 def compare_plans(context: NetworkContext) -> bool:
     """Compare what all ranks will run, if their models communicate; return whether they do."""
     plan = context.plan

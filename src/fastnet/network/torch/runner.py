@@ -30,6 +30,7 @@ from fastnet.network.torch.parallel import (
     compare_plans,
     find_reduced_by_ddp,
     require_engines,
+    require_plain_models,
 )
 from fastnet.network.trace_records import Records
 from fastnet.types import Model, RunStep, State
@@ -73,10 +74,13 @@ class TorchRunner(Runner):
         """Move the active models and their optimizers' state to the device; clear old gradients.
 
         Raises:
-            ValueError: If a model would be updated that is not synchronized between processes.
+            ValueError: If a model would be updated that is not synchronized between processes, or a
+                gradient differentiated twice beside a sharded one.
         """
         self.context.state["tape"] = _NO_TAPE
         models = self.context.plan.models
+        if self.context.plan.takes_gradients:
+            require_plain_models(self.context.plan)
         # Without models nothing is communicated.
         has_group = dist.is_available() and dist.is_initialized()
         self._is_distributed = has_group and bool(models) and world_size() > 1
@@ -176,7 +180,9 @@ class TorchRunner(Runner):
         if self._is_distributed and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
         state = {**state, UNDO: []}
-        return {**state, TRAINED: trained} if len(trained) > 1 else state
+        # In mixed precision a single one is listed, too, for its loss scale.
+        lists = len(trained) > 1 or (trained and self._mixed_precision)
+        return {**state, TRAINED: trained} if lists else state
 
     def _move(self, model: Model, device: torch.device) -> None:
         if parallel_type(model) in ("ddp", "fsdp"):

@@ -14,7 +14,7 @@ import fastnet
 from fastnet.backend import set_lr
 from fastnet.network import TFNetwork
 from fastnet.network.tf import compiled as compiling
-from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -84,14 +84,54 @@ def attacked(model: Any) -> list[Any]:
     ]
 
 
+def penalized(model: Any) -> list[Any]:
+    return [
+        Watch("x"),
+        ModelOp(model, "x", "y"),
+        CrossEntropy(("y", "t"), "clean", from_logits=True),
+        GradientOp("clean", "slope", inputs="x", higher_order=True),
+        GradientOp("clean", "slopes", model=model, higher_order=True),
+        LambdaOp(
+            lambda clean, slope, slopes: (
+                clean
+                + tf.reduce_mean((tf.norm(slope, axis=1) - 1) ** 2)
+                + sum(tf.reduce_sum(one**2) for one in slopes)
+            ),
+            ["clean", "slope", "slopes"],
+            "loss",
+        ),
+        Delete("slopes"),
+        UpdateOp(model, "loss"),
+    ]
+
+
 def scheduled() -> Any:
     return keras.optimizers.SGD(
         keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5), momentum=0.5
     )
 
 
+def smooth() -> Any:
+    return keras.Sequential(
+        [layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(3)]
+    )
+
+
 def merged(model: Any) -> list[Any]:
     return [*supervised(model, merge_grad=2, clip_norm=0.5), EMA(model, decay=0.9)]
+
+
+def accumulating() -> Any:
+    return keras.optimizers.SGD(0.05, **({"gradient_accumulation_steps": 2} if KERAS_3 else {}))
+
+
+def warming(model: Any) -> list[Any]:
+    ema = EMA(model, decay=lambda n: tf.minimum((1 + n) / (3 + n), 0.6))
+    return [
+        *supervised(model, outputs={"stepped": "stepped"}),
+        ema,
+        ModelOp(ema.averaged, "x", "mean"),
+    ]
 
 
 def convolutional() -> Any:
@@ -115,10 +155,12 @@ class TestOps:
         ("make", "optimizer", "ops"),
         [
             (mlp, "adam", attacked),
+            (smooth, momentum, penalized),
             (mlp, scheduled, merged),
+            (mlp, accumulating, warming),
             pytest.param(convolutional, momentum, supervised, marks=pytest.mark.slow),
         ],
-        ids=["attacked", "merged", "convolutional"],
+        ids=["attacked", "penalized", "merged", "warming", "convolutional"],
     )
     def test_programs(self, make: Any, optimizer: Any, ops: Any) -> None:
         compiled, plain, ours, other = pair(make, optimizer, ops)

@@ -94,7 +94,7 @@ def test_an_average_that_is_to_begin_anew_does() -> None:
     def before(place: int, network: TorchNetwork) -> None:
         if place == 5:
             ema = network.ops[3]
-            ema.load_state_dict({**ema.state_dict(), "has_begun": False})
+            ema.load_state_dict({**ema.state_dict(), "updates": 0})
 
     assert captured(run_both(make, batches(10), before)) >= 1
 
@@ -107,6 +107,59 @@ def test_a_scheduler_between_two_updates_runs_eagerly() -> None:
         for batch in batches(4):
             network.run_step(batch)
     assert get_lr(model) == pytest.approx(0.05 * 0.9**8)
+
+
+@pytest.mark.parametrize("merge", [1, 3])
+def test_a_decay_of_the_number_of_updates(merge: int) -> None:
+    def decay(updates: int) -> float:
+        assert type(updates) is int
+        return updates / (2 + updates)
+
+    def make(compile: Any) -> TorchNetwork:
+        model = built(optimizer=OPTIMIZERS["adam"])
+        ema = EMA(model, decay=decay, use_buffers=True)
+        after = ModelOp(ema.averaged, "x", "averaged")
+        return _network(model, ema, after, compile=compile, merge_grad=merge)
+
+    network = run_both(make, batches(14))
+    assert captured(network) == min(merge, 3)
+    assert network.ops[3].state_dict()["updates"] == 14 // merge
+
+
+def test_a_decay_that_becomes_a_function() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        model = built()
+        return _network(model, EMA(model, decay=0.5), compile=compile)
+
+    networks = [make(QUICK), make(False)]
+    for epoch in (1, 2):
+        for network in networks:
+            with network("train", epoch):
+                for batch in batches(6):
+                    network.run_step(batch)
+            network.ops[-1].decay = lambda updates: updates / (2 + updates)
+    assert_same_weights(*(network.ops[-1].averaged for network in networks))
+    assert not any(trace.fallback for trace in networks[0].traces)
+
+
+def test_a_decay_between_two_updates() -> None:
+    """A number stays; with a function the second update has another one."""
+    for decay, reason in ((0.5, None), (lambda updates: updates / (2 + updates), "changes its")):
+        averages = []
+        for compile in (QUICK, False):
+            model = built()
+            ema = EMA(model, decay=decay)
+            ops = _network(model).ops + _network(model, ema).ops
+            network = TorchNetwork(ops, compile=compile)
+            context: Any = network("train", 1)
+            if compile and reason:
+                context = falls_back(network, f"{reason} decay between several updates of a step")
+            with context:
+                for batch in batches(4):
+                    network.run_step(batch)
+            assert ema.state_dict()["updates"] == 8
+            averages.append(ema.averaged)
+        assert_same_weights(*averages)
 
 
 class Telling(TensorOp):

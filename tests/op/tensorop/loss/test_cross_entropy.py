@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fastnet import CompileOptions
 from fastnet.network import TFNetwork, TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy, Hinge, MeanSquaredError
 from tests.backend.makers import gradient, make, read, slopes, type_name
@@ -174,20 +175,40 @@ def cast(tensor: Any, dtype: str) -> Any:
 
 
 class TestLabels:
+    @FRAMEWORKS
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     @pytest.mark.parametrize("average", [True, False])
-    def test_minus_100_has_no_loss_and_counts_in_the_mean(
-        self, weights: Any, average: bool
+    @pytest.mark.parametrize("logits", [True, False])
+    def test_minus_100_is_ignored_only_if_it_is_named(
+        self, way: str, weights: Any, average: bool, logits: bool
     ) -> None:
         scores, y = np.random.default_rng(0).standard_normal((4, 3)), np.array([0, -100, 2, 1])
-        op = op_of("torch", from_logits=True, class_weights=weights, average_loss=average)
-        wanted = of_classes(scores, y, 1, False, weights, 0.0, -100)
-        loss = call("torch", op, tensor("torch", scores), y)
-        np.testing.assert_allclose(loss, wanted.mean() if average else wanted, rtol=1e-6)
+        pred = tensor(way, scores if logits else softmax(scores, 1))
+        settings = {"from_logits": logits, "class_weights": weights, "average_loss": average}
+        loss = call(way, op_of(way, **settings, ignore_index=-100), pred, y)
+        wanted = of_classes(scores, y, 1, average, weights, 0.0, -100)
+        np.testing.assert_allclose(read(loss), wanted, rtol=1e-5)
+        kind: Any = IndexError
+        if way != "torch":
+            kind = pytest.importorskip("tensorflow").errors.InvalidArgumentError
+        with pytest.raises(kind, match="-100"):
+            call(way, op_of(way, **settings), pred, y)
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_minus_100_in_a_compiled_step(self, smoothing: float) -> None:
+        op = op_of("torch", False, from_logits=True, label_smoothing=smoothing)
+        network = TorchNetwork([op], compile=CompileOptions(backend="eager"))
+        batch = {"p": torch.randn(2, 3), "t": torch.tensor([0, 2])}
+        with network("eval"):
+            for _ in range(2):
+                network.run_step(batch)
+            with pytest.raises(IndexError, match="-100"):
+                network.run_step({**batch, "t": torch.tensor([0, -100])})
+        assert network.traces[-1].fallback is None
 
     @FRAMEWORKS
     @pytest.mark.parametrize("settings", [{}, {"ignore_index": -1, "axis": -1}])
-    @pytest.mark.parametrize("label", [-2, 4])
+    @pytest.mark.parametrize("label", [-2, 4, -100])
     def test_one_that_is_no_class(self, way: str, settings: Any, label: int) -> None:
         op = op_of(way, from_logits=True, label_smoothing=0.1 if settings else 0, **settings)
         kind: Any = IndexError
@@ -244,6 +265,22 @@ class TestLabels:
             call(way, op, scores, targets)
         loss = call(way, op_of(way, from_logits=True, class_weights={1: 2}), scores, targets)
         np.testing.assert_allclose(loss, np.log(3) * 1.5, rtol=1e-6)
+
+    @FRAMEWORKS
+    @pytest.mark.parametrize("settings", [{}, {"form": "binary", "label_smoothing": 0.1}])
+    def test_weights_of_no_class_of_one_logit(self, way: str, settings: Any) -> None:
+        scores, targets = tensor(way, np.zeros((2, 1))), np.array([0, 1])
+        op = op_of(way, from_logits=True, class_weights={1: 2.0, 2: 3.0}, **settings)
+        with pytest.raises(ValueError, match=r"class_weights.*\[2\].* 2 classes.*0 to 1"):
+            call(way, op, scores, targets)
+        op = op_of(way, from_logits=True, class_weights={1: 2.0})
+        np.testing.assert_allclose(read(call(way, op, scores, targets)), np.log(2) * 1.5, rtol=1e-6)
+
+    @FRAMEWORKS
+    @pytest.mark.parametrize("shape", [(2, 4), (2, 2, 1)])
+    def test_one_logit_and_more_targets(self, way: str, shape: Any) -> None:
+        with pytest.raises(ValueError, match="as many elements"):
+            call(way, op_of(way), tensor(way, np.full((2, 1), 0.5)), np.ones(shape, int))
 
     @FRAMEWORKS
     def test_all_left_out(self, way: str) -> None:

@@ -401,6 +401,38 @@ def test_average_of_frozen_layers(eager: bool) -> None:
         np.testing.assert_allclose(own, mean, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.skipif(not KERAS_3, reason="optimizers of Keras 2 accumulate nothing")
+@EITHER_WAY
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("merge", [1, 2])
+def test_an_optimizer_that_accumulates(eager: bool, scales: bool, defer: bool, merge: int) -> None:
+    """A step is one in which `iterations` goes on, for what follows it, too."""
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    used = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8) if scales else optimizer
+    model = build(mlp, lambda: used)
+    ema = EMA(model, decay=0.5)
+    settings = {"outputs": {"stepped": "stepped"}, "defer": defer, "merge_grad": merge}
+    network = TFNetwork([*supervised(model, **settings), ema])
+    means: Any = None
+    data = batches(8 * merge)
+    if scales:
+        data[0] = {**data[0], "x": data[0]["x"] * float("inf")}
+    with network("train", 1, eager=eager):
+        for batch in data:
+            before = int(optimizer.iterations)
+            stepped = bool(network.run_step(batch)["stepped"])
+            assert stepped == (int(optimizer.iterations) > before)
+            now = weights(model)
+            if stepped:
+                means = (
+                    now if means is None else [(a + b) / 2 for a, b in zip(means, now, strict=True)]
+                )
+    assert ema.state_dict()["updates"] == int(optimizer.iterations) == 2
+    for own, mean in zip(weights(ema.averaged), means, strict=True):
+        np.testing.assert_allclose(own, mean, rtol=1e-5, atol=1e-7)
+
+
 def test_what_is_for_torch_is_refused() -> None:
     model = build(mlp, sgd(), model_name="m")
     with pytest.raises(ValueError, match=r"ModelOp.*'m'.*`trainable = False`.*trainable=False"):

@@ -56,6 +56,7 @@ from fastnet.network.torch.compiled.random_numbers import Sources, is_random, wa
 from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.model.ema import EMA
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
@@ -90,7 +91,7 @@ class Capture:
         guard: Tells whether the ops have changed.
         is_random: Whether the step draws random numbers.
         precision: The floating-point dtype of the lowest precision in the graph.
-        followed: The ops that step learning rate schedulers after the updates.
+        followed: The ops whose `advance` is to be called after the updates.
         size: The size of axis 0 that is open, as a symbol; None if there is none.
     """
 
@@ -102,7 +103,7 @@ class Capture:
     guard: Guard
     is_random: bool
     precision: torch.dtype
-    followed: list[LRSchedule]
+    followed: list[Any]
     size: Any = None
 
 
@@ -272,7 +273,7 @@ class _Tracer:
         state_before = dict(self._context)
         deferred = self._context.get("deferred")
         replaced = self._state.replaced(fakes, numbers, symbols)
-        with replaced, merging as left_merged, _noted_schedulers(self._plan.ops) as found.followed:
+        with replaced, merging as left_merged, _noted_followers(self._plan.ops) as found.followed:
             try:
                 dispatcher, recurrent = enable_python_dispatcher(), eager_recurrent_layers()
                 with watched_process() as random_state, mode, dispatcher, recurrent, _one_thread():
@@ -465,12 +466,12 @@ def _looking_on(saved: _Saved) -> Iterator[None]:
 
 
 @contextmanager
-def _noted_schedulers(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:
-    """Note which ops would step their schedulers in a trace, and let none do so."""
-    noted: list[LRSchedule] = []
+def _noted_followers(ops: Sequence[Any]) -> Iterator[list[Any]]:
+    """Note which ops would step schedulers or count updates in a trace, and let none do so."""
+    noted: list[Any] = []
     with ExitStack() as stack:
         for op in ops:
-            if isinstance(op, LRSchedule):
+            if isinstance(op, (EMA, LRSchedule)):
                 own = vars(op)
                 if "advance" in own:
                     stack.callback(own.__setitem__, "advance", own["advance"])
@@ -480,17 +481,16 @@ def _noted_schedulers(ops: Sequence[Any]) -> Iterator[list[LRSchedule]]:
         yield noted
 
 
-def _require_once(noted: Sequence[LRSchedule], ops: Sequence[Any], taken: dict[int, int]) -> None:
-    """Refuse schedulers that step between several updates of one step."""
+def _require_once(noted: Sequence[Any], ops: Sequence[Any], taken: dict[int, int]) -> None:
+    """Refuse ops that step a scheduler, or change a decay, between several updates of one step."""
     for op in noted:
-        if (
+        if op.is_scheduled and (
             taken.get(id(get_metadata(op.model, "current_optimizer")), 0) != 1
             or noted.count(op) > 1
         ):
             place = next(at for at, one in enumerate(ops) if one is op)
-            raise Uncapturable(
-                f"{describe_op(op, place)} steps a scheduler between several updates of a step"
-            )
+            what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
+            raise Uncapturable(f"{describe_op(op, place)} {what} between several updates of a step")
 
 
 def _size_of(tensor: torch.Tensor, before: Any) -> Any:

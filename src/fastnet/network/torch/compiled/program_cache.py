@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import updates_in
+from fastnet.op.tensorop.model.ema import EMA
 
 # A change in every step would compile a program in every step.
 _MAX_CHANGES_IN_A_ROW = 4
@@ -74,7 +75,7 @@ class ProgramCache:
         self._compiled = 0
         # The paths of numbers that have changed, with the reasons why they are constants, or None.
         self._changed: dict[str, str | None] = {}
-        self._held: list[NumberInput] = []
+        self._held = list(_scheduled_decays(plan))
         self._is_observed = False
 
     def open(self) -> None:
@@ -326,3 +327,11 @@ def _waits(update: Any) -> bool:
     optimizer = get_metadata(update.model, "current_optimizer")
     may_skip = update.merge_grad > 1 or update.weight is not None or update.skip_nonfinite
     return optimizer is not None and may_skip and waits_for_state(optimizer)
+
+
+def _scheduled_decays(plan: ExecutionPlan) -> Iterator[NumberInput]:
+    """Yield the decays that change in each step."""
+    for index, op in enumerate(plan.ops):
+        if isinstance(op, EMA) and op.is_scheduled:
+            table = op.kept()
+            yield NumberInput(f"the decay of {plan.describe(index)}", table, table, "decay", float)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, framework_of, get_backend
+from fastnet.backend.model_metadata import name_of
+from fastnet.errors import shorten
 from fastnet.op.tensorop.gradient.gradient_base import GradientBase
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Keys, Model, Names, State, Tensor
@@ -23,19 +25,27 @@ class GradientOp(HoldsModel, GradientBase):
         inputs: Key(s) of the tensors to differentiate with respect to, one for each of `finals`. A
             `Watch` op must have read them before.
         model: The model to differentiate with respect to, instead of `inputs`.
+        higher_order: Whether the gradients can be differentiated again, as the loss of a gradient
+            penalty must be. If not, they are constants: a loss that is made of them trains nothing
+            through them.
 
     Raises:
         AssertionError: If not exactly one of `inputs` and `model` is given, `model` is not a model,
             or the number of outputs or inputs is not that of `finals`.
+        ValueError: If `higher_order` is not a bool, or is True for a model that is distributed over
+            processes; in a network also if a model is sharded by FSDP2.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> op = GradientOp("y", "dy_dx", inputs="x")
     >>> op.forward([x, x**2], {"tape": None})
     [tensor([2., 4.])]
+    >>> op = GradientOp("y", "dy_dx", inputs="x", higher_order=True)
+    >>> op.forward([x, x**2], {"tape": None})
+    [tensor([2., 4.], grad_fn=<MulBackward0>)]
     """
 
-    resolved_from = ("model",)
+    resolved_from = ("model", "higher_order")
 
     def __init__(
         self,
@@ -45,6 +55,7 @@ class GradientOp(HoldsModel, GradientBase):
         model: Model | None = None,
         mode: Names = None,
         ds_id: Names = None,
+        higher_order: bool = False,
     ) -> None:
         sources, targets, written = map(list, map(to_list, (inputs, finals, outputs)))
         if (model is None) == (not sources):
@@ -60,7 +71,12 @@ class GradientOp(HoldsModel, GradientBase):
         if len(targets) != len(written) or (sources and len(sources) != len(targets)):
             raise _wrong_counts(targets, written, sources)
         super().__init__(inputs=sources + targets, outputs=written, mode=mode, ds_id=ds_id)
+        if not isinstance(higher_order, bool):
+            raise ValueError(
+                f"GradientOp's higher_order must be True or False, not {shorten(higher_order)}."
+            )
         self.model = model
+        self.higher_order = higher_order
         self._count = len(targets)
         framework = None if model is None else framework_of(model)
         self._trainable: Any = framework and get_backend(framework).trainable
@@ -68,11 +84,23 @@ class GradientOp(HoldsModel, GradientBase):
         self._taker_of: Any = None
         if framework == "torch":
             self._taker_of = backend_module("torch", "parallel_update").gradient_function
+            if higher_order and self._taker_of(model) is not None:
+                raise ValueError(
+                    f"GradientOp has higher_order=True and the model '{name_of(model)}', which is "
+                    "distributed over processes: averages over processes cannot be differentiated. "
+                    "Differentiate with respect to `inputs`, or build the model with parallel=None."
+                )
 
     def _anew(self, own: Any) -> GradientOp:
         count = len(self.inputs) - self._count
         sources, finals = self.inputs[:count], self.inputs[count:]
-        made: GradientOp = own(finals, list(self.outputs), sources or None, self.model)
+        made: GradientOp = own(
+            finals,
+            list(self.outputs),
+            sources or None,
+            self.model,
+            higher_order=self.higher_order,
+        )
         return made
 
     def check_keys(self) -> None:
@@ -82,6 +110,8 @@ class GradientOp(HoldsModel, GradientBase):
 
     def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the inputs, if any, the finals, and the state."""
+        if self.higher_order:
+            return self._make_higher_order()
         differentiate, count, model = self.backend.compute_gradients, self._count, self.model
 
         def compute_one(data: list[Tensor], state: State) -> list[Any]:
@@ -108,6 +138,20 @@ class GradientOp(HoldsModel, GradientBase):
 
             return compute_spread
         return compute_one if model is None and count == 1 else compute
+
+    def _make_higher_order(self) -> Forward:
+        """Return the function that computes gradients with a graph, which is always retained."""
+        differentiate, count, model = self.backend.compute_differentiable, self._count, self.model
+
+        def compute(data: list[Tensor], state: State) -> list[Any]:
+            finals = data if model is not None else data[count:]
+            sources = data[:count] if model is None else [self._trainable(model)] * len(finals)
+            return [
+                differentiate(final, source, state)
+                for final, source in zip(finals, sources, strict=True)
+            ]
+
+        return compute
 
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:

@@ -33,14 +33,16 @@ class CrossEntropy(PairLoss):
         form: "binary", "categorical" (one-hot targets) or "sparse" (class indices). None to decide
             by the shapes: for predictions of shape (batch, classes) with several classes it is
             "categorical" if the targets have such a shape too, otherwise "sparse"; for all other
-            predictions "binary".
+            predictions "binary". A binary loss of class indices above 1 is an error only where
+            shapes or `class_weights` show it: no step reads its targets.
         class_weights: Weights by class index; 1 for other classes. The loss of each element is
             multiplied by the weight of its class, and the mean is over the batch, as in
             FastEstimator; in torch it is divided by the sum of the weights.
         axis: The axis of the classes, which may be negative. None for axis 1 in torch and the last
             in TensorFlow, and to decide `form` as described there.
         ignore_index: The class index of elements that do not contribute to the loss, nor to its
-            mean, as in torch (sparse only).
+            mean, as in torch (sparse only). None for none: then -100, which torch ignores by
+            default, is an error like any other index that no class has.
         label_smoothing: The share of the targets that is distributed over all classes, from 0 to 1,
             as in torch, except that `class_weights` weight the whole loss of an element.
 

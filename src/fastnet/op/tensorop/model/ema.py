@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.ema import Decay
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
@@ -26,7 +27,11 @@ class EMA(FollowsUpdates):
     Args:
         model: A model from `fastnet.build` that is not sharded by FSDP2; a Keras model must be
             built for an input shape.
-        decay: The decay rate, from 0 to 1.
+        decay: The decay rate, from 0 to 1, or a function of the number of updates before this one
+            that returns it, such as ``lambda n: min(0.999, (1 + n) / (10 + n))``. The number begins
+            at 1, because the first update copies the weights. It is an int in torch. In TensorFlow
+            it is a float64 tensor, and the function a part of the graph: use functions of `tf`,
+            as in ``tf.minimum((1 + n) / (10 + n), 0.999)``. It must depend on nothing else.
         use_buffers: Whether to average buffers, such as batch norm statistics, instead of copying
             them (in Keras non-trainable weights).
 
@@ -35,8 +40,8 @@ class EMA(FollowsUpdates):
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If `decay` is not from 0 to 1, or the model cannot be copied; in a network also
-            if no op updates the model.
+        ValueError: If `decay`, or what it returns, is not from 0 to 1, or the model cannot be
+            copied; in a network also if no op updates the model.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -52,7 +57,7 @@ class EMA(FollowsUpdates):
     def __init__(
         self,
         model: Model,
-        decay: float = 0.999,
+        decay: float | Callable[[Any], Any] = 0.999,
         use_buffers: bool = False,
         mode: str | Iterable[str] | None = "train",
         ds_id: str | Iterable[str] | None = None,
@@ -63,18 +68,17 @@ class EMA(FollowsUpdates):
         _check_decay(model, decay)
         ema = backend_module(str(framework_of(model)), "ema")
         self.averaged: Model = ema.copy_for_average(model, f"{name_of(model)}_ema")
-        self._mover: Any = ema.WeightAverager(model, self.averaged, float(decay), bool(use_buffers))
+        self._settings = _as_decay(decay), bool(use_buffers)
+        self._mover: Any = ema.WeightAverager(model, self.averaged, *self._settings)
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; see `FollowsUpdates`."""
         super().resolve_settings(changed)
         _check_decay(self.model, self.decay)
-        ema = backend_module(str(framework_of(self.model)), "ema")
-        settings = float(self.decay), bool(self.use_buffers)
-        if self._mover.settings != settings:
-            former = self._mover.has_begun
-            self._mover = ema.WeightAverager(self.model, self.averaged, *settings)
-            self._mover.has_begun = former
+        settings = _as_decay(self.decay), bool(self.use_buffers)
+        if self._settings != settings:
+            self._mover.configure(*settings)
+            self._settings = settings
 
     def get_fe_models(self) -> set[Model]:
         """Return the model and its average."""
@@ -83,23 +87,38 @@ class EMA(FollowsUpdates):
     def follow(self, stepped: Any = True) -> None:
         """Update the average; `stepped` is a tensor in TensorFlow."""
         self._mover.move(stepped)
+        self.advance()
+
+    def advance(self) -> None:
+        """Count an update, and compute the decay of the next one."""
+        self._mover.advance()
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the decay is a function."""
+        return callable(self.decay)
 
     def kept(self) -> dict[str, Any]:
-        """Return the state of the averaging, such as whether it has begun."""
-        kept: dict[str, Any] = vars(self._mover)
+        """Return what the next update depends on: whether it is the first one, and the decay."""
+        kept: dict[str, Any] = self._mover.state
         return kept
 
     def describe_settings(self) -> list[str]:
         """Describe the op, for `explain`."""
-        return [f"averages weights with the decay {self.decay:g}"]
+        decay = self.decay
+        if callable(decay):
+            text = f"of {getattr(decay, '__name__', type(decay).__name__)}"
+        else:
+            text = f"{decay:g}"
+        return [f"averages weights with the decay {text}"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the op besides the weights of `averaged`.
 
         Returns:
-            Under "has_begun" whether there was an update, under "model_name" the model's name.
+            Under "updates" the number of updates, under "model_name" the model's name.
         """
-        return {"has_begun": bool(self._mover.has_begun), "model_name": name_of(self.model)}
+        return {"updates": self._mover.updates, "model_name": name_of(self.model)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned.
@@ -110,13 +129,19 @@ class EMA(FollowsUpdates):
         Raises:
             ValueError: If it is not such a state. The op is unchanged then.
         """
-        self._check_state(state, "has_begun", bool)
-        self._mover.has_begun = state["has_begun"]
+        self._check_state(state, "updates", int)
+        self._mover.updates = state["updates"]
+
+
+def _as_decay(decay: Any) -> Decay:
+    return decay if callable(decay) else float(decay)
 
 
 def _check_decay(model: Model, decay: Any) -> None:
+    if callable(decay):
+        return
     if isinstance(decay, bool) or not is_number(decay) or not 0 <= decay <= 1:
         raise ValueError(
             f"EMA of '{name_of(model)}' has decay={shorten(decay)}, but it must be a number "
-            "from 0 to 1."
+            "from 0 to 1, or a function that returns one."
         )

@@ -65,6 +65,11 @@ class FollowsUpdates(HoldsModel):
         """Return the function to call at the end of a training context, or None."""
         return None
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the next update in a step depends on what `advance` does after this one."""
+        return False
+
     def kept(self) -> dict[str, Any]:
         """Return the op's state besides its attributes, which a compiled step compares."""
         return {}

@@ -97,6 +97,11 @@ class LRSchedule(FollowsUpdates):
         if self.per == "update":
             self.advance()
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the next update in a step depends on what `advance` does: True."""
+        return True
+
     def ending(self) -> Callable[[], None] | None:
         """Return the function to call when the network is left, or None."""
         return self.advance if self.per == "epoch" else None

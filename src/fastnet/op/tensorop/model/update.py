@@ -61,11 +61,12 @@ class UpdateOp(HoldsModel):
         clip_value: The maximum absolute value of each gradient element, above 0, or None.
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
             they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
-            optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
-            warmup, and if the step is skipped because the gradients of a scaled loss have
-            overflowed, or because of `skip_nonfinite` or `weight`; "total" for the value that is
-            minimized: the mean of the loss with the model's own losses, unscaled, also while
-            gradients are merged and in a warmup, but NaN if `gradients` are given.
+            optimizer has taken a step, a boolean scalar: False while gradients are merged, or a
+            Keras optimizer accumulates them, in a warmup, and if the step is skipped because the
+            gradients of a scaled loss have overflowed, or because of `skip_nonfinite` or `weight`;
+            "total" for the value that is minimized: the mean of the loss with the model's own
+            losses, unscaled, also while gradients are merged and in a warmup, but NaN if
+            `gradients` are given.
         rest: What happens to merged gradients of fewer than `merge_grad` steps at the end of a
             training context: "carry" to continue with them when the network is next entered, as
             FastEstimator does; "flush" to update with their average; "drop" to discard them. After
