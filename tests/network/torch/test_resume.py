@@ -104,14 +104,18 @@ def from_slot() -> Any:
 
 
 def from_default() -> Any:
-    def add(x: Any, source: Any = generator()) -> Any:
+    held = generator()
+
+    def add(x: Any, source: Any = held) -> Any:
         return x + source.normal()
 
     return LambdaOp(lambda x: add(x), "x", "x")
 
 
 def from_keyword_default() -> Any:
-    def add(x: Any, *, source: Any = generator()) -> Any:
+    held = generator()
+
+    def add(x: Any, *, source: Any = held) -> Any:
         return x + source.normal()
 
     return LambdaOp(add, "x", "x")
