@@ -170,3 +170,103 @@ def from_decorated() -> Any:
 )
 def test_generators_are_found(tmp_path: Path, make_op: Callable[[], Any]) -> None:
     assert resumed_equals(tmp_path / "run", lambda: Program(sgd, lambda: [make_op()]))
+
+
+class SlowWeights(Optimizer):
+    """Steps towards the average of the weights now and then, and saves these averages."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps = 0
+        self.slow = [one.detach().clone() for one in self.param_groups[0]["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        for weight, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+            weight.sub_(self.param_groups[0]["lr"] * weight.grad)
+            if self.steps % 3 == 0:
+                weight.copy_(slow.add_(0.5 * (weight - slow)))
+
+    def state_dict(self) -> dict[str, Any]:
+        # The name of a part that fastnet saves itself.
+        return {**super().state_dict(), "names": self.steps, "slow": self.slow}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.steps = state_dict["names"]
+        self.slow = [one.clone() for one in state_dict["slow"]]
+        super().load_state_dict(state_dict)
+
+
+class Wrapper(Optimizer):
+    """Lowers the rate of another optimizer in each step, and saves it whole."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.inner = sgd(parameters)
+        self.steps = 0
+        super().__init__(self.inner.param_groups, {})
+        self.param_groups = self.inner.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        self.param_groups[0]["lr"] = 0.1 / self.steps
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.inner.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.inner.load_state_dict(state_dict["optimizer"])
+        self.param_groups = self.inner.param_groups
+        self.steps = state_dict["steps"]
+
+
+@pytest.mark.parametrize("optimizer_fn", [SlowWeights, Wrapper])
+@pytest.mark.filterwarnings("error:.*not saved")
+def test_optimizers_with_own_state(tmp_path: Path, optimizer_fn: Any) -> None:
+    assert resumed_equals(tmp_path / "run", lambda: Program(optimizer_fn))
+
+
+@pytest.mark.parametrize("optimizer_fn", [SlowWeights, Wrapper])
+def test_failed_load_restores_own_state(tmp_path: Path, optimizer_fn: Any) -> None:
+    class Failing(LambdaOp):
+        fails = True
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Any) -> None:
+            if self.fails:
+                self.fails = False
+                raise ZeroDivisionError
+
+    torch.manual_seed(0)
+    alone = Program(optimizer_fn)
+    alone.train(range(6))
+    torch.manual_seed(0)
+    program = Program(optimizer_fn, lambda: [Failing(lambda x: x, "x", "x")])
+    fastnet.save_checkpoint(tmp_path / "run", program.network)
+    program.train(range(4))
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        fastnet.load_checkpoint(tmp_path / "run", program.network)
+    program.train(range(4, 6))
+    assert same_weights(alone.model, program.model)
+
+
+def test_rates_in_a_shared_tensor_stay_shared(tmp_path: Path) -> None:
+    rates = []
+
+    def with_tensor(parameters: Any) -> Optimizer:
+        first, *rest = parameters
+        rates.append(torch.tensor(0.1))
+        return torch.optim.SGD([{"params": [first]}, {"params": rest}], lr=rates[-1])
+
+    def make() -> Program:
+        def decay(model: nn.Module, step: int) -> None:
+            rate.mul_(0.8)
+
+        program = Program(with_tensor, before=decay)
+        rate = rates[-1]
+        return program
+
+    assert resumed_equals(tmp_path / "run", make)
