@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
@@ -68,23 +68,27 @@ class ModelUpdate(ABC):
 
     @abstractmethod
     def merged(self) -> tuple[int, list[Any]]:
-        """Return the number of merged steps, and the sum for each trainable parameter or None."""
+        """Return the number of merged steps, and the sum of each merged parameter or None."""
 
     @abstractmethod
-    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, times: int, gradients: Sequence[Any], parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the parameters of the gradients."""
 
     @abstractmethod
-    def trained_now(self) -> list[Any]:
-        """List the trainable parameters that `merged` covers, in order."""
+    def merged_parameters(self, names: Collection[str] | None = None) -> list[Any]:
+        """List the trainable parameters in order, then frozen ones that have merged gradients.
+
+        With `names` those of frozen ones that have one of the names.
+        """
 
     @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of the parameters that `trained_now` lists."""
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of parameters."""
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
-        self.set_merged(0, [None] * len(self.merged()[1]))
+        parameters = self.merged_parameters()
+        self.set_merged(0, [None] * len(parameters), parameters)
 
     def continue_from(self, former: ModelUpdate) -> None:
         """Take over the merged gradients of the update that this one replaces."""
@@ -92,7 +96,7 @@ class ModelUpdate(ABC):
         if times:
             # With `merge_grad` lowered to 1, the next step averages what was merged until then.
             self.is_merging = True
-            self.set_merged(times, gradients)
+            self.set_merged(times, gradients, former.merged_parameters())
 
     def clear_gradients(self) -> None:  # noqa: B027 - there may be nothing to clear
         """Clear the gradients that a failed step has left."""

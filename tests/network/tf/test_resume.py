@@ -130,3 +130,12 @@ def from_tf_function() -> Any:
 @pytest.mark.parametrize("make_op", [from_default, from_class, from_tf_function])
 def test_variables_are_found(tmp_path: Path, make_op: Callable[[], Any]) -> None:
     assert resumed_equals(tmp_path / "run", lambda: Program("sgd", lambda: [make_op()]))
+
+
+@pytest.mark.parametrize("unfreezes", [False, True])
+def test_merged_gradients_of_frozen_weights(tmp_path: Path, unfreezes: bool) -> None:
+    def freeze(model: Any, step: int) -> None:
+        model.layers[0].trainable = step < 2 or (unfreezes and step > 5)
+
+    make = lambda: Program("sgd", before=freeze, merge_grad=7)  # noqa: E731
+    assert resumed_equals(tmp_path / "run", make)

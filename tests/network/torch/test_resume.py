@@ -270,3 +270,12 @@ def test_rates_in_a_shared_tensor_stay_shared(tmp_path: Path) -> None:
         return program
 
     assert resumed_equals(tmp_path / "run", make)
+
+
+@pytest.mark.parametrize("unfreezes", [False, True])
+def test_merged_gradients_of_frozen_parameters(tmp_path: Path, unfreezes: bool) -> None:
+    def freeze(model: nn.Module, step: int) -> None:
+        model[0].weight.requires_grad_(step < 2 or (unfreezes and step > 5))
+
+    make = lambda: Program(sgd, before=freeze, merge_grad=7)  # noqa: E731
+    assert resumed_equals(tmp_path / "run", make)

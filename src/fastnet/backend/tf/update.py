@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -258,39 +258,53 @@ class TFUpdate(ModelUpdate):
     def _merged_times(self) -> int:
         return 0 if self._merged is None else int(self._merged.numpy())
 
-    def trained_now(self) -> list[Any]:
-        """List the trainable variables."""
-        return trainable(self._model)
+    def merged_parameters(self, names: Collection[str] | None = None) -> list[Any]:
+        """List the trainable variables, then frozen ones that have merged gradients."""
+        trained = trainable(self._model)
+        if names is None and not self._sums:
+            return trained
+        ids = set(map(id, trained))
+        frozen = [
+            (name, weight)
+            for name, weight in named_weights(self._model).items()
+            if id(weight) not in ids
+        ]
+        if names is None:
+            return trained + [weight for _, weight in frozen if id(weight) in self._sums]
+        return trained + [weight for name, weight in frozen if name in names]
 
     def merged(self) -> tuple[int, list[Any]]:
         """Return the number of merged steps, and the sums as arrays, in the order of variables."""
-        sums = [self._sums.get(id(variable)) for variable in self.trained_now()]
+        sums = [self._sums.get(id(variable)) for variable in self.merged_parameters()]
         return self._merged_times(), [None if one is None else one.to_array() for one in sums]
 
-    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, times: int, gradients: Sequence[Any], parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the variables of the gradients."""
         if self._merged is None and not times:
             return  # A new variable would make traces invalid.
-        variables = self.trained_now()
-        self._make_sums(variables, gradients)
+        self._make_sums(parameters, gradients)
         self._merged.assign(times)
-        for variable, gradient in zip(variables, gradients, strict=True):
+        for variable, gradient in zip(parameters, gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 self._sums[id(variable)].put(total)
 
-    def names(self) -> list[str]:
-        """Return the names of the trainable variables."""
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of variables."""
         names = {id(weight): name for name, weight in named_weights(self._model).items()}
-        return [names[id(variable)] for variable in self.trained_now()]
+        return [names[id(variable)] for variable in parameters]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_merged": None, "_sums": {}, "state": self.merged()}
+        times, gradients = self.merged()
+        names = self.names_of(self.merged_parameters()) if times else []
+        state = times, gradients, names
+        return {**vars(self), "_merged": None, "_sums": {}, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        times, gradients = state.pop("state")
+        times, gradients, names = state.pop("state")
         vars(self).update(state)
-        self.set_merged(times, gradients)
+        if times:
+            self.set_merged(times, gradients, self.merged_parameters(names))
 
 
 class _Sum:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -229,26 +229,39 @@ class TorchUpdate(ModelUpdate):
     def merged(self) -> tuple[int, list[Any]]:
         """Return the number of merged steps, and copies of the sums in the order of parameters."""
         times, sums = self.merged_gradients
-        found = [sums.get(parameter) for parameter in self.trained_now()]
+        found = [sums.get(parameter) for parameter in self.merged_parameters()]
         return times, [None if one is None else one.clone() for one in found]
 
-    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, times: int, gradients: Sequence[Any], parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the parameters of the gradients."""
         sums = {
             parameter: torch.as_tensor(gradient).to(parameter.device, parameter.dtype, copy=True)
-            for parameter, gradient in zip(self.trained_now(), gradients, strict=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True)
             if gradient is not None
         }
         self.merged_gradients = Merged(times, sums)
 
     def trained_now(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
-        return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
+        return [one for one in self.updated_parameters() if one.requires_grad]
 
-    def names(self) -> list[str]:
-        """Return the names of the parameters that `trained_now` lists."""
-        return names_of(self.trained_now(), self._model)
+    def updated_parameters(self) -> list[Parameter]:
+        """List the parameters of the model, then others that its optimizer updates."""
+        return parameters_of(self._model, getattr(self._holder, "current_optimizer", None))
+
+    def merged_parameters(self, names: Collection[str] | None = None) -> list[Parameter]:
+        """List the trainable parameters, then frozen ones that have merged gradients."""
+        frozen = [one for one in self.updated_parameters() if not one.requires_grad]
+        if names is None:
+            merged = [one for one in frozen if one in self.merged_gradients.sums]
+        else:
+            named = zip(frozen, names_of(frozen, self._model), strict=True)
+            merged = [one for one, name in named if name and name in names]
+        return self.trained_now() + merged
+
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of parameters."""
+        return names_of(parameters, self._model)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.

@@ -257,16 +257,16 @@ class UpdateOp(HoldsModel):
         Returns:
             Under "merged" the number of steps that were accumulated since the last update; under
             "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
-            torch followed by others that its optimizer updates), with None for those that have
-            none: in torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow
-            arrays, of float32 for bfloat16. Under "names" the names of these parameters, and under
-            "model_name" that of the model.
+            torch followed by others that its optimizer updates), and then of parameters that were
+            frozen since then, with None for those that have none: in torch tensors of the
+            parameters' shapes, dtypes and devices, in TensorFlow arrays, of float32 for bfloat16.
+            Under "names" the names of these parameters, and under "model_name" that of the model.
         """
         merged, gradients = self._update.merged()
         return {
             "merged": merged,
             "gradients": gradients,
-            "names": self._update.names(),
+            "names": self._update.names_of(self._update.merged_parameters()),
             "model_name": name_of(self.model),
         }
 
@@ -289,7 +289,8 @@ class UpdateOp(HoldsModel):
                 "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
-            self._update.set_merged(int(state["merged"]), state["gradients"])
+            parameters = self._update.merged_parameters(state.get("names", ()))
+            self._update.set_merged(int(state["merged"]), state["gradients"], parameters)
         else:
             self._update.drop()
 
@@ -330,13 +331,13 @@ def _problem_of(state: Any, op: UpdateOp, update: ModelUpdate) -> str | None:
     name, saved = name_of(op.model), state.get("model_name")
     if saved is not None and saved != name:
         return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-    trained = update.trained_now()
+    trained = update.merged_parameters(state.get("names", ()))
     if len(gradients) != len(trained):
         return (
             f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
             "trainable weights"
         )
-    names = update.names()
+    names = update.names_of(trained)
     for saved_name, own_name in zip(state.get("names", names), names, strict=False):
         if saved_name != own_name:
             return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
