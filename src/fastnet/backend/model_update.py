@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
@@ -75,10 +75,10 @@ class ModelUpdate(ABC):
         """Continue from what `merged` returned, with the parameters of the gradients."""
 
     @abstractmethod
-    def merged_parameters(self, names: Collection[str] | None = None) -> list[Any]:
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
         """List the trainable parameters in order, then frozen ones that have merged gradients.
 
-        With `names` those of frozen ones that have one of the names.
+        With the names of a list that was saved, the frozen ones are those that end the list.
         """
 
     @abstractmethod

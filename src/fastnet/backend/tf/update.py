@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -258,7 +258,7 @@ class TFUpdate(ModelUpdate):
     def _merged_times(self) -> int:
         return 0 if self._merged is None else int(self._merged.numpy())
 
-    def merged_parameters(self, names: Collection[str] | None = None) -> list[Any]:
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
         """List the trainable variables, then frozen ones that have merged gradients."""
         trained = trainable(self._model)
         if names is None and not self._sums:
@@ -271,7 +271,7 @@ class TFUpdate(ModelUpdate):
         ]
         if names is None:
             return trained + [weight for _, weight in frozen if id(weight) in self._sums]
-        return trained + [weight for name, weight in frozen if name in names]
+        return trained + [weight for name, weight in frozen if name in names[len(trained) :]]
 
     def merged(self) -> tuple[int, list[Any]]:
         """Return the number of merged steps, and the sums as arrays, in the order of variables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -249,15 +249,16 @@ class TorchUpdate(ModelUpdate):
         """List the parameters of the model, then others that its optimizer updates."""
         return parameters_of(self._model, getattr(self._holder, "current_optimizer", None))
 
-    def merged_parameters(self, names: Collection[str] | None = None) -> list[Parameter]:
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Parameter]:
         """List the trainable parameters, then frozen ones that have merged gradients."""
+        trained = self.trained_now()
         frozen = [one for one in self.updated_parameters() if not one.requires_grad]
         if names is None:
             merged = [one for one in frozen if one in self.merged_gradients.sums]
         else:
             named = zip(frozen, names_of(frozen, self._model), strict=True)
-            merged = [one for one, name in named if name and name in names]
-        return self.trained_now() + merged
+            merged = [one for one, name in named if name and name in names[len(trained) :]]
+        return trained + merged
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
