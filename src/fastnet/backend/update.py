@@ -55,7 +55,7 @@ class MergedState(NamedTuple):
 
     Attributes:
         times: The number of merged steps.
-        gradients: The sum for each trainable parameter, or None.
+        gradients: The sum for each of `merged_parameters`, or None.
         weight: The sum of the weights; None without weights.
     """
 
@@ -102,20 +102,24 @@ class Update(ABC):
         """Return copies of what was merged since the last update."""
 
     @abstractmethod
-    def set_merged(self, merged: MergedState) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the parameters of the gradients."""
 
     @abstractmethod
-    def trained_now(self) -> list[Any]:
-        """List the trainable parameters that `merged` covers, in order."""
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
+        """List the trainable parameters in order, then frozen ones that have merged gradients.
+
+        With the names of a list that was saved, the frozen ones are those that end the list.
+        """
 
     @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of the parameters that `trained_now` lists."""
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of parameters."""
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
-        self.set_merged(MergedState(0, [None] * len(self.trained_now())))
+        parameters = self.merged_parameters()
+        self.set_merged(MergedState(0, [None] * len(parameters)), parameters)
 
     def continue_from(self, former: Update) -> None:
         """Take over the merged gradients of the update that this one replaces."""
@@ -130,7 +134,7 @@ class Update(ABC):
             )
         # With `merge_grad` lowered to 1, the next step averages what was merged until then.
         self.is_merging = True
-        self.set_merged(merged)
+        self.set_merged(merged, former.merged_parameters())
 
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""

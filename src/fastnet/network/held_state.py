@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, ModuleType
+from contextlib import suppress
+from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import backend_module
@@ -99,7 +100,7 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
                 seen.update(map(id, own.values()))
                 yield from visit_parts(name, own, is_model=False)
             elif depth and not is_library(type(one).__module__):
-                for attribute, inner in getattr(one, "__dict__", {}).items():
+                for attribute, inner in _attributes_of(one):
                     yield from visit(f"{name}.{attribute}", inner, depth - 1)
 
     def visit_parts(
@@ -107,15 +108,35 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
     ) -> Iterator[tuple[str, Any]]:
         for name, part in parts.items():
             prefix = f"{path}/{name}" if name else path
-            for attribute, value in framework.attributes_of(part, is_model):
+            own = framework.attributes_of(part, is_model)
+            for attribute, value in (*own, *_class_attributes_of(part)):
                 yield from visit(f"{prefix}.{attribute}", value, _DEPTH)
 
     for path, parts in models:
         yield from visit_parts(path, parts, is_model=True)
     for path, item in items.items():
         if not is_stateful(item):
-            for name, value in getattr(item, "__dict__", {}).items():
+            for name, value in _attributes_of(item):
                 yield from visit(f"{path}.{name}", value, _DEPTH)
+
+
+def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object, its slots and those of its class included."""
+    yield from getattr(value, "__dict__", {}).items()
+    yield from _class_attributes_of(value)
+
+
+def _class_attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object's own classes, and what it has in their slots."""
+    for cls in type(value).__mro__:
+        if is_library(cls.__module__):
+            continue
+        for name, attribute in vars(cls).items():
+            if isinstance(attribute, MemberDescriptorType):
+                with suppress(AttributeError):  # An empty slot.
+                    yield name, attribute.__get__(value)
+            elif not name.startswith("__"):
+                yield name, attribute
 
 
 def held_values(held: Mapping[str, HeldState], is_random: bool) -> dict[str, list[Any]]:

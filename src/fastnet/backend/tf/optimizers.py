@@ -161,18 +161,43 @@ def _with_missing_slots(optimizer: Any, model: Any, values: dict[str, Any]) -> d
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:
-    """Return the learning rate, None if a schedule decides, and the weight decay, None if none."""
+    """Return the settings of an optimizer that are not variables of its state.
+
+    They are the learning rate, None if a schedule decides; the weight decay, None if there is none;
+    and under "numbers" and "inner_numbers" the other numbers, of the optimizer and of the one that
+    it may wrap to scale losses.
+    """
     inner = inner_optimizer(optimizer)
     return {
         "learning_rate": None if schedule_of(inner) is not None else number_of(inner.learning_rate),
         "weight_decay": weight_decay_of(inner),
+        "numbers": _numbers_of(optimizer),
+        "inner_numbers": _numbers_of(inner),
     }
+
+
+def _numbers_of(optimizer: Any) -> dict[str, float | None]:
+    """Return the plain numbers among an optimizer's attributes, such as its momentum, or None."""
+    is_legacy = not hasattr(optimizer, "build")
+    values: dict[str, Any] = optimizer.get_config() if is_legacy else vars(optimizer)
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in values.items()
+        if isinstance(value, (bool, int, float, np.generic, type(None)))
+        and not name.startswith("_")
+        and name not in _NO_NUMBERS
+    }
+
+
+# The first two are saved by themselves, and the others depend on the program and the device.
+_NO_NUMBERS = ("learning_rate", "weight_decay", "built", "jit_compile")
 
 
 def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
     """Restore the result of `optimizer_settings`."""
     given = optimizer_settings(optimizer)
-    for name, value in given.items():
+    for name in ("learning_rate", "weight_decay"):
+        value = given[name]
         if (value is None) != (settings[name] is None):
             raise ValueError(f"its {name} is {settings[name]}, where the model's is {value}")
     inner = inner_optimizer(optimizer)
@@ -180,6 +205,11 @@ def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
         inner.learning_rate = settings["learning_rate"]
     if settings["weight_decay"] is not None:
         set_weight_decay(inner, settings["weight_decay"])
+    for level, kind in ((optimizer, "numbers"), (inner, "inner_numbers")):
+        own = given[kind]
+        for name, value in settings.get(kind, {}).items():
+            if name in own and own[name] != value:
+                setattr(level, name, value)
 
 
 def named_variables(optimizer: Any, model: Any) -> dict[str, Any]:

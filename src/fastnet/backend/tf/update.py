@@ -354,45 +354,59 @@ class TFUpdate(Update):
     def _merged_times(self) -> int:
         return 0 if self._merged is None else int(self._merged.numpy())
 
-    def trained_now(self) -> list[Any]:
-        """List the trainable variables."""
-        return trainable(self._model)
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
+        """List the trainable variables, then frozen ones that have merged gradients."""
+        trained = trainable(self._model)
+        if names is None and not self._sums:
+            return trained
+        ids = set(map(id, trained))
+        frozen = [
+            (name, weight)
+            for name, weight in named_weights(self._model).items()
+            if id(weight) not in ids
+        ]
+        if names is None:
+            return trained + [weight for _, weight in frozen if id(weight) in self._sums]
+        return trained + [weight for name, weight in frozen if name in names[len(trained) :]]
 
     def merged(self) -> MergedState:
         """Return what was merged since the last update, the sums as arrays."""
-        sums = [self._sums.get(id(variable)) for variable in self.trained_now()]
+        sums = [self._sums.get(id(variable)) for variable in self.merged_parameters()]
         arrays = [None if one is None else one.to_array() for one in sums]
         weight = None
         if self._weighted:
             weight = 0.0 if self._weight is None else float(self._weight.numpy())
         return MergedState(self._merged_times(), arrays, weight)
 
-    def set_merged(self, merged: MergedState) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the variables of the gradients."""
         if self._merged is None and not merged.times:
             return  # A new variable would make traces invalid.
-        variables = self.trained_now()
-        self._make_sums(variables, merged.gradients)
+        self._make_sums(parameters, merged.gradients)
         self._merged.assign(merged.times)
         if self._weighted:
             _put(self._weight, merged.weight or 0)
-        for variable, gradient in zip(variables, merged.gradients, strict=True):
+        for variable, gradient in zip(parameters, merged.gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 self._sums[id(variable)].put(total)
 
-    def names(self) -> list[str]:
-        """Return the names of the trainable variables."""
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of variables."""
         names = {id(weight): name for name, weight in named_weights(self._model).items()}
-        return [names[id(variable)] for variable in self.trained_now()]
+        return [names[id(variable)] for variable in parameters]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_merged": None, "_weight": None, "_sums": {}, "state": self.merged()}
+        merged = self.merged()
+        names = self.names_of(self.merged_parameters()) if merged.times else []
+        unset: dict[str, Any] = {"_merged": None, "_weight": None, "_sums": {}}
+        return {**vars(self), **unset, "state": (merged, names)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        merged = state.pop("state")
+        merged, names = state.pop("state")
         vars(self).update(state)
-        self.set_merged(merged)
+        if merged.times:
+            self.set_merged(merged, self.merged_parameters(names))
 
 
 class _Sum:

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
+from torch.optim import Optimizer
 
 from fastnet.backend.held_state import HeldState
 from fastnet.backend.torch._internals import TABLES, tables_of, unsaved_buffers, version_of
+from fastnet.backend.torch.optimizer_state import saves_own_state
 from fastnet.backend.torch.wrappers import innermost
 
 # Larger tensors, in bytes, are not kept alive to be compared with what has replaced them.
@@ -24,7 +26,8 @@ def parts_of(value: Any) -> dict[str, Any] | None:
 def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a module, without those that are saved with a model."""
     for name, value in vars(module).items():
-        if name not in TABLES and not name.endswith("_hooks"):
+        is_part = name in TABLES or name.endswith("_hooks")
+        if not is_part and not (isinstance(value, Optimizer) and saves_own_state(value)):
             yield name, value
     unsaved = unsaved_buffers(module)
     for name, tensor in (item for table in tables_of(module) for item in table.items()):

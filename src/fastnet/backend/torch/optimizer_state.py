@@ -14,21 +14,31 @@ from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.weights import without_wrappers
 from fastnet.backend.torch.wrappers import innermost, reshard
+from fastnet.util.warnings import is_library
 
 _NUMBERS = (bool, int, float, type(None))
+# What torch's optimizers have in their `state_dict`.
+_PARTS = frozenset(("state", "param_groups"))
 # Optimizers of torch whose state has other shapes than their parameters.
 _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
 
 
 def optimizer_state(optimizer: Any, model: torch.nn.Module) -> dict[str, Any]:
-    """Return the `state_dict` of a model's optimizer, with its class and its scaler's state."""
+    """Return the `state_dict` of a model's optimizer, with its class and its scaler's state.
+
+    What an optimizer of another kind than torch's has in its `state_dict` is under "own".
+    """
     kind, parameters = type(optimizer).__name__, parameters_in(optimizer)
     dtypes = [str(one.dtype) for one in parameters]
     shapes = [tuple(one.shape) if one in optimizer.state else None for one in parameters]
     names = names_of(parameters, model)
     facts = {"optimizer": kind, "names": names, "dtypes": dtypes, "shapes": shapes}
-    state = {**optimizer.state_dict(), **facts}
-    for key, values in state["state"].items():
+    saved = optimizer.state_dict()
+    parts = _PARTS if saved.keys() >= _PARTS else frozenset[str]()
+    state = {**{key: saved[key] for key in saved if key in parts}, **facts}
+    if own := {key: value for key, value in saved.items() if key not in parts}:
+        state["own"] = own
+    for key, values in state.get("state", {}).items():
         if isinstance(key, int) and not isinstance(values, dict):
             raise TypeError(
                 f"The optimizer {kind} keeps a {type(values).__name__} as the state of parameter "
@@ -41,20 +51,12 @@ def optimizer_state(optimizer: Any, model: torch.nn.Module) -> dict[str, Any]:
 def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, source: str) -> None:
     """Restore a model's optimizer and its scaler; raise a ValueError if the state does not fit."""
     try:
-        groups = _fitting_groups(state, optimizer)
-        keys = [key for group in groups for key in group["params"]]
-        parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
-        _require_names(state, names_of(parameters.values(), model))
-        _require_shapes(state, parameters, optimizer)
-        # State under another key than the index of a parameter is of the optimizer as a whole.
-        values = {
-            key: _fitting_values(one, parameters[key], optimizer) if isinstance(key, int) else one
-            for key, one in state["state"].items()
-        }
-        if state.get("dtypes") == [str(one.dtype) for one in parameters.values()]:
-            _load_exactly(optimizer, values, groups, parameters)
+        if "own" in state and not state.keys() >= _PARTS:
+            _require_kind(state, optimizer)
+            _require_names(state, names_of(parameters_in(optimizer), model))
+            optimizer.load_state_dict(state["own"])
         else:
-            optimizer.load_state_dict({"state": values, "param_groups": groups})
+            _load_groups(optimizer, model, state)
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None and state.get("scaler"):
             scaler.load_state_dict(state["scaler"])
@@ -66,11 +68,55 @@ def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, sou
         ) from error
 
 
-def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
-    """Return the groups of a state, after checking that they are of an optimizer of this kind."""
+def saves_own_state(optimizer: Any) -> bool:
+    """Return whether an optimizer's class has a `state_dict` of its own."""
+    kind, default = type(optimizer), torch.optim.Optimizer.state_dict
+    return not is_library(kind.__module__) and getattr(kind, "state_dict", default) is not default
+
+
+def _load_groups(optimizer: Any, model: torch.nn.Module, state: Any) -> None:
+    """Restore the groups and the state of parameters, and what an optimizer saves beside them."""
+    groups = _fitting_groups(state, optimizer)
+    settings = [dict(group) for group in optimizer.param_groups]
+    keys = [key for group in groups for key in group["params"]]
+    parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
+    _require_names(state, names_of(parameters.values(), model))
+    _require_shapes(state, parameters, optimizer)
+    # State under another key than the index of a parameter is of the optimizer as a whole.
+    values = {
+        key: _fitting_values(one, parameters[key], optimizer) if isinstance(key, int) else one
+        for key, one in state["state"].items()
+    }
+    # A file of torch has everything side by side.
+    own = {**state.get("own", state), "param_groups": groups}
+    if state.get("dtypes") == [str(one.dtype) for one in parameters.values()]:
+        _load_exactly(optimizer, own, values, parameters)
+    else:
+        optimizer.load_state_dict({**own, "state": values})
+    _fill_settings(optimizer, settings)
+
+
+@torch.no_grad()
+def _fill_settings(optimizer: Any, before: list[dict[str, Any]]) -> None:
+    """Put settings that are tensors, which groups may share, back into the tensors from before."""
+    for group, settings in zip(optimizer.param_groups, before, strict=True):
+        for name, value in group.items():
+            tensor = settings.get(name)
+            if not (isinstance(value, torch.Tensor) and isinstance(tensor, torch.Tensor)):
+                continue
+            if (value.shape, value.dtype) == (tensor.shape, tensor.dtype):
+                group[name] = tensor.copy_(value)
+
+
+def _require_kind(state: Any, optimizer: Any) -> None:
     kind = state.get("optimizer", type(optimizer).__name__)
     if kind != type(optimizer).__name__:
         raise ValueError(f"it is of {kind}")
+
+
+def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
+    """Return the groups of a state, after checking that they are of an optimizer of this kind."""
+    _require_kind(state, optimizer)
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(group["params"]) for group in each] for each in (groups, own_groups))
     if counts != own_counts:
@@ -128,7 +174,7 @@ def _require_shapes(state: Any, parameters: dict[int, torch.Tensor], optimizer: 
 
 
 def _load_exactly(
-    optimizer: Any, values: dict[Any, Any], groups: list[Any], parameters: dict[int, torch.Tensor]
+    optimizer: Any, own: Any, values: dict[Any, Any], parameters: dict[int, torch.Tensor]
 ) -> None:
     """Load state as it was saved, where torch would convert it to the dtype of its parameter."""
     known, exact = dict(values), {}
@@ -138,7 +184,7 @@ def _load_exactly(
         known[key] = {n: one for n, one in items if isinstance(one, (torch.Tensor, *_NUMBERS))}
         # torch knows on which device an optimizer counts its steps.
         exact[key] = {n: one for n, one in items if n != "step" and not isinstance(one, _NUMBERS)}
-    optimizer.load_state_dict({"state": known, "param_groups": groups})
+    optimizer.load_state_dict({**own, "state": known})
     for key, state in exact.items():
         move = partial(_move, device=parameters[key].device)
         optimizer.state[parameters[key]].update(map_leaves(state, move))

@@ -223,13 +223,13 @@ class ParallelUpdate(TorchUpdate):
         accumulate_gradients(trained, average(means, trained, self._groups))
         self._expect_buffers()
 
-    def trained_now(self) -> list[Parameter]:
-        """List the trainable parameters of the model, then others that its optimizer updates."""
+    def updated_parameters(self) -> list[Parameter]:
+        """List the parameters of the model, then others that its optimizer updates."""
         if not self._is_sharded:
-            return super().trained_now()
+            return super().updated_parameters()
         optimizer = getattr(self._holder, "current_optimizer", None)
         parameters = {id(one): one for one in (*self._parameters, *parameters_in(optimizer))}
-        return [one for one in parameters.values() if one.requires_grad]
+        return list(parameters.values())
 
 
 def _full_gradient(parameter: Parameter, gathered: Parameter) -> Tensor | None:

@@ -10,6 +10,7 @@ import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
+from fastnet.backend.torch.optimizer_state import saves_own_state
 from fastnet.backend.torch.wrappers import innermost, reshard
 
 
@@ -101,6 +102,7 @@ class _PreservedOptimizer:
         ]
         scaler = getattr(optimizer, "scaler", None)
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
+        self._own = deepcopy(optimizer.state_dict()) if saves_own_state(optimizer) else None
 
     def restore(self) -> None:
         state, groups = self._objects
@@ -117,6 +119,8 @@ class _PreservedOptimizer:
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
             group.update({name: _filled(*pair) for name, pair in settings.items()})
+        if self._own is not None:
+            self._optimizer.load_state_dict(deepcopy(self._own))
         if self._scaler:
             self._optimizer.scaler.load_state_dict(self._scaler)
 

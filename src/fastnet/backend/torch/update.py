@@ -288,14 +288,14 @@ class TorchUpdate(Update):
     def merged(self) -> MergedState:
         """Return copies of what was merged since the last update."""
         times, sums, weight = self.merged_gradients
-        found = [sums.get(parameter) for parameter in self.trained_now()]
+        found = [sums.get(parameter) for parameter in self.merged_parameters()]
         copies = [None if one is None else one.clone() for one in found]
         return MergedState(times, copies, None if weight is None else weight.item())
 
-    def set_merged(self, merged: MergedState) -> None:
-        """Continue from what `merged` returned."""
+    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+        """Continue from what `merged` returned, with the parameters of the gradients."""
         sums = {}
-        for parameter, gradient in zip(self.trained_now(), merged.gradients, strict=True):
+        for parameter, gradient in zip(parameters, merged.gradients, strict=True):
             if gradient is not None:
                 dtype = _sum_dtype(parameter) if self._weighted else parameter.dtype
                 sums[parameter] = torch.as_tensor(gradient).to(parameter.device, dtype, copy=True)
@@ -304,12 +304,26 @@ class TorchUpdate(Update):
 
     def trained_now(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
-        return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
+        return [one for one in self.updated_parameters() if one.requires_grad]
 
-    def names(self) -> list[str]:
-        """Return the names of the parameters that `trained_now` lists."""
-        return names_of(self.trained_now(), self._model)
+    def updated_parameters(self) -> list[Parameter]:
+        """List the parameters of the model, then others that its optimizer updates."""
+        return parameters_of(self._model, getattr(self._holder, "current_optimizer", None))
+
+    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Parameter]:
+        """List the trainable parameters, then frozen ones that have merged gradients."""
+        trained = self.trained_now()
+        frozen = [one for one in self.updated_parameters() if not one.requires_grad]
+        if names is None:
+            merged = [one for one in frozen if one in self.merged_gradients.sums]
+        else:
+            named = zip(frozen, names_of(frozen, self._model), strict=True)
+            merged = [one for one, name in named if name and name in names[len(trained) :]]
+        return trained + merged
+
+    def names_of(self, parameters: Sequence[Any]) -> list[str]:
+        """Return the names of parameters."""
+        return names_of(parameters, self._model)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.

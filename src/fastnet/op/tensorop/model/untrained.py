@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 from weakref import ProxyTypes
 
@@ -83,6 +83,9 @@ def expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield what a container, or a function with its variables, holds; otherwise the value."""
     if type(value) in ProxyTypes:
         return  # The object that it refers to may have been deleted.
+    if "__wrapped__" in _attributes(value):
+        # The function in a decorated one, as by torch.no_grad, tf.function or functools.cache.
+        yield from expand(name, value.__wrapped__, depth)
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         parts = ((f"{name}.{key}", one) for key, one in value.items())
@@ -90,13 +93,18 @@ def expand(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         parts = ((f"{name}[{index}]", one) for index, one in enumerate(value))
     elif isinstance(value, partial):
         parts = [(name, value.func), (f"{name}.args", value.args), (name, value.keywords)]
-    elif isinstance(value, MethodType):
+    elif isinstance(value, (MethodType, BuiltinMethodType)):
         parts = [(name, value.__self__)]
     elif isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         # The cell of a variable that is not assigned yet is empty.
         filled = [(key, cell) for key, cell in cells if cell != CellType()]
-        parts = [(f"{name}.{key}", cell.cell_contents) for key, cell in filled]
+        variables = [(key, cell.cell_contents) for key, cell in filled]
+        positional = value.__code__.co_varnames[: value.__code__.co_argcount]
+        defaults = value.__defaults__ or ()
+        variables += zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+        variables += (value.__kwdefaults__ or {}).items()
+        parts = [(f"{name}.{key}", one) for key, one in variables]
     else:
         yield name, value
     if depth:

@@ -293,18 +293,18 @@ class UpdateOp(HoldsModel):
         Returns:
             Under "merged" the number of steps that were accumulated since the last update; under
             "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
-            torch followed by others that its optimizer updates), with None for those that have
-            none: in torch tensors of the parameters' shapes, dtypes and devices, in TensorFlow
-            arrays, of float32 for bfloat16. Under "weight" the sum of the weights, or None without
-            weights; under "names" the names of these parameters, and under "model_name" that of
-            the model.
+            torch followed by others that its optimizer updates), and then of parameters that were
+            frozen since then, with None for those that have none: in torch tensors of the
+            parameters' shapes, dtypes and devices, in TensorFlow arrays, of float32 for bfloat16.
+            Under "weight" the sum of the weights, or None without weights; under "names" the names
+            of these parameters, and under "model_name" that of the model.
         """
         merged = self._update.merged()
         return {
             "merged": merged.times,
             "gradients": merged.gradients,
             "weight": merged.weight,
-            "names": self._update.names(),
+            "names": self._update.names_of(self._update.merged_parameters()),
             "model_name": name_of(self.model),
         }
 
@@ -327,8 +327,9 @@ class UpdateOp(HoldsModel):
                 "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
-            times, gradients = int(state["merged"]), state["gradients"]
-            self._update.set_merged(MergedState(times, gradients, state.get("weight")))
+            parameters = self._update.merged_parameters(state.get("names", ()))
+            merged = MergedState(int(state["merged"]), state["gradients"], state.get("weight"))
+            self._update.set_merged(merged, parameters)
         else:
             self._update.drop()
 
@@ -374,13 +375,13 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
     name, saved = name_of(op.model), state.get("model_name")
     if saved is not None and saved != name:
         return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-    trained = update.trained_now()
+    trained = update.merged_parameters(state.get("names", ()))
     if len(gradients) != len(trained):
         return (
             f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
             "trainable weights"
         )
-    names = update.names()
+    names = update.names_of(trained)
     for saved_name, own_name in zip(state.get("names", names), names, strict=False):
         if saved_name != own_name:
             return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
