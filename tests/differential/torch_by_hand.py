@@ -172,10 +172,10 @@ class ByHand(Side):
 
         @_without_autocast
         def step() -> None:
-            # what was added up is spent once the step begins: one that fails may have moved some
-            self._merged.pop(op.name, None)
             if not (skips or (op.skip_nonfinite and _is_infinite(optimizer))):
                 optimizer.step()
+            # what was added up is spent, also if something else fails
+            self._merged.pop(op.name, None)
             optimizer.zero_grad()
 
         if deferred:

@@ -95,7 +95,7 @@ def _optimized(model: Any) -> Iterator[Any]:
 
 
 def _updates(op: Any) -> bool:
-    return bool(hasattr(op, "get_fe_loss_keys") and op.get_fe_loss_keys())
+    return bool(as_tensor_op(op).get_fe_loss_keys())
 
 
 def _may_update(op: Any) -> bool:

@@ -130,10 +130,10 @@ class TorchUpdate(Update):
         settings = self._settings
         if followers and not settings.needs_stepped:
             settings = settings._replace(needs_stepped=True)
-        if self.is_merging and UNDO in state:
-            # What was merged is used up: a step that fails may have moved some parameters.
-            state[UNDO][:] = [one for one in state[UNDO] if not self._has_merged(one)]
         norm, stepped = take_step(optimizer, self._named.model_name, settings, condition)
+        if self.is_merging and UNDO in state:
+            # The optimizer's step cannot be undone, so neither can what was merged for it.
+            state[UNDO][:] = [one for one in state[UNDO] if not self._has_merged(one)]
         if followers and stepped:
             for follow in followers:
                 follow()

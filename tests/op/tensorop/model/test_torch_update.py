@@ -18,7 +18,7 @@ from fastnet import CompileOptions
 from fastnet.backend import update_model
 from fastnet.compat import v1
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network import programs
@@ -316,6 +316,24 @@ def test_merged_gradients_keep_no_graph() -> None:
     merged = update.state_dict()
     assert merged["merged"] == 2
     assert not any(total.requires_grad for total in merged["gradients"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"merge_grad": 2}, {"weight": "count"}])
+def test_deferred_functions_are_under_names_of_models(settings: dict[str, Any]) -> None:
+    """Ops of FastEstimator read them."""
+    seen: list[dict[str, int]] = []
+
+    class Look(TensorOp):
+        def forward(self, data: Any, state: Any) -> Any:
+            seen.append({name: len(functions) for name, functions in state["deferred"].items()})
+            return data
+
+    model = built(line, sgd(), model_name="m")
+    ops = regression(model, defer=True, **settings)
+    network = TorchNetwork([*ops, Look("x", "x", mode="train")])
+    run_all(network, [{"x": torch.ones(3, 2), "count": torch.tensor(3)}] * 2)
+    first = {} if "merge_grad" in settings else {"m": 1}
+    assert seen == [first, {"m": 1}]
 
 
 class Checkpointed(nn.Sequential):
