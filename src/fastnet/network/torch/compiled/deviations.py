@@ -133,7 +133,7 @@ def _is_explained(
     allowed_spread = max(
         _NORM_FACTOR * tolerance * expected + rounding,
         _MAX_RATIO * spread,
-        moved_by_rounding,
+        _MAX_RATIO * moved_by_rounding,
     )
     return distance <= allowed and abs(change - expected) <= allowed_spread
 
