@@ -523,13 +523,14 @@ cdef class Plan:
         return 0
 
     cdef int _clean_up(self, dict state, object error) except -1:
-        """Undo what a failed step has done, and discard what it has left for later."""
+        """Discard deferred functions, call those that undo, the last one first, and `on_failure`."""
         cdef object deferred = state.get(DEFERRED)
         cdef object undo = state.get(UNDO) if self._on_failure else None
         if isinstance(deferred, dict):
             deferred.clear()
-        while isinstance(undo, list) and undo:
-            call_cleanup(undo.pop(), error)
+        if isinstance(undo, list):
+            while undo:
+                call_cleanup((<list> undo).pop(), error)
         for function in self._on_failure:
             call_cleanup(function, error)
         return 0

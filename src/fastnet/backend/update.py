@@ -43,7 +43,8 @@ class StepSettings(NamedTuple):
     @property
     def reads_gradients(self) -> bool:
         """Whether gradients are read, or changed, before the step."""
-        return any(self[:4])
+        clips = self.clip_norm is not None or self.clip_value is not None
+        return clips or self.skip_nonfinite or self.needs_norm
 
 
 PLAIN_STEP = StepSettings()

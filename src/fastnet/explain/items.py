@@ -143,8 +143,8 @@ def describe(value: Any, index: int | None = None) -> Item:
     inner = tuple(describe(op, index) for index, op in enumerate(_inner_ops(value)))
     outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
     deletes = not is_slicer and is_delete(value)
-    asked = as_tensor_op(value)
-    losses = asked.get_fe_loss_keys()
+    adapted = as_tensor_op(value)
+    losses = adapted.get_fe_loss_keys()
     inputs = _strings(value, "slice_inputs" if is_slicer else "inputs")
     return Item(
         index=index,
@@ -153,12 +153,12 @@ def describe(value: Any, index: int | None = None) -> Item:
         outputs=outputs,
         modes=tuple(sorted(_strings(value, "mode"))),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
-        models=_model_names(asked.get_fe_models()),
-        takes_gradients=asked.fe_retain_graph() is not None,
+        models=_model_names(adapted.get_fe_models()),
+        takes_gradients=adapted.fe_retain_graph() is not None,
         # An update that is given gradients does not read its loss.
         losses=tuple(key for key in inputs if key in losses and not inner),
         is_first_order=isinstance(value, GradientOp) and not value.higher_order,
-        deferred=bool(asked.defer),
+        deferred=bool(adapted.defer),
         deletes=deletes,
         has_effects=bool(losses) or not (outputs or deletes) or any(op.has_effects for op in inner),
         setting=_format_settings(value, inner),

@@ -26,7 +26,7 @@ from fastnet.network.context import (
 from fastnet.network.copying import Value
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
 from fastnet.network.step import Meter
-from fastnet.network.training import note_updates
+from fastnet.network.update_warnings import note_updates
 from fastnet.network.validation import (
     agree_on_precision,
     check_batches,

@@ -22,7 +22,11 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waiting
-from fastnet.network.training import warn_of_partial_optimizers, warn_of_updates
+from fastnet.network.update_warnings import (
+    warn_of_missing_updates,
+    warn_of_partial_optimizers,
+    warn_of_updates_in,
+)
 from fastnet.network.validation import warn_of_misspelled
 from fastnet.types import RunStep, State
 from fastnet.util.names import MODES
@@ -68,7 +72,10 @@ def open_context(
         warn_of_misspelled(desired, network.ops + network.postprocessing)
     if not plan.is_checked:
         plan.is_checked = True
-        warn_of_updates(network, plan, mode)
+        if mode == "train":
+            warn_of_missing_updates(network, plan)
+        else:
+            warn_of_updates_in(mode, network, plan)
     if network._meter is not None:
         name = "resolve (computed)" if plans.built > built else "resolve (cached)"
         network._meter.record(mode, name, perf_counter() - started)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.model_metadata import note_new_models
-from fastnet.network.training import note_updates
+from fastnet.network.update_warnings import note_updates
 from fastnet.op.op import with_inner_ops
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer

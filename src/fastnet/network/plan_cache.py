@@ -18,7 +18,6 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
-from fastnet.backend.model_metadata import get_metadata
 from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
 from fastnet.network.updates import bind_updates
@@ -208,8 +207,7 @@ class PlanCache:
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
         clear, on_failure = self.step_options.clear, []
         if clear is not None and (mode == "train" or gradient_indices):
-            trained = [one for one in models if get_metadata(one, "optimizer") is not None]
-            on_failure = [partial(clear, model) for model in trained]
+            on_failure = [partial(clear, model) for model in models]
         step_options = (
             self.step_options.move,
             self.step_options.release,

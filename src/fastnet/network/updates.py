@@ -43,10 +43,10 @@ def bind_updates(
             )
         forwards[index] = bound
     on_exit = [
-        one.ending(followers.get(id(one.model), ()) if one in updating else ())
+        one.exit_call(followers.get(id(one.model), ()) if one in updating else ())
         for one in updates_in(updating)
     ]
-    on_exit += [op.ending() for op in ops if isinstance(op, FollowsUpdates)]
+    on_exit += [op.exit_call() for op in ops if isinstance(op, FollowsUpdates)]
     return [call for call in on_exit if call is not None]
 
 
@@ -119,6 +119,13 @@ def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
                 f"{who} together, but have {setting}={given[0]} and {setting}={given[1]}. Pass the "
                 "same to all of them."
             )
+    counts = [one.merge_grad for one in updates]
+    if len(set(counts)) > 1 and updates[-1].outputs:
+        raise ValueError(
+            f"{who} together, which the last one reports, but have merge_grad="
+            f"{' and '.join(map(str, counts))}, so it does not take part in each. Pass the same to "
+            "all of them, or leave out its outputs."
+        )
     early = [key for one in updates[:-1] for key in one.outputs]
     if early:
         raise ValueError(

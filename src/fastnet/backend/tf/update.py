@@ -36,8 +36,8 @@ from fastnet.util.warnings import warn
 class TFUpdate(Update):
     """Updates a Keras model in the sequence that `UpdateOp` describes.
 
-    Merged gradients are not scaled. Gradients are values of a step, so a step that fails leaves
-    none. On several devices each merges its own gradients, and they communicate only once there
+    Merged gradients are not scaled. What was merged before a step failed stays: a graph cannot undo
+    it. On several devices each merges its own gradients, and they communicate only once there
     are enough.
     """
 
@@ -174,7 +174,7 @@ class TFUpdate(Update):
         weight: Any,
         variables: Sequence[Any],
         followers: Followers,
-        loss: tf.Tensor | None,
+        total: tf.Tensor | None,
     ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
         """Add gradients to the sums; return the update if there are enough, and its reports."""
         self._make_sums(variables, gradients)
@@ -187,34 +187,18 @@ class TFUpdate(Update):
             self._weight.assign_add(tf.cast(weight, self._weight.dtype))
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
-                total = self._sums[id(variable)].total
-                addend = tf.cast(tf.convert_to_tensor(gradient), total.dtype)
+                summed = self._sums[id(variable)].total
+                addend = tf.cast(tf.convert_to_tensor(gradient), summed.dtype)
                 if self._weighted:
                     # Steps of weight 0 add nothing, even where their gradients are NaN.
-                    product = addend * tf.cast(weight, total.dtype)
+                    product = addend * tf.cast(weight, summed.dtype)
                     addend = tf.where(weight != 0, product, tf.zeros_like(product))
-                total.assign_add(addend)
+                summed.assign_add(addend)
         self._merged.assign_add(1)
         times = self._merged.read_value()
         update = partial(self._apply_merged, variables, followers)
-
-        def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
-            # A condition inside of one replica could not wait for the others.
-            count = strategy.experimental_local_results(each)[0]
-
-            def update_all() -> tf.Tensor:
-                strategy.run(update, args=(each,))
-                return tf.constant(True)
-
-            tf.cond(count >= self.merges, update_all, lambda: tf.constant(False))
-
-        def finish() -> None:
-            if replica_count() > 1:
-                tf.distribute.get_replica_context().merge_call(update_if_enough, args=(times,))
-            else:
-                tf.cond(times >= self.merges, lambda: update(times), lambda: tf.constant(False))
-
-        return finish, self._merged_values(variables, times, loss)
+        finish = partial(_run_if, times >= self.merges, update, [times])
+        return finish, self._merged_values(variables, times, total)
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -249,7 +233,7 @@ class TFUpdate(Update):
         if replica_count() > 1:
             context = tf.distribute.get_replica_context()
             weight = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
-        # Without a weight there is no average, and no step.
+        # If all weights are 0, there is no step, and so it does not matter what they divide.
         is_weighted = weight != 0
         divisor = tf.where(is_weighted, weight, tf.ones_like(weight))
         totals = self._totals(variables)
@@ -275,6 +259,7 @@ class TFUpdate(Update):
 
     def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
         """Let the optimizer update the variables, and call the followers."""
+        # The optimizer's step changes what it depends on.
         stepped = self._stepped(clipped) if followers else False
         if clipped.condition is None:
             apply_gradients(self._model, clipped.gradients, variables)

@@ -21,7 +21,7 @@ from fastnet.backend.torch.parameters import (
 
 
 def own(function: Any) -> Any:
-    """Return a function of torch; if it was replaced, an object that nothing else is."""
+    """Return a function of torch, or an object that equals nothing if a program has replaced it."""
     return function if is_torchs(function) else object()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +19,14 @@ from fastnet.backend.update import PLAIN_STEP, StepSettings
 from fastnet.errors import add_note
 
 STEP_IF = "_step_if"
-"""The attribute of an optimizer in a trace, which steps if a tensor is true that cannot be read."""
+"""The name of the function that a trace sets on an optimizer: it steps where a boolean scalar is
+true, which a trace cannot read."""
 
 _zero_grad = own(torch.optim.Optimizer.zero_grad)
 
 
 class StepResult(NamedTuple):
-    """What a step has done.
+    """The result of an optimizer's step.
 
     Attributes:
         norm: The norm of all gradients before they were clipped, if it was needed.
@@ -70,7 +72,7 @@ def take_step(
             if norm is not None and condition is not None:
                 # Without an update there is no norm.
                 norm = torch.where(condition.to(norm.device), norm, torch.nan)
-            condition = _both(condition, is_finite)
+            condition = _logical_and(condition, is_finite)
         if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
             # Reading the condition waits for the device.
             condition, stepped = None, bool(condition)
@@ -88,7 +90,8 @@ def take_step(
         if isinstance(error, Exception):
             add_note(error, f"Raised by the update of model '{model_name}'.")
         if scaler is not None:
-            _reset_scaler(scaler, optimizer)
+            with suppress(Exception):  # It must not hide the error.
+                _reset_scaler(scaler, optimizer)
         raise
     finally:
         clear_gradients(optimizer)
@@ -116,7 +119,7 @@ def _reset_scaler(scaler: Any, optimizer: Any) -> None:
     scaler.update(scaler.get_scale())
 
 
-def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+def _logical_and(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     if first is None or second is None:
         return second if first is None else first
     return first.to(second.device) & second
@@ -131,8 +134,17 @@ def _coalesce_gradients(parameters: Iterable[Parameter]) -> None:
 
 def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     """Return whether all elements of gradients are finite, a boolean scalar."""
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    return torch.isfinite(_total_norm(gradients, torch.inf))
+    checks = []
+    for gradient in [one.grad for one in parameters if one.grad is not None]:
+        if is_sharded(gradient):
+            # A norm, since it is that of all shards.
+            norm: Any = torch.linalg.vector_norm(gradient)
+            checks.append(torch.isfinite(norm.full_tensor()))
+        else:
+            checks.append(torch.isfinite(_dense_view(gradient)).all())
+    if not checks:
+        return torch.ones((), dtype=torch.bool)
+    return torch.stack([one.to(checks[0].device) for one in checks]).all()
 
 
 def _clip_gradients(settings: StepSettings, parameters: list[Parameter]) -> Tensor | None:
@@ -154,26 +166,26 @@ def _clip_gradients(settings: StepSettings, parameters: list[Parameter]) -> Tens
             if max_norm is not None:
                 share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
                 for gradient in gradients:
-                    _values(gradient).mul_(share.to(gradient.device))
+                    _dense_view(gradient).mul_(share.to(gradient.device))
         if max_value is not None and is_plain:
             torch.nn.utils.clip_grad_value_(parameters, max_value)
         elif max_value is not None:
             for gradient in gradients:
-                _values(gradient).clamp_(-max_value, max_value)
+                _dense_view(gradient).clamp_(-max_value, max_value)
     return norm
 
 
-def _total_norm(gradients: list[Tensor], order: float = 2.0) -> Tensor:
+def _total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients as one vector; 0 if there are none."""
     norms = []
     for gradient in gradients:
         sharded = is_sharded(gradient)
-        norm: Any = torch.linalg.vector_norm(gradient if sharded else _values(gradient), order)
+        norm: Any = torch.linalg.vector_norm(gradient if sharded else _dense_view(gradient))
         norms.append((norm.full_tensor() if sharded else norm).to(gradients[0].device))
-    return torch.linalg.vector_norm(torch.stack(norms), order) if norms else torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
 
-def _values(gradient: Any) -> Tensor:
+def _dense_view(gradient: Any) -> Tensor:
     """Return a dense tensor that shares the memory of a gradient's values on this process."""
     values: Tensor = gradient
     if gradient.layout is torch.sparse_coo:
@@ -184,13 +196,14 @@ def _values(gradient: Any) -> Tensor:
 
 
 def clear_model_gradients(model: Module) -> None:
-    """Clear the gradients of a model, and of all that its optimizer updates."""
+    """Clear the gradients of a model that has an optimizer, and of all that this updates."""
     optimizer = get_metadata(model, "current_optimizer")
+    if optimizer is None:
+        return
     for parameter in parameters_of(model, optimizer):
         parameter.grad = None
-    if optimizer is not None:
-        # Its `zero_grad` may clear more than gradients.
-        clear_gradients(optimizer)
+    # Its `zero_grad` may clear more than gradients.
+    clear_gradients(optimizer)
     if parallel_type(model) == "fsdp":
         reset_fsdp(model)
 

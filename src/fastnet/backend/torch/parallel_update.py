@@ -203,8 +203,8 @@ class ParallelUpdate(TorchUpdate):
             gathered = dict(zip(own, self._model.parameters(), strict=False))
             return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
 
-    def sum_over_ranks(self, weight: Tensor) -> Tensor:
-        """Return the average weight of the processes, by which averages of sums are divided."""
+    def average_over_ranks(self, weight: Tensor) -> Tensor:
+        """Return the average of a weight over the processes that train the model together."""
         on_device = weight.to(self.trained_now()[0].device, torch.float64)
         (mean,) = average([on_device], [on_device], self._groups)
         assert mean is not None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +37,7 @@ TRAINED = "trained_models"
 class Merged(NamedTuple):
     """The number of merged steps, and the sums of their unscaled gradients and of their weights.
 
-    It is replaced, not changed.
+    It is immutable: each step stores another one, so that a failed step can restore the former.
     """
 
     times: int
@@ -47,14 +46,47 @@ class Merged(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Unmerge:
-    """Takes what a failed step has merged back from the sums of an update."""
+class _RestoreSums:
+    """Restores the sums of an update after a failed step."""
 
     update: TorchUpdate
     before: Merged
 
     def __call__(self) -> None:
         self.update.merged_gradients = self.before
+
+
+@dataclass(eq=False)
+class _OptimizerStep:
+    """The step of an optimizer, which is deferred or taken at once.
+
+    Attributes:
+        update: The update that it belongs to.
+        optimizer: The optimizer.
+        followers: What follows it.
+        reports: The tensors to fill in, by name.
+        state: The state of the network's step.
+        condition: A scalar, whether there is anything to step with; None if there always is.
+    """
+
+    update: TorchUpdate
+    optimizer: Any
+    followers: Followers
+    reports: Mapping[str, Tensor] | None
+    state: State
+    condition: Tensor | None
+
+    def __call__(self) -> None:
+        self.update.finish(self)
+
+    def joined_with(self, earlier: object) -> _OptimizerStep:
+        """Return this step with the condition that it or an earlier one has gradients."""
+        if not isinstance(earlier, _OptimizerStep) or self.condition is None:
+            return self
+        condition = earlier.condition
+        if condition is not None:
+            condition = self.condition | condition.to(self.condition.device)
+        return replace(self, condition=condition)
 
 
 class TorchUpdate(Update):
@@ -103,39 +135,34 @@ class TorchUpdate(Update):
                 if state is not self._checked_context:
                     self._check_reached(data, state, (one.grad for one in self._model.parameters()))
         except BaseException as error:
-            self._explain(error, data)
+            self._describe_failure(error, data)
             raise
-        step = partial(self._step, optimizer, followers, reports, condition, state)
-        name = self._named.model_name
+        step = _OptimizerStep(self, optimizer, followers, reports, state, condition)
+        deferred, name = state["deferred"], self._named.model_name
+        if name in deferred:
+            # Both steps are one, with the gradients of both updates.
+            step = step.joined_with(deferred[name][-1])
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            state["deferred"][name] = [step]
+            deferred[name] = [step]
             return values
         step()
-        if state["deferred"]:
-            # This step has used the gradients that an earlier update deferred.
-            state["deferred"].pop(name, None)
+        if deferred:
+            deferred.pop(name, None)
         return values
 
-    def _step(
-        self,
-        optimizer: Any,
-        followers: Followers,
-        reports: Mapping[str, Tensor] | None,
-        condition: Tensor | None,
-        state: State,
-    ) -> None:
+    def finish(self, step: _OptimizerStep) -> None:
         """Take the optimizer's step, report it, and call the followers."""
-        settings = self._settings
-        if followers and not settings.needs_stepped:
+        settings, reports = self._settings, step.reports
+        if step.followers and not settings.needs_stepped:
             settings = settings._replace(needs_stepped=True)
-        norm, stepped = take_step(optimizer, self._named.model_name, settings, condition)
-        if self.is_merging and UNDO in state:
+        norm, stepped = take_step(step.optimizer, self._named.model_name, settings, step.condition)
+        if undo := step.state.get(UNDO):
             # The optimizer's step cannot be undone, so neither can what was merged for it.
-            state[UNDO][:] = [one for one in state[UNDO] if not self._has_merged(one)]
-        if followers and stepped:
-            for follow in followers:
+            undo[:] = [one for one in undo if not self._is_used_up(one)]
+        if step.followers and stepped:
+            for follow in step.followers:
                 follow()
         if reports:
             if norm is not None and "grad_norm" in reports:
@@ -143,18 +170,24 @@ class TorchUpdate(Update):
             if "stepped" in reports:
                 reports["stepped"].fill_(stepped)
 
-    def _has_merged(self, undo: object) -> bool:
-        return isinstance(undo, _Unmerge) and undo.update._model is self._model
+    def _is_used_up(self, undo: object) -> bool:
+        """Return whether a step of the model has used what an update would restore."""
+        return (
+            isinstance(undo, _RestoreSums)
+            and undo.update._model is self._model
+            and not undo.update.merged_gradients.times
+        )
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         if not self.merged_gradients.times:
             return
-        optimizer = self.optimizer()
+        optimizer, before = self.optimizer(), self.merged_gradients
         try:
             condition = self._apply_merged(optimizer)
-            self._step(optimizer, followers, None, condition, {})
+            self.finish(_OptimizerStep(self, optimizer, followers, None, {}, condition))
         except BaseException:
+            self.merged_gradients = before
             clear_model_gradients(self._model)
             raise
 
@@ -193,19 +226,16 @@ class TorchUpdate(Update):
         times, before, total_weight = self.merged_gradients
         if self._weighted:
             weight = self._check_weight(weight)
-            gradients = _weighted(gradients, weight)
-            total_weight = weight if total_weight is None else total_weight.to(weight) + weight
+            gradients = _multiply_by_weight(gradients, weight)
+            if total_weight is not None:
+                weight = total_weight.to(weight.device) + weight
+            total_weight = weight
         sums = dict(before)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
-                gradient = gradient.detach()
-                total = sums.get(parameter)
-                # A sum that was loaded is on the device that the parameter was on at that time.
-                sums[parameter] = (
-                    gradient.clone() if total is None else total.to(gradient.device) + gradient
-                )
+                sums[parameter] = _add(sums.get(parameter), gradient.detach())
         if UNDO in state:
-            state[UNDO].append(_Unmerge(self, self.merged_gradients))
+            state[UNDO].append(_RestoreSums(self, self.merged_gradients))
         self.merged_gradients = Merged(times + 1, sums, total_weight)
 
     def _check_weight(self, weight: Any) -> Tensor:
@@ -251,14 +281,14 @@ class TorchUpdate(Update):
             # There are more steps than `merge_grad` if it was lowered meanwhile.
             self.apply_averages(counted, sums, times)
             return None
-        weight = self.sum_over_ranks(weight)
+        weight = self.average_over_ranks(weight)
         is_weighted = weight != 0
-        # Without a weight there is no average, and no step.
+        # If all weights are 0, there is no step, and so it does not matter what they divide.
         self.apply_averages(counted, sums, torch.where(is_weighted, weight, 1))
         return is_weighted
 
-    def sum_over_ranks(self, weight: Tensor) -> Tensor:
-        """Return the weight by which sums are divided."""
+    def average_over_ranks(self, weight: Tensor) -> Tensor:
+        """Return the average of a weight over the processes that train the model together."""
         return weight
 
     def apply_averages(
@@ -281,7 +311,7 @@ class TorchUpdate(Update):
             "stepped": torch.zeros((), dtype=torch.bool, device=device),
         }
         if "total" in self._reports:
-            is_loss = isinstance(data, Tensor) and not self._given
+            is_loss = isinstance(data, Tensor) and data.is_floating_point() and not self._given
             made["total"] = data.detach().mean() if is_loss else unknown.clone()
         return {report: made[report] for report in self._reports}
 
@@ -299,7 +329,10 @@ class TorchUpdate(Update):
             if gradient is not None:
                 dtype = _sum_dtype(parameter) if self._weighted else parameter.dtype
                 sums[parameter] = torch.as_tensor(gradient).to(parameter.device, dtype, copy=True)
-        weight = None if merged.weight is None else torch.as_tensor(merged.weight)
+        weight = None
+        if merged.weight is not None:
+            dtype = torch.int64 if isinstance(merged.weight, int) else torch.float64
+            weight = torch.tensor(merged.weight, dtype=dtype)
         self.merged_gradients = Merged(merged.times, sums, weight)
 
     def trained_now(self) -> list[Parameter]:
@@ -368,7 +401,8 @@ class TorchUpdate(Update):
             f"the loss from the output of a ModelOp of '{name}', in the same step."
         )
 
-    def _explain(self, error: BaseException, data: Any) -> None:
+    def _describe_failure(self, error: BaseException, data: Any) -> None:
+        """Raise a clearer error for a failed backward pass, or add a note to it."""
         if not isinstance(error, RuntimeError):
             return
         if isinstance(data, Tensor) and not data.requires_grad:
@@ -396,7 +430,16 @@ def _unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tenso
     return [None if one is None else one / scale_on(one.device) for one in gradients]
 
 
-def _weighted(gradients: Sequence[Tensor | None], weight: Tensor) -> list[Tensor | None]:
+def _add(total: Tensor | None, gradient: Tensor) -> Tensor:
+    """Add a gradient to a sum, either of which may be sparse."""
+    if total is None:
+        return gradient.clone()
+    # A sum that was loaded is on the device that the parameter was on at that time.
+    total = total.to(gradient.device)
+    return gradient + total if total.layout is torch.sparse_coo else total + gradient
+
+
+def _multiply_by_weight(gradients: Sequence[Tensor | None], weight: Tensor) -> list[Tensor | None]:
     """Multiply gradients by a weight; those of weight 0 are 0, even where they are NaN."""
     weight_on = _cached_on(weight.to)
 

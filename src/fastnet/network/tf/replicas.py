@@ -48,8 +48,8 @@ class Replicas:
     def check(self, ops: Iterable[Any]) -> None:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
         for op in ops:
-            asked = as_tensor_op(op)
-            for model in asked.get_fe_models() if asked.get_fe_loss_keys() else ():
+            adapted = as_tensor_op(op)
+            for model in adapted.get_fe_models() if adapted.get_fe_loss_keys() else ():
                 if self.count > 1 and strategy_of(model) is not self.strategy:
                     raise ValueError(
                         f"Model '{name_of(model)}' is to be updated under a "

@@ -1,4 +1,4 @@
-"""What a network asks of its ops, also of those that are not derived from `TensorOp`."""
+"""An adapter that gives ops of other libraries the interface of `TensorOp`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ForeignOp(TensorOp):
-    """Answers for an op of another class, such as one of FastEstimator's, by what that has.
+    """An op of another library, such as one of FastEstimator's, with the interface of `TensorOp`.
 
     Args:
         op: The op.
@@ -42,7 +42,7 @@ class ForeignOp(TensorOp):
 
 
 def as_tensor_op(op: Any) -> TensorOp:
-    """Return an op, or what answers for it if it is of another library."""
+    """Return an op, in an adapter if it is not derived from `TensorOp`."""
     return op if isinstance(op, TensorOp) else ForeignOp(op)
 
 
@@ -53,26 +53,26 @@ def takes_gradients(op: Any) -> bool:
 
 def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
     """Return an op's forward with the settings that a network has for it; the op keeps its own."""
-    asked = as_tensor_op(op)
-    bound = asked.bind(defer, retain_graph)
+    adapted = as_tensor_op(op)
+    bound = adapted.bind(defer, retain_graph)
     if bound is not None:
         return bound
-    defers = defer and asked.defer is not None
+    defers = defer and adapted.defer is not None
 
     def forward(data: Any, state: State) -> Any:
         # A forward of the user's own reads the settings from the op, so set them for this call.
         deferred = op.defer if defers else None
-        retained = asked.fe_retain_graph()
+        retained = adapted.fe_retain_graph()
         try:
             if defers:
                 op.defer = True
             if retained is not None:
-                asked.fe_retain_graph(retain_graph)
+                adapted.fe_retain_graph(retain_graph)
             return op.forward(data, state)
         finally:
             if defers:
                 op.defer = deferred
             if retained is not None:
-                asked.fe_retain_graph(retained)
+                adapted.fe_retain_graph(retained)
 
     return forward

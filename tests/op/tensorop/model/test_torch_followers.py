@@ -229,7 +229,7 @@ def test_an_optimizer_without_a_schedule(per: Any) -> None:
 def test_states_that_are_not_theirs(state: Any) -> None:
     model = built(line, sgd())
     schedule, ema = LRSchedule(model, halving), EMA(model)
-    schedule.ending()
+    schedule.exit_call()
     for op, text in ((schedule, "LRSchedule"), (ema, "EMA")):
         before = op.state_dict()
         with pytest.raises(ValueError, match=rf"The state to load .* that of (an|the) {text}"):

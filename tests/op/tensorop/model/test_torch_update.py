@@ -470,7 +470,8 @@ def test_two_updates_of_a_model_are_clipped_together() -> None:
     check(model, twin, run_all(network, data), by_hand(twin, [[one] for one in data], both, 0.1))
 
 
-def test_a_flush_that_fails_leaves_nothing() -> None:
+def test_a_flush_that_fails_leaves_no_gradients() -> None:
+    """The window is carried over."""
     model, twin = twins(mlp)
     built(model, sgd())
     network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
@@ -486,7 +487,7 @@ def test_a_flush_that_fails_leaves_nothing() -> None:
     assert same_weights(model, twin)
     assert no_gradients(model)
     run_all(network, data[2:], epoch=2)
-    by_hand(twin, [data[2:]], lambda batch: cross_entropy(twin(batch["x"]), batch["t"]))
+    by_hand(twin, [data[:3], data[3:]], lambda batch: cross_entropy(twin(batch["x"]), batch["t"]))
     check(model, twin, [], [])
 
 
@@ -665,3 +666,139 @@ def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
     update.outputs.append("more")
     with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*'grad_norm'.*'stepped'.*'norm'.*'more'"):
         TorchNetwork([ModelOp(model, "x", "y"), update])
+
+
+# --- weights and merged gradients --------------------------------------------------------------
+
+
+def weighted(model: Any, count: str, **settings: Any) -> list[Any]:
+    """Two tasks of a model, each with a loss and a weight of its own."""
+    return [
+        ModelOp(model, "x", "y"),
+        LambdaOp(lambda y: (y**2).mean(), "y", "first"),
+        LambdaOp(lambda y: (y - 1).abs().mean(), "y", "second"),
+        UpdateOp(model, "first", weight="count", **settings),
+        UpdateOp(model, "second", weight=count, **settings),
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, 0), (0, 5), (5, 3), (0, 0)])
+def test_two_weighted_updates_of_one_model(first: int, second: int) -> None:
+    """They take one step together, by the gradients of those that have a weight."""
+    model, twin = twins(line)
+    built(model, sgd())
+    network = TorchNetwork(weighted(model, "other"))
+    batch = {"x": torch.ones(3, 2)}
+    run_all(network, [{**batch, "count": torch.tensor(first), "other": torch.tensor(second)}])
+    y = twin(batch["x"])
+    loss = (y**2).mean() * bool(first) + (y - 1).abs().mean() * bool(second)
+    loss.backward()
+    sgd()(twin.parameters()).step()
+    for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_a_refused_setting_changes_nothing() -> None:
+    model, twin = twins(line)
+    built(model, sgd())
+    network = TorchNetwork(regression(model, merge_grad=2))
+    update = network.ops[-1]
+    batch = {"x": torch.ones(3, 2), "count": torch.tensor(2)}
+    run_all(network, [batch])
+    update.weight = "count"
+    with pytest.raises(ValueError, match="its `weight` cannot change before the update"):
+        run_all(network, [batch])
+    assert update.state_dict()["merged"] == 1
+    update.weight = None
+    run_all(network, [batch])
+    built(twin, sgd())
+    run_all(TorchNetwork(regression(twin, merge_grad=2)), [batch] * 2)
+    assert same_weights(model, twin)
+
+
+def test_weights_of_several_dtypes() -> None:
+    model, twin = twins(line)
+    built(model, sgd())
+    network = TorchNetwork(regression(model, merge_grad=2, weight="count"))
+    batches = [{"x": torch.full((3, 2), float(n)), "count": w} for n, w in ((1, 0.9), (2, 1))]
+    run_all(network, batches)
+    optimizer = sgd()(twin.parameters())
+    for batch in batches:
+        (twin(batch["x"]) ** 2).mean().mul(batch["count"] / 1.9).backward()
+    optimizer.step()
+    for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_large_weights_are_loaded_exactly() -> None:
+    model = built(line, sgd(), model_name="m")
+    network = TorchNetwork(regression(model, merge_grad=3, weight="count"))
+    update = network.ops[-1]
+    count = 2.0**24 + 1
+    state = {"merged": 1, "gradients": [torch.ones(1, 2), torch.ones(1)], "weight": count}
+    update.load_state_dict(state)
+    assert update.state_dict()["weight"] == count
+
+
+@pytest.mark.parametrize("model", ["without elements", "sparse"])
+def test_skipping_with_gradients_without_elements(model: str) -> None:
+    if model == "sparse":
+        net: Any = nn.EmbeddingBag(5, 2, sparse=True)
+        x = torch.zeros((0,), dtype=torch.int64)
+        batch = {"x": x, "offsets": torch.zeros(1, dtype=torch.int64)}
+    else:
+        net = nn.Linear(0, 2)
+        batch = {"x": torch.ones(3, 0)}
+    built(net, sgd())
+    ops = [
+        ModelOp(net, list(batch) if len(batch) > 1 else "x", "y"),
+        LambdaOp(lambda y: y.mean(), "y", "loss"),
+        UpdateOp(net, "loss", skip_nonfinite=True, outputs={"stepped": "stepped"}),
+    ]
+    (result,) = run_all(TorchNetwork(ops), [batch])
+    assert result["stepped"]
+
+
+def test_a_flush_that_fails_keeps_what_was_merged() -> None:
+    model, twin = twins(line)
+    for each in (model, twin):
+        built(each, sgd())
+    network = TorchNetwork(regression(model, merge_grad=3, rest="flush"))
+    batch = {"x": torch.ones(3, 2)}
+
+    def fail(closure: Any = None) -> None:
+        raise ArithmeticError
+
+    model.current_optimizer.step, step = fail, model.current_optimizer.step
+    with pytest.raises(ArithmeticError), network("train"):
+        network.run_step(batch)
+    assert network.ops[-1].state_dict()["merged"] == 1
+    model.current_optimizer.step = step
+    run_all(network, [batch] * 2)
+    run_all(TorchNetwork(regression(twin, merge_grad=3)), [batch] * 3)
+    assert same_weights(model, twin)
+
+
+def test_a_failed_step_of_an_optimizer_that_was_assigned() -> None:
+    model, twin = twins(line)
+    built(model, None)
+    model.current_optimizer = sgd()(model.parameters())
+    network = TorchNetwork([*regression(model), LambdaOp(lambda y: 1 / y, "number", "z")])
+    batch = {"x": torch.ones(3, 2)}
+    with network("train"):
+        with pytest.raises(ZeroDivisionError):
+            network.run_step({**batch, "number": 0})
+        before = weights(model)
+        network.run_step({**batch, "number": 1})
+    twin.load_state_dict(before)
+    built(twin, sgd())
+    run_all(TorchNetwork(regression(twin)), [batch])
+    assert same_weights(model, twin)
+
+
+def test_updates_that_report_together_step_together() -> None:
+    model = built(line, sgd(), model_name="m")
+    *ops, update = regression(model, merge_grad=2, outputs={"stepped": "stepped"})
+    network = TorchNetwork([*ops, UpdateOp(model, "loss"), update])
+    with pytest.raises(ValueError, match=r"'m'.*merge_grad=1 and 2"), network("train"):
+        pass

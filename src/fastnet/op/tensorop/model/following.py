@@ -61,7 +61,7 @@ class FollowsUpdates(HoldsModel):
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
 
-    def ending(self) -> Callable[[], None] | None:
+    def exit_call(self) -> Callable[[], None] | None:
         """Return the function to call at the end of a training context, or None."""
         return None
 

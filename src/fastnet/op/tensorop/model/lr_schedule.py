@@ -102,7 +102,7 @@ class LRSchedule(FollowsUpdates):
         """Whether the next update in a step depends on what `advance` does: True."""
         return True
 
-    def ending(self) -> Callable[[], None] | None:
+    def exit_call(self) -> Callable[[], None] | None:
         """Return the function to call when the network is left, or None."""
         return self.advance if self.per == "epoch" else None
 

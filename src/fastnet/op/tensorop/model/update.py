@@ -99,8 +99,14 @@ class UpdateOp(HoldsModel):
 
     defer: bool
     alike_on_ranks = (
-        *("merge_grad", "defer", "clip_norm", "clip_value", "rest"),
-        *("weight", "skip_nonfinite", "model_losses"),
+        "merge_grad",
+        "defer",
+        "clip_norm",
+        "clip_value",
+        "rest",
+        "weight",
+        "skip_nonfinite",
+        "model_losses",
     )
     resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
@@ -142,11 +148,12 @@ class UpdateOp(HoldsModel):
         self.retain_graph = False
         self._reports = tuple(reports)
         self._check_settings()
+        self._register_loss()
         self._update = _make_update(self, self._reports)
         self._resolved = self._settings()
 
     def _check_settings(self) -> None:
-        """Raise an error for invalid settings; record the loss name on the model."""
+        """Raise an error for invalid settings."""
         model, name = self.model, name_of(self.model)
         require_built("UpdateOp", model)
         limit = "a number above 0, or None"
@@ -179,11 +186,14 @@ class UpdateOp(HoldsModel):
                 f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
                 f"clip_value={shorten(self.clip_value)}. Leave one of them out."
             )
-        names = get_metadata(model, "loss_name")
+
+    def _register_loss(self) -> None:
+        """Record the loss name on the model."""
+        names = get_metadata(self.model, "loss_name")
         if isinstance(names, set):
             names.add(self.loss_name)
         elif names is None:
-            set_metadata(model, "loss_name", {self.loss_name})
+            set_metadata(self.model, "loss_name", {self.loss_name})
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; merged gradients are kept with the same model. See `Op`."""
@@ -191,15 +201,17 @@ class UpdateOp(HoldsModel):
         before, now = self._resolved, self._settings()
         if before == now:
             return
+        self._check_settings()
+        update = _make_update(self, self._reports)
+        if before["model"] == now["model"]:
+            update.continue_from(self._update)
+        # The settings are valid, and take effect together.
         if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
             inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
             self.in_list = not isinstance(inputs, str)
             self._put_names(inputs, self.outputs, self.mode, self.ds_id)
-        self._check_settings()
-        former, self._update = self._update, _make_update(self, self._reports)
-        if before["model"] == now["model"]:
-            self._update.continue_from(former)
-        self._resolved = now
+        self._register_loss()
+        self._update, self._resolved = update, now
 
     def _settings(self) -> dict[str, tuple[type, Any]]:
         # Compare types as well: True equals 1.0, but is not a valid norm.
@@ -265,7 +277,7 @@ class UpdateOp(HoldsModel):
             followers=tuple(followers),
         )
 
-    def ending(self, followers: Followers = ()) -> Callable[[], None] | None:
+    def exit_call(self, followers: Followers = ()) -> Callable[[], None] | None:
         """Return the function to call at the end of a training context, or None."""
         if not self._update.is_merging or self.rest == "carry":
             return None

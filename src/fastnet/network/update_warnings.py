@@ -36,20 +36,22 @@ def note_updates(ops: Iterable[Any]) -> None:
             _updated.update(as_tensor_op(op).get_fe_models())
 
 
-def warn_of_updates(network: Any, plan: ExecutionPlan, mode: str) -> None:
-    """Warn, once each, of updates in another mode, and of models that nothing updates."""
+def warn_of_missing_updates(network: Any, plan: ExecutionPlan) -> None:
+    """Warn, once each, of models that losses depend on, and that nothing updates."""
     warned: set[int] = network._warned
-    if mode == "train":
-        missing = [model for model in _reached(network, plan) if _lacks_update(network, model)]
-        for model in missing:
-            if id(model) not in warned:
-                warned.add(id(model))
-                warn(
-                    f"Model '{name_of(model)}' has an optimizer and the losses of this network "
-                    "depend on it, but no op updates it in mode 'train'. Add an "
-                    'UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
-                )
-        return
+    for model in _models_of_losses(network, plan):
+        if id(model) not in warned and _lacks_update(network, model):
+            warned.add(id(model))
+            warn(
+                f"Model '{name_of(model)}' has an optimizer and the losses of this network "
+                "depend on it, but no op updates it in mode 'train'. Add an "
+                'UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
+            )
+
+
+def warn_of_updates_in(mode: str, network: Any, plan: ExecutionPlan) -> None:
+    """Warn, once each, of ops that update models in a mode that is not "train"."""
+    warned: set[int] = network._warned
     for index, op in enumerate(plan.ops):
         if _updates(op) and id(op) not in warned:
             warned.add(id(op))
@@ -66,16 +68,14 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
         optimizer = get_metadata(model, "current_optimizer")
         if optimizer is None or optimizer in _compared:
             continue
-        _compared.add(optimizer)
         # Keras's optimizers raise an error for a variable that they were not built for.
         if not hasattr(optimizer, "param_groups"):
             continue
         if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _updates(op)):
             continue
-        own, all_owned = (
-            {id(one) for model in models for one in _optimized(model)}
-            for models in ([model], known_models())
-        )
+        _compared.add(optimizer)
+        own = {id(one) for one in _optimized(model)}
+        all_owned = {id(one) for other in known_models() for one in _optimized(other)}
         trainable = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         missing = [name for name, one in trainable if id(one) not in all_owned]
         if missing and any(id(one) in own for _, one in trainable):
@@ -115,7 +115,7 @@ def _lacks_update(network: Any, model: Any) -> bool:
     return updated.isdisjoint(map(id, (model, *optimizers)))
 
 
-def _reached(network: Any, plan: ExecutionPlan) -> list[Model]:
+def _models_of_losses(network: Any, plan: ExecutionPlan) -> list[Model]:
     """List the models that losses depend on, of updates in any mode and of loss ops."""
     needed: set[str] = network.get_loss_keys()
     models: dict[int, Model] = {}
