@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastnet import backend
-from fastnet.backend.torch import update
+from fastnet.backend.torch import backward
 from tests.backend.makers import WITH_GRADIENTS, make, read
 from tests.network.programs import line, twins
 
@@ -139,17 +139,17 @@ class TestFeedForward:
 def test_backward_is_torchs(public: bool, retain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the engine itself, or by torch's public function where there is no engine."""
     if public:
-        monkeypatch.setattr(update, "run_backward", None)
+        monkeypatch.setattr(backward, "run_backward", None)
     model, twin = twins(line)
     loss, other = (one(torch.ones(3, 2)).pow(2).mean() for one in (model, twin))
-    update.backward(loss, list(model.parameters()), retain)
+    backward.backward(loss, list(model.parameters()), retain)
     other.backward()
     for own, wanted in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(own.grad, wanted.grad)
     if retain:
-        update.backward(loss, list(model.parameters()), False)
+        backward.backward(loss, list(model.parameters()), False)
     with pytest.raises(RuntimeError, match="second time"):
-        update.backward(loss, list(model.parameters()), False)
+        backward.backward(loss, list(model.parameters()), False)
 
 
 @pytest.mark.tf

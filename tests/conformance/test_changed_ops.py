@@ -235,6 +235,7 @@ CASES = [
             "rest": ["flush", Refused("kept")],
             "weight": ["count", Refused(3)],
             "skip_nonfinite": [True, Refused("yes")],
+            "model_losses": [False, Refused(0)],
         },
         ("model", "retain_graph"),
         trains=True,
@@ -242,11 +243,12 @@ CASES = [
     Case(Watch, lambda fw: [Watch("x")], follows=("retain_graph",)),
     Case(
         GradientOp,
-        lambda fw: [
+        lambda fw, **settings: [
             ModelOp(model := fw.build(LAYERS, None), "x", "p"),
             LambdaOp(lambda p: p * p, "p", "f"),
-            GradientOp("f", "y", model=model),
+            GradientOp("f", "y", model=model, **settings),
         ],
+        {"higher_order": [True]},
         follows=("retain_graph", "model"),
     ),
     Case(

@@ -78,6 +78,8 @@ class TorchRunner(Runner):
                 gradient differentiated twice beside a sharded one.
         """
         self.context.state["tape"] = _NO_TAPE
+        if self.context.plan.takes_gradients:
+            self.context.state[UNDO] = []
         models = self.context.plan.models
         if self.context.plan.takes_gradients:
             require_plain_models(self.context.plan)
@@ -179,7 +181,6 @@ class TorchRunner(Runner):
         trained = [m for m in models.values() if get_metadata(m, "optimizer") is not None]
         if self._is_distributed and not state["warmup"]:
             state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
-        state = {**state, UNDO: []}
         # In mixed precision a single one is listed, too, for its loss scale.
         lists = len(trained) > 1 or (trained and self._mixed_precision)
         return {**state, TRAINED: trained} if lists else state

@@ -201,15 +201,20 @@ class UpdateOp(HoldsModel):
         before, now = self._resolved, self._settings()
         if before == now:
             return
-        self._check_settings()
-        update = _make_update(self, self._reports)
-        if before["model"] == now["model"]:
-            update.continue_from(self._update)
-        # The settings are valid, and take effect together.
-        if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
-            inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
-            self.in_list = not isinstance(inputs, str)
-            self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+        former = self.inputs, self.in_list
+        try:
+            if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
+                inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
+                self.in_list = not isinstance(inputs, str)
+                self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+            self._check_settings()
+            update = _make_update(self, self._reports)
+            if before["model"] == now["model"]:
+                update.continue_from(self._update)
+        except Exception:
+            # Settings take effect together, or not at all.
+            self.inputs, self.in_list = former
+            raise
         self._register_loss()
         self._update, self._resolved = update, now
 
