@@ -19,6 +19,9 @@ REPORTS = ("grad_norm", "stepped", "total")
 UNDO = "undo"
 """The key of the state's list of functions that undo, if the step fails, what it has done."""
 
+Deferred = dict[str, list[Callable[[], None]]]
+"""The functions that take deferred steps, by the names of models."""
+
 Followers = Sequence[Callable[..., None]]
 """Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 
@@ -94,8 +97,15 @@ class Update(ABC):
         """Run the update; return the values of the reports, or None without reports."""
 
     @abstractmethod
-    def flush(self, followers: Followers) -> None:
-        """Update with the average of the gradients merged since the last update, if any."""
+    def flush(self, followers: Followers, deferred: Deferred, defer: bool) -> None:
+        """Update with the average of the gradients merged since the last update, if any.
+
+        In torch the step is appended to `deferred` if `defer` is true, as in a step.
+        """
+
+    @abstractmethod
+    def clear_gradients(self) -> None:
+        """Clear the gradients that a failed update has left."""
 
     @abstractmethod
     def merged(self) -> MergedState:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.update import ALIKE_SETTINGS
+from fastnet.backend.update import ALIKE_SETTINGS, Deferred
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import bind_forward
@@ -43,11 +43,45 @@ def bind_updates(
             )
         forwards[index] = bound
     on_exit = [
-        one.ending(followers.get(id(one.model), ()) if one in updating else ())
-        for one in updates_in(updating)
+        _ending_of(ops, gradient_indices, first_deferred, followers),
+        *(op.ending() for op in ops if isinstance(op, FollowsUpdates)),
     ]
-    on_exit += [op.ending() for op in ops if isinstance(op, FollowsUpdates)]
     return [call for call in on_exit if call is not None]
+
+
+def _ending_of(
+    ops: Sequence[Any],
+    gradient_indices: Sequence[int],
+    first_deferred: int,
+    followers: Mapping[int, Sequence[Any]],
+) -> Callable[[], None] | None:
+    """Return the function that flushes or drops the incomplete windows of updates, or None."""
+    deferred: Deferred = {}
+    updates, endings = [], []
+    for index in gradient_indices:
+        for update in updates_in([ops[index]]):
+            following = followers.get(id(update.model), ()) if update is ops[index] else ()
+            ending = update.ending(following, deferred, update.defer or index >= first_deferred)
+            if ending is not None:
+                updates.append(update.updater())
+                endings.append(ending)
+
+    def end() -> None:
+        """Take deferred steps after all gradients are averaged, as at the end of a step."""
+        try:
+            for ending in endings:
+                ending()
+            for steps in deferred.values():
+                for step in steps:
+                    step()
+        except BaseException:
+            for update in updates:
+                update.clear_gradients()
+            raise
+        finally:
+            deferred.clear()
+
+    return end if endings else None
 
 
 def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:

@@ -27,7 +27,7 @@ from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
-from fastnet.backend.update import Followers, MergedState, StepSettings, Update
+from fastnet.backend.update import Deferred, Followers, MergedState, StepSettings, Update
 from fastnet.errors import SECOND_ORDER_ADVICE
 from fastnet.types import State
 from fastnet.util.warnings import warn
@@ -93,7 +93,7 @@ class TFUpdate(Update):
                 update()
         return values
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, deferred: Deferred, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         times = self._merged_times()
         if not times:
@@ -105,6 +105,9 @@ class TFUpdate(Update):
             strategy.run(update)
         else:
             update()
+
+    def clear_gradients(self) -> None:
+        """Do nothing: gradients are values, which no variable holds."""
 
     def _find_trainable(self, optimizer: Any) -> list[Any]:
         """List the variables to update, and prepare the optimizer for them."""

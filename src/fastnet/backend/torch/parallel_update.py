@@ -42,7 +42,7 @@ from fastnet.backend.torch.wrappers import (
     reshard,
     wrapper_of,
 )
-from fastnet.backend.update import Followers
+from fastnet.backend.update import Deferred, Followers
 from fastnet.types import State
 
 REDUCED_BY_DDP = "reduced_by_ddp"
@@ -149,10 +149,10 @@ class ParallelUpdate(TorchUpdate):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_entered": {}, "_wrappers": []}
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, deferred: Deferred, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         reshard(self._model)
-        super().flush(followers)
+        super().flush(followers, deferred, defer)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the averaged gradients of the loss in `.grad`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +24,7 @@ from fastnet.backend.torch.parameters import (
     trainable,
 )
 from fastnet.backend.torch.wrappers import parallel_type
-from fastnet.backend.update import UNDO, Followers, MergedState, Update
+from fastnet.backend.update import UNDO, Deferred, Followers, MergedState, Update
 from fastnet.errors import SECOND_ORDER_ADVICE, add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -55,6 +54,21 @@ class _Unmerge:
 
     def __call__(self) -> None:
         self.update.merged_gradients = self.before
+
+
+@dataclass(eq=False)
+class _Step:
+    """A step of an update's optimizer, which may be deferred."""
+
+    update: TorchUpdate
+    optimizer: Any
+    followers: Followers
+    reports: Mapping[str, Tensor] | None
+    condition: Tensor | None
+    state: State
+
+    def __call__(self) -> None:
+        self.update.step(self.optimizer, self.followers, self.reports, self.condition, self.state)
 
 
 class TorchUpdate(Update):
@@ -93,6 +107,8 @@ class TorchUpdate(Update):
             if self.is_merging:
                 self._merge_gradients(data, weight, optimizer, retain_graph, state)
                 if self.merged_gradients.times < self.merges:
+                    if reports and defer:
+                        self._report_deferred(reports, state)
                     return values
                 condition = self._apply_merged(optimizer)
             elif self._given:
@@ -105,20 +121,40 @@ class TorchUpdate(Update):
         except BaseException as error:
             self._explain(error, data)
             raise
-        step = partial(self._step, optimizer, followers, reports, condition, state)
-        name = self._named.model_name
+        self._step_or_defer(optimizer, followers, reports, condition, state, defer)
+        return values
+
+    def _step_or_defer(
+        self,
+        optimizer: Any,
+        followers: Followers,
+        reports: Mapping[str, Tensor] | None,
+        condition: Tensor | None,
+        state: State,
+        defer: bool,
+    ) -> None:
+        """Take the optimizer's step, now or later, with the gradients of deferred updates."""
+        deferred, name = state["deferred"], self._named.model_name
+        if condition is not None and name in deferred:
+            condition = _either(condition, getattr(deferred[name][-1], "condition", None))
+        step = _Step(self, optimizer, followers, reports, condition, state)
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            state["deferred"][name] = [step]
-            return values
+            deferred[name] = [step]
+            return
         step()
-        if state["deferred"]:
+        if deferred:
             # This step has used the gradients that an earlier update deferred.
-            state["deferred"].pop(name, None)
-        return values
+            deferred.pop(name, None)
 
-    def _step(
+    def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
+        """Report the step that an earlier update of the model has deferred, if there is one."""
+        for step in state["deferred"].get(self._named.model_name, ()):
+            if isinstance(step, _Step):
+                step.update, step.reports = self, reports
+
+    def step(
         self,
         optimizer: Any,
         followers: Followers,
@@ -146,17 +182,18 @@ class TorchUpdate(Update):
     def _has_merged(self, undo: object) -> bool:
         return isinstance(undo, _Unmerge) and undo.update._model is self._model
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, deferred: Deferred, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         if not self.merged_gradients.times:
             return
         optimizer = self.optimizer()
-        try:
-            condition = self._apply_merged(optimizer)
-            self._step(optimizer, followers, None, condition, {})
-        except BaseException:
-            clear_model_gradients(self._model)
-            raise
+        condition = self._apply_merged(optimizer)
+        state = {"deferred": deferred}
+        self._step_or_defer(optimizer, followers, None, condition, state, defer)
+
+    def clear_gradients(self) -> None:
+        """Clear the gradients that a failed update has left."""
+        clear_model_gradients(self._model)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the gradients of the loss in `.grad`, apart from those of other models."""
@@ -386,6 +423,11 @@ class TorchUpdate(Update):
                     "defer=True to the UpdateOps of models that work together with this one."
                 )
             add_note(error, note)
+
+
+def _either(first: Tensor, second: Tensor | None) -> Tensor | None:
+    """Return whether one of two updates that share a step has gradients; None if one always has."""
+    return None if second is None else first | second.to(first.device)
 
 
 def _unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:

@@ -15,7 +15,7 @@ from fastnet.backend.model_metadata import (
     require_built,
     set_metadata,
 )
-from fastnet.backend.update import REPORTS, Followers, MergedState, Update
+from fastnet.backend.update import REPORTS, Deferred, Followers, MergedState, Update
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -265,11 +265,18 @@ class UpdateOp(HoldsModel):
             followers=tuple(followers),
         )
 
-    def ending(self, followers: Followers = ()) -> Callable[[], None] | None:
-        """Return the function to call at the end of a training context, or None."""
+    def ending(
+        self, followers: Followers, deferred: Deferred, defer: bool
+    ) -> Callable[[], None] | None:
+        """Return the function to call at the end of a training context, or None.
+
+        With `defer` it may append functions to `deferred`, which are to be called after it.
+        """
         if not self._update.is_merging or self.rest == "carry":
             return None
-        return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
+        if self.rest == "drop":
+            return self._update.drop
+        return partial(self._update.flush, followers, deferred, defer)
 
     def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
