@@ -110,16 +110,18 @@ def _check_updates(
     ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
 ) -> None:
     """Reject updates that would not do, or not report, what their settings say."""
-    by_model: dict[int, list[UpdateOp]] = {}
-    deferred: set[int] = set()
+    # By model, the updates that may take one step together.
+    shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
         for update in updates_in([ops[index]]):
-            by_model.setdefault(id(update.model), []).append(update)
+            together = shared.setdefault(id(update.model), [])
+            together.append(update)
             if update.defer or index >= first_deferred:
-                deferred.add(id(update.model))
                 _check_readers(update, index, ops)
-    for key in deferred:
-        _check_same_settings(by_model[key])
+            elif len(together) == 1:
+                together.clear()
+            if len(together) > 1:
+                _check_same_settings(together)
 
 
 def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:

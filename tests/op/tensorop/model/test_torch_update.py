@@ -751,6 +751,27 @@ def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: s
         TorchNetwork(ops)(mode="train", epoch=1)
 
 
+def test_update_before_another_op_has_settings_of_its_own() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    network = TorchNetwork(
+        [
+            *supervised(model, clip_norm=0.1, outputs={"grad_norm": "early"}),
+            *supervised(model, clip_norm=0.2, outputs=TOLD),
+        ]
+    )
+    data = batches(3)
+    results = run_all(network, data)
+    for batch, result in zip(data, results, strict=True):
+        for key, limit in (("early", 0.1), ("norm", 0.2)):
+            (norm,) = by_hand(
+                twin, [[batch]], lambda one: cross_entropy(twin(one["x"]), one["t"]), limit
+            )
+            assert float(result[key]) == pytest.approx(norm, rel=1e-5)
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     source: Any = "lbfgs"
