@@ -95,8 +95,16 @@ class Update(ABC):
         """Run the update; return the values of the reports, or None without reports."""
 
     @abstractmethod
-    def flush(self, followers: Followers) -> None:
-        """Update with the average of the gradients merged since the last update, if any."""
+    def flush(self, followers: Followers, state: State, defer: bool) -> None:
+        """Update with the average of the gradients merged since the last update, if any.
+
+        In torch the step is deferred by `state` if `defer` is true, as in a step of a network, and
+        what undoes it is added to the state.
+        """
+
+    @abstractmethod
+    def clear_gradients(self) -> None:
+        """Clear the gradients that a failed update has left."""
 
     @abstractmethod
     def merged(self) -> MergedState:

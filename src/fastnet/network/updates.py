@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.update import ALIKE_SETTINGS
+from fastnet.backend.update import ALIKE_SETTINGS, UNDO
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
-from fastnet.types import Forward
+from fastnet.types import Forward, State
 
 
 def bind_updates(
@@ -43,11 +43,51 @@ def bind_updates(
             )
         forwards[index] = bound
     on_exit = [
-        one.exit_call(followers.get(id(one.model), ()) if one in updating else ())
-        for one in updates_in(updating)
+        _exit_call(ops, gradient_indices, first_deferred, followers),
+        *(op.exit_call() for op in ops if isinstance(op, FollowsUpdates)),
     ]
-    on_exit += [op.exit_call() for op in ops if isinstance(op, FollowsUpdates)]
     return [call for call in on_exit if call is not None]
+
+
+def _exit_call(
+    ops: Sequence[Any],
+    gradient_indices: Sequence[int],
+    first_deferred: int,
+    followers: Mapping[int, Sequence[Any]],
+) -> Callable[[], None] | None:
+    """Return the function that flushes or drops the incomplete windows of updates, or None."""
+    # As in a step: what is deferred, and what is to be undone after an error.
+    deferred: dict[str, list[Callable[[], None]]] = {}
+    undo: list[Callable[[], None]] = []
+    state: State = {"deferred": deferred, UNDO: undo}
+    updates, calls = [], []
+    for index in gradient_indices:
+        for update in updates_in([ops[index]]):
+            following = followers.get(id(update.model), ()) if update is ops[index] else ()
+            call = update.exit_call(following, state, update.defer or index >= first_deferred)
+            if call is not None:
+                updates.append(update.updater())
+                calls.append(call)
+
+    def end() -> None:
+        """Take deferred steps after all gradients are averaged."""
+        try:
+            for call in calls:
+                call()
+            for steps in deferred.values():
+                for step in steps:
+                    step()
+        except BaseException:
+            for restore in reversed(undo):
+                restore()
+            for update in updates:
+                update.clear_gradients()
+            raise
+        finally:
+            deferred.clear()
+            undo.clear()
+
+    return end if calls else None
 
 
 def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
@@ -76,16 +116,18 @@ def _check_updates(
     ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
 ) -> None:
     """Reject updates that would not do, or not report, what their settings say."""
-    by_model: dict[int, list[UpdateOp]] = {}
-    deferred: set[int] = set()
+    # By model, the updates that may take one step together.
+    shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
         for update in updates_in([ops[index]]):
-            by_model.setdefault(id(update.model), []).append(update)
+            together = shared.setdefault(id(update.model), [])
+            together.append(update)
             if update.defer or index >= first_deferred:
-                deferred.add(id(update.model))
                 _check_readers(update, index, ops)
-    for key in deferred:
-        _check_same_settings(by_model[key])
+            elif len(together) == 1:
+                together.clear()
+            if len(together) > 1:
+                _check_same_settings(together)
 
 
 def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
@@ -119,13 +161,6 @@ def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
                 f"{who} together, but have {setting}={given[0]} and {setting}={given[1]}. Pass the "
                 "same to all of them."
             )
-    counts = [one.merge_grad for one in updates]
-    if len(set(counts)) > 1 and updates[-1].outputs:
-        raise ValueError(
-            f"{who} together, which the last one reports, but have merge_grad="
-            f"{' and '.join(map(str, counts))}, so it does not take part in each. Pass the same to "
-            "all of them, or leave out its outputs."
-        )
     early = [key for one in updates[:-1] for key in one.outputs]
     if early:
         raise ValueError(

@@ -93,7 +93,7 @@ class TFUpdate(Update):
                 update()
         return values
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         times = self._merged_times()
         if not times:
@@ -105,6 +105,9 @@ class TFUpdate(Update):
             strategy.run(update)
         else:
             update()
+
+    def clear_gradients(self) -> None:
+        """Do nothing: gradients are values, which no variable holds."""
 
     def _find_trainable(self, optimizer: Any) -> list[Any]:
         """List the variables to update, and prepare the optimizer for them."""

@@ -149,10 +149,10 @@ class ParallelUpdate(TorchUpdate):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_entered": {}, "_wrappers": []}
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         reshard(self._model)
-        super().flush(followers)
+        super().flush(followers, state, defer)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the averaged gradients of the loss in `.grad`."""

@@ -125,6 +125,8 @@ class TorchUpdate(Update):
             if self.is_merging:
                 self._merge_gradients(data, weight, optimizer, retain_graph, state)
                 if self.merged_gradients.times < self.merges:
+                    if reports and defer:
+                        self._report_deferred(reports, state)
                     return values
                 condition = self._apply_merged(optimizer)
             elif self._given:
@@ -138,7 +140,12 @@ class TorchUpdate(Update):
             self._describe_failure(error, data)
             raise
         step = _OptimizerStep(self, optimizer, followers, reports, state, condition)
-        deferred, name = state["deferred"], self._named.model_name
+        self._step_or_defer(step, defer)
+        return values
+
+    def _step_or_defer(self, step: _OptimizerStep, defer: bool) -> None:
+        """Take the optimizer's step, now or later, with the gradients of deferred updates."""
+        deferred, name = step.state["deferred"], self._named.model_name
         if name in deferred:
             # Both steps are one, with the gradients of both updates.
             step = step.joined_with(deferred[name][-1])
@@ -146,11 +153,16 @@ class TorchUpdate(Update):
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
             deferred[name] = [step]
-            return values
+            return
         step()
         if deferred:
             deferred.pop(name, None)
-        return values
+
+    def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
+        """Report the step that an earlier update of the model has deferred, if there is one."""
+        for step in state["deferred"].get(self._named.model_name, ()):
+            if isinstance(step, _OptimizerStep):
+                step.update, step.reports = self, reports
 
     def finish(self, step: _OptimizerStep) -> None:
         """Take the optimizer's step, report it, and call the followers."""
@@ -178,18 +190,19 @@ class TorchUpdate(Update):
             and not undo.update.merged_gradients.times
         )
 
-    def flush(self, followers: Followers) -> None:
+    def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
         if not self.merged_gradients.times:
             return
-        optimizer, before = self.optimizer(), self.merged_gradients
-        try:
-            condition = self._apply_merged(optimizer)
-            self.finish(_OptimizerStep(self, optimizer, followers, None, {}, condition))
-        except BaseException:
-            self.merged_gradients = before
-            clear_model_gradients(self._model)
-            raise
+        optimizer = self.optimizer()
+        state[UNDO].append(_RestoreSums(self, self.merged_gradients))
+        condition = self._apply_merged(optimizer)
+        step = _OptimizerStep(self, optimizer, followers, None, state, condition)
+        self._step_or_defer(step, defer)
+
+    def clear_gradients(self) -> None:
+        """Clear the gradients that a failed update has left."""
+        clear_model_gradients(self._model)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the gradients of the loss in `.grad`, apart from those of other models."""

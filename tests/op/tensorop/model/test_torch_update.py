@@ -470,6 +470,126 @@ def test_two_updates_of_a_model_are_clipped_together() -> None:
     check(model, twin, run_all(network, data), by_hand(twin, [[one] for one in data], both, 0.1))
 
 
+@pytest.mark.parametrize("compile", [False, CompileOptions(backend="eager")])
+class TestUpdatesThatShareAStep:
+    """Two deferred UpdateOps of one model: a step if either of them has gradients."""
+
+    @staticmethod
+    def network(model: Any, first: dict[str, Any], second: dict[str, Any], compile: Any) -> Any:
+        ops = [
+            ModelOp(model, "x", "y"),
+            LambdaOp(cross_entropy, ["y", "t"], "loss"),
+            LambdaOp(lambda y: (y**2).mean(), "y", "other"),
+            UpdateOp(model, "loss", clip_norm=0.1, **first),
+            UpdateOp(model, "other", clip_norm=0.1, outputs=TOLD, **second),
+        ]
+        return TorchNetwork(ops, compile=compile)
+
+    @staticmethod
+    def step_by_hand(twin: nn.Module, optimizer: Any, gradients: list[Any]) -> float:
+        """Step with the sum of several lists of gradients; return its norm."""
+        parameters = list(twin.parameters())
+        for parameter, parts in zip(parameters, zip(*gradients, strict=True), strict=True):
+            parameter.grad = sum(parts)
+        norm = float(nn.utils.clip_grad_norm_(parameters, 0.1))
+        optimizer.step()
+        return norm
+
+    @staticmethod
+    def gradients(twin: nn.Module, batch: Any) -> list[Any]:
+        """Compute the gradients of both losses."""
+        y, parameters = twin(batch["x"]), list(twin.parameters())
+        losses = cross_entropy(y, batch["t"]), (y**2).mean()
+        return [torch.autograd.grad(one, parameters, retain_graph=True) for one in losses]
+
+    @pytest.mark.parametrize("windows", [(1, 3), (2, 3), (3, 2)])
+    def test_last_reports_step_of_either(self, windows: tuple[int, int], compile: Any) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(momentum=0.9))
+        first, second = ({"merge_grad": one} for one in windows)
+        data = batches(7)
+        results = run_all(self.network(model, first, second, compile), data)
+        optimizer, merged = sgd(momentum=0.9)(twin.parameters()), [[], []]
+        for batch, result in zip(data, results, strict=True):
+            due = []
+            for window, part, own in zip(windows, self.gradients(twin, batch), merged, strict=True):
+                own.append(part)
+                if len(own) == window:
+                    due.append([sum(each) / window for each in zip(*own, strict=True)])
+                    own.clear()
+            assert bool(result["stepped"]) is bool(due)
+            if due:
+                norm = self.step_by_hand(twin, optimizer, due)
+                assert float(result["norm"]) == pytest.approx(norm, rel=1e-5)
+            else:
+                assert torch.isnan(result["norm"])
+        check(model, twin, [], [])
+
+    @pytest.mark.parametrize("named", [("a", "b"), ("a", None), (None, "b")])
+    def test_weight_of_0_skips_own_gradients_only(self, named: Any, compile: Any) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(momentum=0.9))
+        first, second = ({"weight": one} for one in named)
+        weights = zip((2.0, 0.0, 3.0, 0.0, 2.0), (1.0, 1.0, 0.0, 0.0, 2.0), strict=True)
+        data = [
+            {**batch, "a": torch.tensor(a), "b": torch.tensor(b)}
+            for batch, (a, b) in zip(batches(5), weights, strict=True)
+        ]
+        results = run_all(self.network(model, first, second, compile), data)
+        optimizer = sgd(momentum=0.9)(twin.parameters())
+        for batch, result in zip(data, results, strict=True):
+            both = zip(named, self.gradients(twin, batch), strict=True)
+            due = [part for name, part in both if name is None or batch[name] != 0]
+            assert bool(result["stepped"]) is bool(due)
+            if due:
+                norm = self.step_by_hand(twin, optimizer, due)
+                assert float(result["norm"]) == pytest.approx(norm, rel=1e-5)
+        check(model, twin, [], [])
+
+    def test_flush_takes_one_step(self, compile: Any) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(momentum=0.9))
+        settings = {"merge_grad": 3, "rest": "flush"}
+        network, data = self.network(model, settings, settings, compile), batches(4)
+        run_all(network, data)
+        optimizer = sgd(momentum=0.9)(twin.parameters())
+        for window in (data[:3], data[3:]):
+            parts = [self.gradients(twin, batch) for batch in window]
+            sums = [[part / len(window) for part in loss] for both in parts for loss in both]
+            self.step_by_hand(twin, optimizer, sums)
+        check(model, twin, [], [])
+
+    def test_flush_sums_gradients_of_shared_layer(self, compile: Any) -> None:
+        """Two models of one layer; only the first optimizer steps it."""
+        shared, twin = twins(lambda: nn.Linear(2, 3))
+        heads = [twins(lambda: nn.Linear(3, 1), seed) for seed in (1, 2)]
+        models = [
+            built(nn.Sequential(shared, head), sgd(momentum=0.9), model_name=name)
+            for name, (head, _) in zip("ab", heads, strict=True)
+        ]
+        ops = [ModelOp(one, "x", key) for one, key in zip(models, ("p", "q"), strict=True)]
+        ops += [LambdaOp(lambda y: (y**2).mean(), key, f"loss_{key}") for key in ("p", "q")]
+        ops += [
+            UpdateOp(one, loss, merge_grad=2, rest="flush")
+            for one, loss in zip(models, ("loss_p", "loss_q"), strict=True)
+        ]
+        data = [{"x": torch.randn(3, 2)} for _ in range(3)]
+        network = TorchNetwork(ops, compile=compile)
+        for epoch in (1, 2):
+            run_all(network, data, epoch=epoch)
+        parts = [[*twin.parameters()], *([*other.parameters()] for _, other in heads)]
+        optimizer = sgd(momentum=0.9)([one for part in parts for one in part])
+        for window in (data[:2], data[2:]) * 2:
+            for batch in window:
+                for _, head in heads:
+                    ((head(twin(batch["x"])) ** 2).mean() / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        check(shared, twin, [], [])
+        for own, other in heads:
+            check(own, other, [], [])
+
+
 def test_a_flush_that_fails_leaves_no_gradients() -> None:
     """The window is carried over."""
     model, twin = twins(mlp)
@@ -650,6 +770,27 @@ def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: s
         TorchNetwork(ops)(mode="train", epoch=1)
 
 
+def test_update_before_another_op_has_settings_of_its_own() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    network = TorchNetwork(
+        [
+            *supervised(model, clip_norm=0.1, outputs={"grad_norm": "early"}),
+            *supervised(model, clip_norm=0.2, outputs=TOLD),
+        ]
+    )
+    data = batches(3)
+    results = run_all(network, data)
+    for batch, result in zip(data, results, strict=True):
+        for key, limit in (("early", 0.1), ("norm", 0.2)):
+            (norm,) = by_hand(
+                twin, [[batch]], lambda one: cross_entropy(twin(one["x"]), one["t"]), limit
+            )
+            assert float(result[key]) == pytest.approx(norm, rel=1e-5)
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     source: Any = "lbfgs"
@@ -794,11 +935,3 @@ def test_a_failed_step_of_an_optimizer_that_was_assigned() -> None:
     built(twin, sgd())
     run_all(TorchNetwork(regression(twin)), [batch])
     assert same_weights(model, twin)
-
-
-def test_updates_that_report_together_step_together() -> None:
-    model = built(line, sgd(), model_name="m")
-    *ops, update = regression(model, merge_grad=2, outputs={"stepped": "stepped"})
-    network = TorchNetwork([*ops, UpdateOp(model, "loss"), update])
-    with pytest.raises(ValueError, match=r"'m'.*merge_grad=1 and 2"), network("train"):
-        pass

@@ -282,11 +282,18 @@ class UpdateOp(HoldsModel):
             followers=tuple(followers),
         )
 
-    def exit_call(self, followers: Followers = ()) -> Callable[[], None] | None:
-        """Return the function to call at the end of a training context, or None."""
+    def exit_call(
+        self, followers: Followers, state: State, defer: bool
+    ) -> Callable[[], None] | None:
+        """Return the function to call at the end of a training context, or None.
+
+        Its updates defer steps, and are undone, by a state like that of a step.
+        """
         if not self._update.is_merging or self.rest == "carry":
             return None
-        return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
+        if self.rest == "drop":
+            return self._update.drop
+        return partial(self._update.flush, followers, state, defer)
 
     def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
