@@ -21,8 +21,8 @@ class ByHand(Side):
             for name, spec in program.models.items()
         }
         self._ops = [SimpleNamespace(**vars(op), **op.settings) for op in program.ops]
-        # by an op's place: how often gradients were added up, and their sums by variable
-        self._merged: dict[int, tuple[int, dict[int, Any]]] = {}
+        # by an op's place: how often gradients were added up, their weights, and sums by variable
+        self._merged: dict[int, tuple[int, float, dict[int, Any]]] = {}
 
     def optimizer(self, name: str) -> Any:
         return self._optimizers[name]
@@ -56,7 +56,8 @@ class ByHand(Side):
         data = [values[key] for key in op.reads]
         if op.kind == "update":
             with tape.stop_recording():
-                self._update(op, place, data[0], tape, later)
+                weight = None if op.weight is None else float(values[op.weight])
+                self._update(op, place, data[0], weight, tape, later)
             return
         if op.kind == "model":
             training = op.trainable and self._mode == "train"
@@ -68,7 +69,9 @@ class ByHand(Side):
             result = _RUNS[op.kind](op, *data)
         values[op.writes[0]] = written[op.writes[0]] = result
 
-    def _update(self, op: Any, place: int, data: Any, tape: Any, later: list[Any]) -> None:
+    def _update(
+        self, op: Any, place: int, data: Any, weight: float | None, tape: Any, later: list[Any]
+    ) -> None:
         model = self.models[op.model]
         variables = model.trainable_variables
         gradients = data
@@ -77,20 +80,30 @@ class ByHand(Side):
             with tape:
                 loss = tf.reduce_mean(data + sum(tf.reduce_sum(one) for one in model.losses))
             gradients = tape.gradient(loss, variables)
-        if op.merge_grad > 1:
-            times, sums = self._merged.get(place, (0, {}))
+        total = 1.0
+        if op.merge_grad > 1 or weight is not None:
+            times, total, sums = self._merged.get(place, (0, 0.0, {}))
+            own = 1.0 if weight is None else weight
+            total += own
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None:
+                    gradient = tf.convert_to_tensor(gradient)
+                    gradient = gradient * own if own else tf.zeros_like(gradient)
                     before = sums.get(id(variable))
                     sums[id(variable)] = gradient if before is None else before + gradient
-            self._merged[place] = (times + 1, sums)
+            self._merged[place] = (times + 1, total, sums)
             if times + 1 < op.merge_grad:
                 return
-            self._merged[place] = (0, {})
+            self._merged[place] = (0, 0.0, {})
             gradients = [
-                sums[id(one)] / op.merge_grad if id(one) in sums else None for one in variables
+                sums[id(one)] / (total or 1) if id(one) in sums else None for one in variables
             ]
         optimizer = self._optimizers[op.model]
+
+        held = [one for one in gradients if one is not None]
+        finite = all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in held)
+        if not total or (op.skip_nonfinite and not finite):
+            return
 
         def update() -> None:
             optimizer.apply_gradients(zip(gradients, variables, strict=True))

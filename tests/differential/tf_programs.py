@@ -81,7 +81,12 @@ class _Drawing(Drawing):
                 self.add("gradient", "loss", key, mode="train", model=name)
             merge = self.pick(1, 1, 1, 2)
             defer = self.chance(0.2)
+            weight = "weight" if self.chance(0.15) else None
+            skips = self.chance(0.15)
+            if skips and not given:
+                self.add("lambda", "loss", "loss", mode="train", fn="infinite at times")
             settings = {"model": name, "merge_grad": merge, "defer": defer, "given": given}
+            settings |= {"weight": weight, "skip_nonfinite": skips}
             self.add("update", key, (), mode="train", **settings)
 
     def _actions(self) -> list[Any]:

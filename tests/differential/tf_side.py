@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "by knob": by_knob,
     "by nest": by_nest,
     "by width": by_width,
+    "infinite at times": lambda x: tf.where(tf.reduce_mean(x) > 1.0, x * float("inf"), x),
 }
 
 
@@ -118,6 +119,7 @@ def make_batch(step: Step, knob: Knob) -> Batch:
         "target": normal(step.size, 3),
         "t": tf.constant(truth),
         "onehot": tf.one_hot(truth, 3),
+        "weight": tf.constant(float(step.seed % 4)),
         "scale": step.scale,
         "how": step.how,
         "knob": knob,
