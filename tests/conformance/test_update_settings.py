@@ -148,7 +148,11 @@ def test_decays_are_as_exact_as_the_weights(fw: Framework, dtype: str, scheduled
             lambda: tf.keras.Sequential([layers.Input((3,)), layers.Dense(2, dtype=dtype)]),
             fw.sgd(0.1),
         )
-        put = lambda value: [one.assign(tf.fill(one.shape, value)) for one in model.weights]  # noqa: E731
+
+        def put(value: float) -> None:
+            for one in model.weights:
+                one.assign(tf.fill(one.shape, tf.cast(value, dtype)))
+
     ema = EMA(model, decay=(lambda n: 0.999) if scheduled else 0.999)
     follow = ema.follow if fw.target == "torch" or fw.eager else tf.function(ema.follow)
     for value in (1.0, 100.0):
