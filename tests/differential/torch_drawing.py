@@ -349,7 +349,8 @@ class _Drawing(Drawing):
             if self.spares and self.models[self.spares].width == self.models["spare"].width:
                 choices += [("model", "spare")] * 2 * (op.settings["model"] == self.spares)
         elif op.kind == "cross entropy":
-            choices = [average, ("class_weights", self.pick(None, {0: 5.0}, {2: 0.1}))]
+            last = 1 if op.settings["form"] == "binary" else 2
+            choices = [average, ("class_weights", self.pick(None, {0: 5.0}, {last: 0.1}))]
             if op.settings["class_weights"]:
                 choices += [("class_weights[1]", 100.0)]
         elif op.kind == "squared error":
