@@ -523,7 +523,7 @@ cdef class Plan:
         return 0
 
     cdef int _clean_up(self, dict state, object error) except -1:
-        """Discard deferred functions, call those that undo, the last one first, and `on_failure`."""
+        """Discard deferred functions; call those that undo, the last first, then `on_failure`."""
         cdef object deferred = state.get(DEFERRED)
         cdef object undo = state.get(UNDO) if self._on_failure else None
         if isinstance(deferred, dict):
