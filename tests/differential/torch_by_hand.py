@@ -174,7 +174,7 @@ class ByHand(Side):
         def step() -> None:
             if not (skips or (op.skip_nonfinite and _is_infinite(optimizer))):
                 optimizer.step()
-            # what was added up is spent, also if something else fails
+            # the sums are used up, even if another step fails later
             self._merged.pop(op.name, None)
             optimizer.zero_grad()
 

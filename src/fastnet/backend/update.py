@@ -24,7 +24,7 @@ Followers = Sequence[Callable[..., None]]
 
 
 class StepSettings(NamedTuple):
-    """How an optimizer's step treats gradients, and what is needed of it.
+    """Settings of an optimizer's step, and which of its results are needed.
 
     Attributes:
         clip_norm: The maximum norm of all gradients, or None.
@@ -84,8 +84,8 @@ class Update(ABC):
             needs_stepped="stepped" in reports,
         )
         self.merges: int = op.merge_grad
-        # Whether gradients are added to the sums of earlier steps. Weighted ones are sums, too,
-        # which are divided by that of the weights.
+        # Whether gradients are added to the sums of earlier steps. Weighted gradients always are,
+        # because they are divided by the sum of their weights.
         self.is_merging = op.merge_grad > 1 or self._weighted
 
     @abstractmethod

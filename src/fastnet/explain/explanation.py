@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
@@ -18,7 +18,6 @@ from fastnet.explain.items import Item, find_items
 from fastnet.explain.keys import Key, find_keys
 from fastnet.explain.schedules import Schedule, current_optimizers, find_schedules, format_optimizer
 from fastnet.explain.text import format_text
-from fastnet.op.tensorop.model.untrained import find_untrained
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,6 +165,7 @@ def make_explanation(
     first_deferred: int,
     parallelism: Mapping[str, str],
     compiled: str,
+    untrained: Iterable[str],
 ) -> Explanation:
     """Explain a plan of a network; it is None if the network cannot be entered, due to `error`."""
     found = {
@@ -180,7 +180,6 @@ def make_explanation(
     active = {name for item in ops for name in item.models}
     optimizers = current_optimizers(network.models, active, epoch)
     inactive = {part: tuple(items) for part, (_, items) in found.items()}
-    untrained = find_untrained(network.ops, network._trainable_in)
     findings = list_findings(
         mode, desired, ops, postprocessing, inactive, keys, optimizers, untrained
     )

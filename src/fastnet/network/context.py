@@ -229,7 +229,8 @@ def iter_results(
 def begin_loader(network: Any, loader: Any) -> None:
     """Prepare a loader for an epoch.
 
-    The runner checks it, its samplers are given the epoch, and a dataset of Keras is told.
+    The runner checks it, its samplers get the epoch, and `on_epoch_begin` of a Keras dataset is
+    called.
     """
     context: Any = network._context
     context.runner.check_loader(loader)
@@ -238,12 +239,12 @@ def begin_loader(network: Any, loader: Any) -> None:
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(context.state["epoch"])
-    _tell_keras_dataset(loader, "on_epoch_begin")
+    _notify_keras_dataset(loader, "on_epoch_begin")
 
 
 def end_loader(loader: Any, count: int) -> None:
-    """Tell a dataset of Keras that all of its batches ran; warn if an iterator had none left."""
-    _tell_keras_dataset(loader, "on_epoch_end")
+    """Call `on_epoch_end` of a Keras dataset; warn if a loader is an iterator without batches."""
+    _notify_keras_dataset(loader, "on_epoch_end")
     if not count and hasattr(loader, "__next__"):
         warn(
             f"The epoch had no step, because the loader, {type(loader).__name__}, is exhausted: "
@@ -252,7 +253,7 @@ def end_loader(loader: Any, count: int) -> None:
         )
 
 
-def _tell_keras_dataset(loader: Any, name: str) -> None:
+def _notify_keras_dataset(loader: Any, name: str) -> None:
     """Call a method of a `keras.utils.PyDataset`, which is named Sequence in Keras 2."""
     for base in type(loader).__mro__:
         is_keras = base.__module__.partition(".")[0] in ("keras", "tf_keras")

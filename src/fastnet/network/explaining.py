@@ -8,6 +8,7 @@ from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.context import check_request
+from fastnet.op.tensorop.model.untrained import find_untrained
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
@@ -43,6 +44,7 @@ def explain(
         first_deferred=len(ops) if plan is None else network._first_deferred(ops),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
+        untrained=find_untrained(network.ops, network._trainable_in),
     )
 
 

@@ -81,6 +81,19 @@ def assert_same_weights(model: Any, other: Any) -> None:
         np.testing.assert_allclose(value_of(one), value_of(two), rtol=1e-4, atol=1e-6)
 
 
+def assert_infinite_step_is_skipped(model: Any, eager: bool, **settings: Any) -> None:
+    """Run an infinite step on the last device, which changes no weights, and a finite one."""
+    before = [value_of(one) for one in model.trainable_variables]
+    network = fastnet.Network(regression(model, outputs={"stepped": "stepped"}, **settings))
+    batch = {key: np.array(value) for key, value in STEPS[0].items()}
+    batch["x"][-1] = np.inf
+    with network("train", 1, eager=eager):
+        assert not network.run_step(batch)["stepped"]
+        for mine, old in zip(model.trainable_variables, before, strict=True):
+            np.testing.assert_array_equal(value_of(mine), old)
+        assert network.run_step(STEPS[0])["stepped"]
+
+
 def distributed(value: Any, first: int) -> Any:
     """Make a distributed value, of which the first device gets the first rows."""
     waiting = iter([tf.constant(value[:first]), tf.constant(value[first:])])
@@ -194,19 +207,8 @@ class TestTraining:
     @EITHER_WAY
     def test_all_devices_skip_a_gradient_that_is_not_finite(self, eager: bool) -> None:
         model = built()
-        before = [value_of(one) for one in model.trainable_variables]
-        settings = {"skip_nonfinite": True, "outputs": {"stepped": "stepped"}}
-        network = fastnet.Network(regression(model, **settings))
-        batch = {key: np.array(value) for key, value in STEPS[0].items()}
-        batch["x"][-1] = np.inf
-        with network("train", 1, eager=eager):
-            assert not network.run_step(batch)["stepped"]
-            for mine, old in zip(model.trainable_variables, before, strict=True):
-                np.testing.assert_array_equal(value_of(mine), old)
-            assert network.run_step(STEPS[0])["stepped"]
-        twin = mlp()
-        for mine, old in zip(twin.weights, before, strict=True):
-            mine.assign(old)
+        twin = twin_of(model)
+        assert_infinite_step_is_skipped(model, eager, skip_nonfinite=True)
         by_hand(twin, momentum(), STEPS[:1])
         assert_same_weights(model, twin)
 
@@ -255,16 +257,7 @@ class TestTraining:
 
     @EITHER_WAY
     def test_an_overflow_on_one_device_skips_the_step(self, eager: bool) -> None:
-        model = built(mixed_precision="float16")
-        before = [value_of(one) for one in model.trainable_variables]
-        network = fastnet.Network(regression(model, outputs={"stepped": "stepped"}))
-        batch = {key: np.array(value) for key, value in STEPS[0].items()}
-        batch["x"][-1] = np.inf
-        with network("train", 1, eager=eager):
-            assert not network.run_step(batch)["stepped"]
-            for mine, old in zip(model.trainable_variables, before, strict=True):
-                np.testing.assert_array_equal(value_of(mine), old)
-            assert network.run_step(STEPS[0])["stepped"]
+        assert_infinite_step_is_skipped(built(mixed_precision="float16"), eager)
 
     @EITHER_WAY
     def test_a_changed_setting(self, eager: bool) -> None:

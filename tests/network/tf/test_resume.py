@@ -11,9 +11,8 @@ import pytest
 
 import fastnet
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.keras_models import keras, tf
+from tests.network.resuming import Resumable
 
 pytestmark = pytest.mark.tf
 
@@ -21,39 +20,12 @@ layers = keras.layers
 optimizers = keras.optimizers
 
 
-class Program:
-    """A network and its model, and what happens before each step of a run."""
+class Program(Resumable):
+    def make_model(self) -> Any:
+        return keras.Sequential([layers.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(1)])
 
-    def __init__(
-        self,
-        optimizer_fn: Any,
-        ops: Callable[[], list[Any]] = list,
-        before: Callable[[Any, int], object] = lambda model, step: None,
-        **settings: Any,
-    ) -> None:
-        self.model = fastnet.build(
-            lambda: keras.Sequential(
-                [layers.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(1)]
-            ),
-            optimizer_fn,
-            model_name="line",
-        )
-        self.before = before
-        self.network = fastnet.Network(
-            [
-                *ops(),
-                ModelOp(self.model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(self.model, "loss", **settings),
-            ]
-        )
-
-    def train(self, steps: range) -> None:
-        """Run steps, each in a context of its own, with batches that depend on the step only."""
-        for step in steps:
-            self.before(self.model, step)
-            x = np.random.default_rng(step).normal(size=(6, 4)).astype("float32")
-            self.network.transform({"x": x, "t": x.sum(1, keepdims=True)}, "train")
+    def make_inputs(self, step: int) -> Any:
+        return np.random.default_rng(step).normal(size=(6, 4)).astype("float32")
 
 
 def resumed_equals(path: Path, make: Callable[[], Program], split: int = 4, end: int = 9) -> bool:

@@ -14,44 +14,18 @@ from torch import nn
 
 import fastnet
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import same_weights
+from tests.network.resuming import Resumable
 
 Optimizer = torch.optim.Optimizer
 
 
-class Program:
-    """A network and its model, and what happens before each step of a run."""
+class Program(Resumable):
+    def make_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
-    def __init__(
-        self,
-        optimizer_fn: Any,
-        ops: Callable[[], list[Any]] = list,
-        before: Callable[[nn.Module, int], object] = lambda model, step: None,
-        **settings: Any,
-    ) -> None:
-        self.model = fastnet.build(
-            lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
-            optimizer_fn,
-            model_name="line",
-        )
-        self.before = before
-        self.network = fastnet.Network(
-            [
-                *ops(),
-                ModelOp(self.model, "x", "y"),
-                MeanSquaredError(("y", "t"), "loss"),
-                UpdateOp(self.model, "loss", **settings),
-            ]
-        )
-
-    def train(self, steps: range) -> None:
-        """Run steps, each in a context of its own, with batches that depend on the step only."""
-        for step in steps:
-            self.before(self.model, step)
-            x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
-            self.network.transform({"x": x, "t": x.sum(1, keepdim=True)}, "train")
+    def make_inputs(self, step: int) -> torch.Tensor:
+        return torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
 
 
 def resumed_equals(path: Path, make: Callable[[], Program], split: int = 4, end: int = 9) -> bool:

@@ -377,7 +377,7 @@ class TFUpdate(Update):
         for variable, gradient in zip(parameters, merged.gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
-                self._sums[id(variable)].put(total)
+                _put(self._sums[id(variable)].total, total)
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of variables."""
@@ -406,10 +406,6 @@ class _Sum:
         # Weighted sums of halves would overflow.
         zeros = tf.zeros(variable.shape, tf.float32 if is_weighted and dtype.size < 4 else dtype)
         self.total = _variable_per_replica(zeros, tf.VariableAggregation.SUM)
-
-    def put(self, total: Any) -> None:
-        """Set the sum."""
-        _put(self.total, total)
 
     def to_array(self) -> np.ndarray[Any, Any]:
         """Return the sum as an array, of float32 for bfloat16, which numpy can only pickle."""

@@ -21,7 +21,7 @@ from fastnet.backend.torch.parameters import (
     reached,
     trainable,
 )
-from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.torch.update import TRAINED, unscaled
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 from fastnet.types import State
@@ -63,11 +63,9 @@ def compute_differentiable(target: Tensor, sources: Sequence[Tensor] | Tensor, s
         return get_gradient(target, sources, True)
     # In half precision they would underflow on their way to the sources.
     gradients = get_gradient(scaler.scale(target), sources, True)
-    unscaled = [
-        None if one is None else one / scaler.scale(torch.ones((), device=one.device))
-        for one in ([gradients] if isinstance(sources, Tensor) else gradients)
-    ]
-    return unscaled[0] if isinstance(sources, Tensor) else unscaled
+    if isinstance(sources, Tensor):
+        return unscaled([gradients], scaler)[0]
+    return unscaled(gradients, scaler)
 
 
 def _scaler_of(target: Tensor, state: State) -> Any:

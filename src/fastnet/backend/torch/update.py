@@ -37,7 +37,7 @@ TRAINED = "trained_models"
 class Merged(NamedTuple):
     """The number of merged steps, and the sums of their unscaled gradients and of their weights.
 
-    It is immutable: each step stores another one, so that a failed step can restore the former.
+    Immutable: each step replaces it, so that a failed step can restore the previous one.
     """
 
     times: int
@@ -235,7 +235,7 @@ class TorchUpdate(Update):
             if state is not self._checked_context:
                 self._check_reached(data, state, gradients)
         # Until the update, the scale may change, and so may the optimizer.
-        gradients = _unscaled(gradients, getattr(optimizer, "scaler", None))
+        gradients = unscaled(gradients, getattr(optimizer, "scaler", None))
         times, before, total_weight = self.merged_gradients
         if self._weighted:
             weight = self._check_weight(weight)
@@ -435,8 +435,8 @@ class TorchUpdate(Update):
             add_note(error, note)
 
 
-def _unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
-    """Divide gradients by the scale of the GradScaler, if there is one."""
+def unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
+    """Divide gradients by the scale of a GradScaler; None for no scaler."""
     if scaler is None:
         return gradients
     scale_on = _cached_on(lambda device: scaler.scale(torch.ones((), device=device)))

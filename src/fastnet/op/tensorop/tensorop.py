@@ -69,7 +69,7 @@ class TensorOp(Op):
     defer: bool | None = None
     """Whether the op's updates wait until the end of the step; None for an op that has none."""
     merge_grad: int = 1
-    """How many steps each of the op's updates takes the gradients of."""
+    """The number of steps whose gradients are averaged for an update."""
 
     backend: Any = _ByValue()
     """The package with the functions of the framework that the op was built for. Until the op is

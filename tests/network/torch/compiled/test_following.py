@@ -143,7 +143,7 @@ def test_a_decay_that_becomes_a_function() -> None:
 
 
 def test_a_decay_between_two_updates() -> None:
-    """A number stays; with a function the second update has another one."""
+    """A constant is the same for both updates; a function gives each its own decay."""
     for decay, reason in ((0.5, None), (lambda updates: updates / (2 + updates), "changes its")):
         averages = []
         for compile in (QUICK, False):

@@ -67,7 +67,7 @@ class Accumulation:
                     _averaged(merged.times, update),
                     tuple(
                         (key, one.dtype, one.shape, one.stride())
-                        for key, one in sums_of(merged).items()
+                        for key, one in _sums_of(merged).items()
                     ),
                 )
                 self._known[index] = merged, phase
@@ -123,7 +123,7 @@ class Phase:
 
     def tensors(self) -> list[torch.Tensor]:
         """List the sums that the next step reads."""
-        return [total for one in self._accumulation.now() for total in sums_of(one).values()]
+        return [total for one in self._accumulation.now() for total in _sums_of(one).values()]
 
     @contextmanager
     def with_fake_sums(
@@ -144,7 +144,7 @@ class Phase:
                 if after is before:
                     self._left.append(None)
                     continue
-                sums = {real[key]: total for key, total in sums_of(after).items()}
+                sums = {real[key]: total for key, total in _sums_of(after).items()}
                 self._left.append(sorted(sums))
                 found += [sums[one] for one in sorted(sums)]
             _require_strided(found)
@@ -198,7 +198,7 @@ def _averaged(times: int, update: TorchUpdate) -> int:
     return times + 1 if times + 1 >= update.merges else 0
 
 
-def sums_of(merged: Merged) -> dict[int, torch.Tensor]:
+def _sums_of(merged: Merged) -> dict[int, torch.Tensor]:
     """Return the sums by the ids of their parameters, in ascending order; that of weights first."""
     sums = {} if merged.weight is None else {_WEIGHT: merged.weight}
     by_id = {id(parameter): total for parameter, total in merged.sums.items()}
@@ -206,6 +206,6 @@ def sums_of(merged: Merged) -> dict[int, torch.Tensor]:
 
 
 def _merged(times: int, sums: dict[int, torch.Tensor], parameters: Mapping[int, Any]) -> Merged:
-    """Make what `sums_of` returns the sums of."""
+    """Return gradients that were merged, given their sums as `_sums_of` returns them."""
     own = {parameters[key]: total for key, total in sums.items() if key != _WEIGHT}
     return Merged(times, own, sums.get(_WEIGHT))
