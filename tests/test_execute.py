@@ -248,7 +248,7 @@ class TestMisuse:
             other.intern(f"k{number}")
         spec = kernel.OpSpec(Op("k99999", "k50000"), other)
         with pytest.raises(ValueError, match=r"Op \(op 0, inputs \['k99999'\].*another table"):
-            kernel.Plan(table, [spec], [add_one], kernel.resolve(table, [], [], []))
+            kernel.KernelPlan(table, [spec], [add_one], kernel.resolve(table, [], [], []))
 
     def test_a_bound_plan_without_a_plan(self, kernel: Kernel) -> None:
         if not kernel.compiled:

@@ -26,15 +26,10 @@ def is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def imports(node: ast.AST, for_types: bool) -> Iterator[str]:
-    """Go through the modules of fastnet that code imports, at once or in a function.
-
-    Args:
-        node: The code.
-        for_types: Whether what only a type checker imports counts too.
-    """
+def imports(node: ast.AST) -> Iterator[str]:
+    """Go through the modules of fastnet that code imports when it runs, at once or in a function."""
     for child in ast.iter_child_nodes(node):
-        if is_for_types(child) and not for_types:
+        if is_for_types(child):
             continue
         if isinstance(child, ast.ImportFrom) and child.module is not None:
             for alias in child.names:
@@ -42,14 +37,11 @@ def imports(node: ast.AST, for_types: bool) -> Iterator[str]:
                 yield full if full in MODULES or full in KERNEL else child.module
         elif isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
-        yield from imports(child, for_types)
+        yield from imports(child)
 
 
 def imported_by(name: str) -> set[str]:
-    path = MODULES[name]
-    # a package tells type checkers of names that it imports when they are first asked for
-    for_types = path.name != "__init__.py"
-    found = set(imports(ast.parse(path.read_text(encoding="utf-8")), for_types))
+    found = set(imports(ast.parse(MODULES[name].read_text(encoding="utf-8"))))
     return {one for one in found if one in MODULES or one in KERNEL} - {name}
 
 

@@ -261,7 +261,7 @@ class TestMisuse:
             lambda: kernel.resolve(table, [None], [], []),
             lambda: kernel.resolve(table, [], [None], []),
             lambda: kernel.resolve(table, [], [], [None]),
-            lambda: kernel.Plan(table, [None], [print], kernel.resolve(table, [], [], [])),
+            lambda: kernel.KernelPlan(table, [None], [print], kernel.resolve(table, [], [], [])),
         ):
             with pytest.raises(TypeError):
                 call()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from fastnet._execute import BoundPlan, Plan
+from fastnet._execute import BoundPlan, KernelPlan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
@@ -125,10 +125,10 @@ def _ops(count: int) -> list[_Op]:
     return [op([key], [after], identity) for key, after in pairwise(keys)]
 
 
-def _plan(ops: list[Any], wanted: set[str], **maps: NestMap) -> Plan:
+def _plan(ops: list[Any], wanted: set[str], **maps: NestMap) -> KernelPlan:
     table = KeyTable()
     specs = [OpSpec(op, table) for op in ops]
-    return Plan(
+    return KernelPlan(
         table, specs, [op.forward for op in ops], resolve(table, specs, [], [], wanted), **maps
     )
 
@@ -242,7 +242,7 @@ def _laying_out(length: int) -> Call:
     table = KeyTable()
     specs = [OpSpec(op, table) for op in ops]
     resolution = resolve(table, specs, [], [], {f"k{length}"})
-    return Call(Plan, (table, specs, [op.forward for op in ops], resolution))
+    return Call(KernelPlan, (table, specs, [op.forward for op in ops], resolution))
 
 
 def _network(count: int) -> BaseNetwork:

@@ -6,7 +6,8 @@ from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
     from fastnet import backend, distributed, network, op, profiling, schedule, slicer, types, util
-    from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
+    from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork
+    from fastnet.network.build import build
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
     from fastnet.network.compile_options import CompileOptions
     from fastnet.network.epoch_loop import steps

@@ -9,7 +9,7 @@ from fastnet._resolve import KeyTable, OpSpec, Resolution
 from fastnet._stamps import StampLog
 
 @final
-class Plan:
+class KernelPlan:
     resolution: Resolution
     find_inactive_writer: Callable[[str], str | None] | None
 
@@ -37,12 +37,12 @@ class Plan:
 
 @final
 class BoundPlan:
-    plan: Plan
+    plan: KernelPlan
     state: dict[str, Any]
 
     def __init__(
         self,
-        plan: Plan,
+        plan: KernelPlan,
         state: dict[str, Any],
         make: Callable[[], AbstractContextManager[Any]] | None = None,
         key: str | None = None,

@@ -1,6 +1,6 @@
 """Runs the active ops of a network in a loop over an array of slots.
 
-A `Plan` gives each key a slot when it is built. A step copies the batch's values into the input
+A `KernelPlan` gives each key a slot when it is built. A step copies the batch's values into the input
 slots, calls each op's `forward` with values from its slots, releases each value after its last
 reader, and returns the output slots. The loop over the ops hashes no key.
 """
@@ -155,7 +155,7 @@ cdef inline bint writes(Step* step, Py_ssize_t slot) noexcept:
 
 
 @cython.final
-cdef class Plan:
+cdef class KernelPlan:
     """The active ops of a network, ready to run steps.
 
     Args:
@@ -219,7 +219,7 @@ cdef class Plan:
         tuple adopt=None,
     ):
         if self._steps != NULL:
-            raise RuntimeError("a Plan cannot be initialized twice")
+            raise RuntimeError("a KernelPlan cannot be initialized twice")
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
         self._move = move
@@ -819,25 +819,25 @@ cdef class BoundPlan:
         key: The key under which a copy of `state` holds the entered context manager's value.
     """
 
-    cdef readonly Plan plan
+    cdef readonly KernelPlan plan
     cdef readonly dict state
     cdef object _make
     cdef object _key
 
-    def __cinit__(self, Plan plan not None, dict state not None, make=None, key=None):
+    def __cinit__(self, KernelPlan plan not None, dict state not None, make=None, key=None):
         self.plan = plan
         self.state = state
         self._make = make
         self._key = key
 
     def run(self, batch):
-        """Run a step like `Plan.run`."""
+        """Run a step like `KernelPlan.run`."""
         if self._make is None:
             return self.plan._run(batch, self.state, False, <Untimed> NULL)
         return self._run_within(batch, False)
 
     def step(self, batch):
-        """Run a step like `Plan.step`."""
+        """Run a step like `KernelPlan.step`."""
         if self._make is None:
             return self.plan._run(batch, self.state, True, <Untimed> NULL)
         return self._run_within(batch, True)
@@ -845,9 +845,9 @@ cdef class BoundPlan:
     def step_timed(
         self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
     ):
-        """Run a step like `Plan.step`, and add a stamp to `log` at the end of each part of it.
+        """Run a step like `KernelPlan.step`, and add a stamp to `log` at the end of each part of it.
 
-        `first` is the row of the first of `Plan.spans`, and `around` that of the context manager.
+        `first` is the row of the first of `KernelPlan.spans`, and `around` that of the context manager.
         `before` and `after` are called with the index of each op before and after it runs, and
         with the number of ops around deferred functions.
         """

@@ -404,8 +404,8 @@ def resolve(
         ops: The specs of the ops, in order.
         postprocessing: The specs of the postprocessing ops, in order.
         slicers: The specs of the slicers.
-        desired: The keys to return, if not all outputs. Keys that postprocessing reads are always
-            returned.
+        desired: The keys to return, or None for all outputs. Keys that postprocessing reads are
+            always returned.
         context: The mode, epoch and ds_id for the error message.
 
     Raises:
@@ -469,7 +469,7 @@ def resolve(
                 written_after.clear_bit(spec.ids[index])
 
     outputs = produced.copy()
-    if desired:
+    if desired is not None:
         # Unknown keys are not interned, because the table would grow with every request.
         wanted = KeySet(table, [key for key in desired if key in table._ids])
         outputs.intersect(wanted)

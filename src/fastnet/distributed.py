@@ -21,6 +21,7 @@ import numpy as np
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.errors import RankError, add_note
+from fastnet.framework import Processes
 from fastnet.util.launchers import tf_workers, torch_processes
 from fastnet.util.lazy import import_module
 
@@ -60,26 +61,26 @@ def init(
     if framework is None:
         framework = "torch" if torch_processes() > 1 else "tf" if tf_workers() > 1 else None
     if framework is not None:
-        _module_for(framework).start(backend, timeout)
+        _processes_module(framework).start(backend, timeout)
 
 
 def shutdown() -> None:
     """Leave the other processes; in a single process do nothing."""
-    part = _processes()
-    if part is not None:
-        part.stop()
+    processes = _current_processes()
+    if processes is not None:
+        processes.stop()
 
 
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    part = _processes()
-    return 0 if part is None else int(part.rank())
+    processes = _current_processes()
+    return 0 if processes is None else int(processes.rank())
 
 
 def world_size() -> int:
     """Return the number of processes."""
-    part = _processes()
-    return 1 if part is None else int(part.world_size())
+    processes = _current_processes()
+    return 1 if processes is None else int(processes.world_size())
 
 
 def is_main() -> bool:
@@ -89,9 +90,9 @@ def is_main() -> bool:
 
 def barrier() -> None:
     """Wait until all processes have called this."""
-    part = _processes()
-    if part is not None:
-        part.exchange(None)
+    processes = _current_processes()
+    if processes is not None:
+        processes.exchange(None)
 
 
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
@@ -116,11 +117,11 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
         raise TypeError(
             f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
         )
-    part = _processes()
-    if part is None:
+    processes = _current_processes()
+    if processes is None:
         return dict(result)
-    results, sizes = zip(*part.exchange((dict(result), samples)), strict=True)
-    return _join_results(results, sizes, part.KIND)
+    results, sizes = zip(*processes.exchange((dict(result), samples)), strict=True)
+    return _join_results(results, sizes, processes.KIND)
 
 
 @contextmanager
@@ -137,22 +138,22 @@ def run(
     try:
         yield
     except Exception as error:
-        part = _processes()
-        if part is not None:
-            add_note(error, f"Raised on rank {part.rank()} of {part.world_size()}.")
-            part.note_failure(error)
+        processes = _current_processes()
+        if processes is not None:
+            add_note(error, f"Raised on rank {processes.rank()} of {processes.world_size()}.")
+            processes.note_failure(error)
         raise
     finally:
         shutdown()
 
 
 @contextmanager
-def together(part: Any, task: str) -> Iterator[None]:
+def together(processes: Processes | None, task: str) -> Iterator[None]:
     """Raise a RankError on all processes if the block raises an error on one of them.
 
-    If `part` is None, this does nothing.
+    If `processes` is None, this does nothing.
     """
-    if part is None:
+    if processes is None:
         yield
         return
     failure: Exception | None = None
@@ -161,7 +162,9 @@ def together(part: Any, task: str) -> Iterator[None]:
     except Exception as error:
         failure = error
     try:
-        texts = part.exchange(None if failure is None else f"{type(failure).__name__}: {failure}")
+        texts = processes.exchange(
+            None if failure is None else f"{type(failure).__name__}: {failure}"
+        )
     finally:
         if failure is not None:
             raise failure
@@ -170,23 +173,24 @@ def together(part: Any, task: str) -> Iterator[None]:
             raise RankError(f"{task} has failed on rank {other}, so it fails here too: {text}")
 
 
-def processes_of(framework: str) -> Any:
-    """Return the framework's module for communicating processes, or None in a single process."""
-    module = _module_for(framework)
-    return module if module.world_size() > 1 else None
+def processes_of(framework: str) -> Processes | None:
+    """Return the processes of a framework, or None if there is a single one."""
+    processes = _processes_module(framework)
+    return processes if processes.world_size() > 1 else None
 
 
-def _processes() -> Any:
-    """Return the module of the framework that has several processes, or None."""
+def _current_processes() -> Processes | None:
+    """Return the processes of the framework that has several, or None."""
     # A framework that was never imported has joined no processes.
     imported = [name for name, library in _LIBRARIES.items() if library in sys.modules]
     return next(filter(None, map(processes_of, imported)), None)
 
 
-def _module_for(framework: str) -> Any:
+def _processes_module(framework: str) -> Processes:
     if framework not in _LIBRARIES:
         raise ValueError(f"The framework must be 'torch' or 'tf', but got {framework!r}.")
-    return import_module(f"fastnet.backend.{framework}.processes")
+    processes: Processes = import_module(f"fastnet.backend.{framework}.processes")
+    return processes
 
 
 class TensorKind(NamedTuple):

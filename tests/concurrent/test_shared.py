@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fastnet._execute import BoundPlan, Plan
+from fastnet._execute import BoundPlan, KernelPlan
 from fastnet._nest import NestMap, leaves_of, map_leaves
 from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_entries, same_items
 from fastnet._stamps import StampLog
@@ -137,7 +137,7 @@ def test_batches_and_results_change_during_steps() -> None:
     table = KeyTable()
     specs = [OpSpec(op, table) for op in (Op("x", "y"), Op("y", ["a", "b"]))]
     forwards = [lambda data, state: data, lambda data, state: results]
-    plan = Plan(table, specs, forwards, resolve(table, specs, [], []))
+    plan = KernelPlan(table, specs, forwards, resolve(table, specs, [], []))
 
     def change() -> None:
         batch["x"] = object()
@@ -200,7 +200,7 @@ def test_one_plan_for_all() -> None:
     ops.append(Op(["k1", f"k{count}"], "sum", lambda data, state: sum(data)))
     specs = [OpSpec(op, table) for op in ops]
     forwards = [op.forward for op in ops]
-    plan = Plan(table, specs, forwards, resolve(table, specs, [], [], {"sum", "k5"}))
+    plan = KernelPlan(table, specs, forwards, resolve(table, specs, [], [], {"sum", "k5"}))
     starts = itertools.count()
 
     def work() -> None:

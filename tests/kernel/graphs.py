@@ -248,7 +248,9 @@ def open_and_run(
             "setting": (lambda: "before", lambda value: log.append(("set", value)), "needed"),
             "on_failure": [Call(log, "first", fails=True), Call(log, "second")],
         }
-        return kernel.Plan(table, active, forwards, resolution, **(surroundings if around else {}))
+        return kernel.KernelPlan(
+            table, active, forwards, resolution, **(surroundings if around else {})
+        )
 
     stamps = kernel.StampLog()
 

@@ -113,7 +113,7 @@ def plan_of(
     specs = specs_of(kernel, table, ops)
     resolution = kernel.resolve(table, specs, [], [], desired)
     bound = [op.forward for op in ops] if forwards is None else list(forwards)
-    return kernel.Plan(table, specs, bound, resolution, **kwargs)
+    return kernel.KernelPlan(table, specs, bound, resolution, **kwargs)
 
 
 def specs_of(kernel: Kernel, table: Any, ops: Sequence[Op]) -> list[Any]:

@@ -25,7 +25,7 @@ MODULES = {
         "select",
     ),
     "execute": (
-        "Plan",
+        "KernelPlan",
         "BoundPlan",
         "get_inputs_by_op",
         "split_outputs",
@@ -54,7 +54,7 @@ class Kernel:
     same_entries: Any
     same_items: Any
     select: Any
-    Plan: Any
+    KernelPlan: Any
     BoundPlan: Any
     get_inputs_by_op: Any
     split_outputs: Any

@@ -31,7 +31,7 @@ def no_stamp(kind: str, which: str | int | None = None) -> None:
     pass
 
 
-class Plan:
+class KernelPlan:
     def __init__(
         self,
         table: KeyTable,
@@ -326,7 +326,7 @@ def clean_up(functions: list[Callable[[], None]], error: BaseException) -> None:
 class BoundPlan:
     def __init__(
         self,
-        plan: Plan,
+        plan: KernelPlan,
         state: dict[str, Any],
         make: Callable[[], AbstractContextManager[Any]] | None = None,
         key: str | None = None,

@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 from fastnet.errors import shorten
+from fastnet.framework import Framework
+from fastnet.types import Model
 from fastnet.util.lazy import import_module
 
 _PACKAGES = {
@@ -32,9 +34,21 @@ def get_backend(framework: str) -> Any:
     return import_module(_PACKAGES[framework])
 
 
-def backend_module(framework: str, name: str) -> Any:
-    """Import a module of a framework's package, such as "saving"."""
-    return import_module(f"{get_backend(framework).__name__}.{name}")
+def get_framework(name: str) -> Framework:
+    """Return what a framework, "torch" or "tf", does for models and networks."""
+    framework: Framework = get_backend(name)
+    return framework
+
+
+def model_framework(model: Model) -> Framework:
+    """Return what the framework of a model does; raise a ValueError for anything else."""
+    name = framework_of(model)
+    if name is None:
+        raise ValueError(
+            f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
+            "Keras model."
+        )
+    return get_framework(name)
 
 
 def framework_of(model: object) -> str | None:

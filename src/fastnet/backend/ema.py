@@ -7,12 +7,13 @@ from typing import Any
 
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
+from fastnet.types import Model
 
 Decay = float | Callable[[Any], Any]
 """A rate from 0 to 1, or a function that returns it."""
 
 
-def decay_after(decay: Callable[[Any], Any], updates: Any, model: Any) -> float:
+def decay_after(decay: Callable[[Any], Any], updates: Any, model: Model) -> float:
     """Return what a function gives after some updates; raise a ValueError if it is no decay."""
     rate = decay(updates)
     if isinstance(rate, bool) or not hasattr(rate, "__float__") or not 0 <= float(rate) <= 1:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.errors import WrongOptimizerError, shorten
 from fastnet.types import Model, is_scheduler
 
@@ -188,7 +188,7 @@ def check_optimizer(model: Model, optimizer: Any) -> None:
             f"{type(optimizer).__name__}, which is not an optimizer. Set an optimizer, or call "
             "fastnet.build(model, optimizer_fn) again, which also takes names and functions."
         )
-    backend_module(framework, "setup").check_owner(optimizer, model, name_of(model))
+    get_framework(framework).check_owner(optimizer, model, name_of(model))
 
 
 def choose_optimizer(model: Model, epoch: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastnet.backend.dispatch import backend_module, backend_of, framework_of
+from fastnet.backend.dispatch import backend_of, model_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.types import Model, Tensor
 
@@ -31,7 +31,7 @@ def feed_forward(model: Model, *x: Tensor, training: bool = True) -> Any:
     Raises:
         ValueError: If `model` is no model of torch or Keras.
     """
-    return module_for(model, "models").feed_forward(model, *x, training=training)
+    return model_framework(model).feed_forward(model, *x, training=training)
 
 
 def get_gradient(
@@ -86,13 +86,13 @@ def update_model(
         ValueError: If `model` is no model of torch or Keras, has no optimizer now, or `defer` is
             true without `deferred`.
     """
-    module = module_for(model, "gradients")
+    framework = model_framework(model)
     if defer and deferred is None:
         raise ValueError(
             f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
             "into was given. Pass `deferred`, or defer=False."
         )
-    module.update_model(model, gradients, defer, {} if deferred is None else deferred)
+    framework.update_model(model, gradients, defer, {} if deferred is None else deferred)
 
 
 def watch(tensor: Tensor, tape: Any = None) -> Tensor:
@@ -132,7 +132,7 @@ def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
     >>> l2_regularization(model, beta=0.5)
     tensor(4.5000, grad_fn=<MulBackward0>)
     """
-    return module_for(model, "models").l2_regularization(model, beta)
+    return model_framework(model).l2_regularization(model, beta)
 
 
 def get_lr(model: Model) -> float:
@@ -149,7 +149,7 @@ def get_lr(model: Model) -> float:
     >>> get_lr(fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd"))
     0.01
     """
-    return float(module_for(model, "optimizers").get_lr(model))
+    return model_framework(model).get_lr(model)
 
 
 def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
@@ -172,15 +172,4 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     >>> get_lr(model)
     0.5
     """
-    module_for(model, "optimizers").set_lr(model, lr, weight_decay)
-
-
-def module_for(model: Model, name: str) -> Any:
-    """Import a module of the package for a model's framework, such as "saving"."""
-    framework = framework_of(model)
-    if framework is None:
-        raise ValueError(
-            f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
-            "Keras model."
-        )
-    return backend_module(framework, name)
+    model_framework(model).set_lr(model, lr, weight_decay)

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fastnet.errors import MissingKeyError, nearest_name, shorten
+from fastnet.types import Model
 
 
 class ByName:
@@ -108,7 +109,7 @@ def takes_several_arguments(called: Callable[..., Any], passed_over: Collection[
 def find_layer(
     layers: Sequence[tuple[str, Any]],
     wanted: str | int,
-    model: Any,
+    model: Model,
     setting: str = "intermediate_layers",
 ) -> Any:
     """Return a layer by its index, or the last one that has a name."""

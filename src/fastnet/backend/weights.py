@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from fastnet.backend.dispatch import model_framework
 from fastnet.backend.files import check_path
 from fastnet.backend.model_metadata import get_metadata, name_of, optimizers_of, require_built
-from fastnet.backend.models import module_for
 from fastnet.types import Model
 
 __all__ = ["load_model", "save_model"]
@@ -50,14 +50,14 @@ def save_model(
     ...     os.path.basename(path), sorted(os.listdir(folder))
     ('line.pt', ['line.pt', 'line_opt.pt'])
     """
-    saving = module_for(model, "saving")
+    framework = model_framework(model)
     require_built("save_model", model)
     folder = os.path.normpath(check_path(save_dir, "folder"))
     name = check_path(model_name or name_of(model), "model's file")
     if save_optimizer:
         _require_optimizer(model, "save_model", "save_optimizer")
     stem = os.path.join(folder, name)
-    path: str = saving.save_model(model, stem, bool(save_optimizer), bool(save_architecture))
+    path: str = framework.save_model(model, stem, bool(save_optimizer), bool(save_architecture))
     return path
 
 
@@ -89,11 +89,11 @@ def load_model(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     load_model(model, save_model(model, folder, save_optimizer=True), load_optimizer=True)
     """
-    saving = module_for(model, "saving")
+    framework = model_framework(model)
     if load_optimizer:
         require_built("load_model with load_optimizer=True", model)
         _require_optimizer(model, "load_model", "load_optimizer")
-    saving.load_model(model, weights_path, bool(load_optimizer))
+    framework.load_model(model, weights_path, bool(load_optimizer))
 
 
 def _require_optimizer(model: Model, function: str, setting: str) -> None:

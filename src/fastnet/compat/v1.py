@@ -19,19 +19,38 @@ import sys
 from collections import ChainMap
 from collections.abc import Collection, Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet._resolve import Resolution
 from fastnet.network import base
-from fastnet.network.build import build, framework_for
-from fastnet.network.context import NetworkContext, check_request
-from fastnet.types import Mode, Model, State
+from fastnet.network.build import build
+from fastnet.network.factory import framework_for
+from fastnet.network.session import Session
+from fastnet.network.validation import check_request
+from fastnet.types import Mode, Model, RunStep, State
 
 if TYPE_CHECKING:
     TFNetwork: type[BaseNetwork]
     TorchNetwork: type[BaseNetwork]
 
 __all__ = ["BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
+
+
+class _OutputsSession(Session):
+    """A session whose steps return the outputs alone, without the entries of the batch."""
+
+    def _returning(self, run: RunStep) -> RunStep:
+        if run == self.bound.step:
+            return self.bound.run
+        # What postprocessing writes is returned whether it is wanted or not.
+        after = [key for op in self.plan.postprocessing for key in op.outputs]
+        returned = {*self.plan.kernel.resolution.outputs.names(), *after}
+
+        def run_outputs(batch: Mapping[str, Any]) -> dict[str, Any]:
+            result = run(batch)
+            return {key: result[key] for key in returned if key in result}
+
+        return run_outputs
 
 
 class BaseNetwork(base.BaseNetwork):
@@ -46,6 +65,8 @@ class BaseNetwork(base.BaseNetwork):
         epoch_state: The context that its ops were given.
     """
 
+    _session_type: ClassVar[type[Session]] = _OutputsSession
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.effective_inputs: dict[str, set[str]] = {}
@@ -53,12 +74,16 @@ class BaseNetwork(base.BaseNetwork):
         self.epoch_ops: list[Any] = []
         self.epoch_postprocessing: list[Any] = []
         self.epoch_models: set[Model] = set()
-        self._returned: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        session_type = super(BaseNetwork, cls)._session_type
+        cls._session_type = type("Session", (_OutputsSession, session_type), {})
 
     def _init_state(self) -> None:
         super()._init_state()
         self.epoch_state: State = {}
-        self._loaded: NetworkContext | None = None
+        self._loaded: Session | None = None
         self._handled: BaseException | None = None
 
     def load_epoch(
@@ -93,13 +118,13 @@ class BaseNetwork(base.BaseNetwork):
         self.unload_epoch()
         self(mode, epoch, ds_id, wanted, warmup, eager)
         # before it is entered: an interrupt in between must not leave a network that nobody unloads
-        self._loaded = self._configured.context
+        self._loaded = self._configured.session
         self._handled = sys.exc_info()[1]
         self.__enter__()
 
     def unload_epoch(self) -> None:
         """Restore the epoch; one that is not loaded is none to give back."""
-        if self._context is not None and self._context is self._loaded:
+        if self._session is not None and self._session is self._loaded:
             error = sys.exc_info()[1]
             # What the program was handling when it loaded the epoch is not an error of the epoch.
             self.__exit__(None, None if error is self._handled else error)
@@ -119,13 +144,10 @@ class BaseNetwork(base.BaseNetwork):
             KeyError: If a key that is needed is not in the batch.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        context = self._context
-        if context is None:
+        session = self._session
+        if session is None:
             raise self._not_open()
-        if context.bound is not None:
-            return batch, context.bound.run(batch)
-        result = context.run(batch)
-        return batch, {key: result[key] for key in self._returned if key in result}
+        return batch, session.run(batch)
 
     def transform(
         self,
@@ -155,18 +177,15 @@ class BaseNetwork(base.BaseNetwork):
         self.unload_epoch()
         return super().transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
 
-    def _start(self, context: NetworkContext) -> None:
-        super()._start(context)
-        mode = context.state["mode"]
+    def _start(self, session: Session) -> None:
+        super()._start(session)
+        mode = session.state["mode"]
         self.effective_inputs[mode] = self.ctx_inputs
         self.effective_outputs[mode] = self.ctx_outputs
         self.epoch_ops = self.ctx_ops
         self.epoch_postprocessing = self.ctx_postprocessing
         self.epoch_models = self.ctx_models
         self.epoch_state = self.ctx_state
-        after = [key for op in self.epoch_postprocessing for key in op.outputs]
-        # what postprocessing makes comes back, wanted or not
-        self._returned = tuple({*self.effective_outputs[mode], *after})
 
     def _not_open(self) -> ValueError:
         return ValueError(
@@ -206,7 +225,7 @@ class BaseNetwork(base.BaseNetwork):
 
     def _resolution(self, mode: str, epoch: int, ds_id: str) -> Resolution:
         epoch, _ = check_request(mode, epoch, ds_id, None, self._first_epoch)
-        return self._plans.find(mode, epoch, ds_id, frozenset()).kernel.resolution
+        return self._plans.find(mode, epoch, ds_id, None).kernel.resolution
 
 
 def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
@@ -244,7 +263,11 @@ def __getattr__(name: str) -> Any:
         globals()[name] = type(
             name,
             (BaseNetwork, main),
-            {"__doc__": doc, "__module__": __name__, "__signature__": signature(main)},
+            {
+                "__doc__": doc,
+                "__module__": __name__,
+                "__signature__": signature(main),
+            },
         )
     return globals()[name]
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fastnet._execute import Plan
+from fastnet._execute import KernelPlan
+from fastnet._resolve import Spec
 from fastnet.explain.findings import Finding, list_findings, mark_unneeded
 from fastnet.explain.graph import to_dot, to_mermaid
 from fastnet.explain.items import Item, find_items
 from fastnet.explain.keys import Key, find_keys
 from fastnet.explain.schedules import Schedule, current_optimizers, find_schedules, format_optimizer
 from fastnet.explain.text import format_text
+from fastnet.types import Model
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,39 +156,50 @@ class Explanation:
 
 
 def make_explanation(
-    network: Any,
-    plan: Plan | None,
+    plan: KernelPlan | None,
     *,
+    network: str,
+    framework: str,
+    device: str,
+    lists: Mapping[str, Sequence[Any]],
+    models: Sequence[Model],
     mode: str,
     epoch: int,
     ds_id: str | None,
     desired: frozenset[str],
+    returns_all: bool,
+    read: Callable[[Any], Spec],
     error: str | None,
     first_deferred: int,
     parallelism: Mapping[str, str],
     compiled: str,
     untrained: Iterable[str],
 ) -> Explanation:
-    """Explain a plan of a network; it is None if the network cannot be entered, due to `error`."""
+    """Explain a plan of a network; it is None if the network cannot be entered, due to `error`.
+
+    `lists` has the network's items, by "ops", "postprocessing" and "slicers". `read` returns the
+    spec of an item.
+    """
+    # Only the plan knows the keys that the network has resolved.
+    flows = {} if plan is None else {"ops": plan.flow}
     found = {
-        part: find_items(network, part, mode, epoch, ds_id, plan)
-        for part in ("ops", "postprocessing", "slicers")
+        part: find_items(lists[part], read, mode, epoch, ds_id, flows.get(part, ()))
+        for part in lists
     }
     ops, postprocessing, slicers = (items for items, _ in found.values())
     ops[first_deferred:] = [replace(item, deferred=True) for item in ops[first_deferred:]]
-    returns_all = not desired and not network._wanted
     mark_unneeded(None if returns_all else desired, ops, postprocessing)
     keys = find_keys(plan, ops, postprocessing, slicers)
     active = {name for item in ops for name in item.models}
-    optimizers = current_optimizers(network.models, active, epoch)
+    optimizers = current_optimizers(models, active, epoch)
     inactive = {part: tuple(items) for part, (_, items) in found.items()}
     findings = list_findings(
         mode, desired, ops, postprocessing, inactive, keys, optimizers, untrained
     )
     return Explanation(
-        network=type(network).__name__,
-        framework=network.target_type,
-        device="" if network.device is None else str(network.device),
+        network=network,
+        framework=framework,
+        device=device,
         mode=mode,
         epoch=epoch,
         ds_id=ds_id,
@@ -200,7 +213,7 @@ def make_explanation(
         models={name: format_optimizer(optimizer) for name, (_, optimizer) in optimizers.items()},
         keys=tuple(keys),
         outputs=() if plan is None else tuple(sorted(plan.resolution.outputs.names())),
-        schedules=tuple(find_schedules(network, mode)),
+        schedules=tuple(find_schedules(lists, models if mode == "train" else ())),
         findings=tuple(findings),
         parallelism={name: how for name, how in parallelism.items() if name in active},
         compiled=compiled,

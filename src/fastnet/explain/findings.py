@@ -215,7 +215,7 @@ def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Findi
 
 
 def _parameters_without_optimizer(
-    model: Any, optimizer: Any, optimizers: Sequence[Any]
+    model: Model, optimizer: Any, optimizers: Sequence[Any]
 ) -> list[str]:
     """Return the names of the trainable parameters that none of the optimizers updates."""
     if isinstance(optimizer, Exception):

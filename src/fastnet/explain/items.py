@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastnet._execute import Plan
 from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.op.op import is_delete
 from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.op.tensorop.gradient.gradient import GradientOp
-from fastnet.types import is_given, is_scheduler
+from fastnet.types import Model, is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
 
 _META_SETTINGS = ("prob", "probs", "repeat", "max_iter")
@@ -76,18 +75,25 @@ class Item:
 
 
 def find_items(
-    network: Any, part: str, mode: str, epoch: int, ds_id: str | None, plan: Plan | None
+    entries: Iterable[Any],
+    read: Callable[[Any], Spec],
+    mode: str,
+    epoch: int,
+    ds_id: str | None,
+    flow: Sequence[tuple[Any, ...]],
 ) -> tuple[list[Item], list[Item]]:
-    """Return the active and the inactive items of "ops", "postprocessing" or "slicers"."""
-    # Only the plan knows the keys that the network has resolved.
-    flow = plan.flow if part == "ops" and plan is not None else ()
+    """Return the active and the inactive items of a list of a network.
+
+    `read` returns the spec of an item, and `flow` has the resolved keys of each active item if they
+    are known.
+    """
     active: list[Item] = []
     inactive: list[Item] = []
-    for entry in getattr(network, part):
+    for entry in entries:
         scheduler = type(entry).__name__ if is_scheduler(entry) else None
         for value, reason in _values_of(entry, epoch):
             if reason is None:
-                item = _read_item(network, value, mode, ds_id)
+                item = _read_item(read, value, mode, ds_id)
             else:
                 item = replace(describe(value), reason=reason)
             item = replace(item, scheduler=scheduler)
@@ -119,9 +125,9 @@ def _values_of(entry: Any, epoch: int) -> Iterator[tuple[Any, str | None]]:
         yield value, None if value is current else reason
 
 
-def _read_item(network: Any, value: Any, mode: str, ds_id: str | None) -> Item:
+def _read_item(read: Callable[[Any], Spec], value: Any, mode: str, ds_id: str | None) -> Item:
     try:
-        spec: Spec = network._plans.read(value)
+        spec = read(value)
     except Exception as error:
         reason = f"it cannot be read: {type(error).__name__}: {error}"
         name = value.__name__ if isinstance(value, type) else op_name(value)
@@ -166,7 +172,7 @@ def describe(value: Any, index: int | None = None) -> Item:
     )
 
 
-def _model_names(models: Iterable[Any]) -> tuple[str, ...]:
+def _model_names(models: Iterable[Model]) -> tuple[str, ...]:
     return tuple(sorted(name_of(model) for model in models))
 
 

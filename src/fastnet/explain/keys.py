@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from fastnet._execute import Plan
+from fastnet._execute import KernelPlan
 from fastnet.explain.items import Item
 
 
@@ -68,7 +68,7 @@ class Key:
 
 
 def find_keys(
-    plan: Plan | None, ops: list[Item], postprocessing: list[Item], slicers: list[Item]
+    plan: KernelPlan | None, ops: list[Item], postprocessing: list[Item], slicers: list[Item]
 ) -> list[Key]:
     """Return the keys of a step: first those of the batch, then the others as they are written."""
     sliced_by = {key: item.name for item in slicers for key in item.inputs}
@@ -113,7 +113,7 @@ def find_keys(
     ]
 
 
-def _find_lifetimes(plan: Plan | None, ops: list[Item]) -> dict[str, list[Lifetime]]:
+def _find_lifetimes(plan: KernelPlan | None, ops: list[Item]) -> dict[str, list[Lifetime]]:
     """Follow values through the ops, by the keys that the kernel drops after each op."""
     flow = [(item.inputs, item.outputs, ()) for item in ops] if plan is None else plan.flow
     lifetimes: dict[str, list[Lifetime]] = {}

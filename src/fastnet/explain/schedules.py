@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,11 @@ class Schedule:
     cycle: int | None
 
 
-def find_schedules(network: Any, mode: str) -> list[Schedule]:
-    """Return the schedules of ops, postprocessing, slicers and, in mode "train", optimizers."""
-    items = [
-        (f"{part}[{index}]", item)
-        for part in ("ops", "postprocessing", "slicers")
-        for index, item in enumerate(getattr(network, part))
-    ]
-    if mode == "train":
-        for model in network.models:
-            items.append((f"optimizer of '{name_of(model)}'", get_metadata(model, "optimizer")))
+def find_schedules(lists: Mapping[str, Sequence[Any]], models: Iterable[Model]) -> list[Schedule]:
+    """Return the schedules of ops, postprocessing and slicers, and of optimizers of models."""
+    items = [(f"{part}[{index}]", item) for part in lists for index, item in enumerate(lists[part])]
+    for model in models:
+        items.append((f"optimizer of '{name_of(model)}'", get_metadata(model, "optimizer")))
     return [_read_schedule(where, item) for where, item in items if is_scheduler(item)]
 
 

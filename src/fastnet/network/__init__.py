@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from fastnet.network.base import BaseNetwork
-from fastnet.network.build import Network, build
+from fastnet.network.build import build
+from fastnet.network.factory import Network
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:

@@ -7,32 +7,35 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
+from fastnet.distributed import is_main
 from fastnet.errors import not_a_batch
-from fastnet.network.context import (
-    NetworkContext,
-    Runner,
-    compose_step,
-    iter_results,
-    open_context,
-    start_context,
-)
-from fastnet.network.copying import Value
+from fastnet.network.compile_options import CompileOptions
+from fastnet.network.copying import Copyable
+from fastnet.network.loaders import begin_loader, end_loader
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
+from fastnet.network.session import Session
 from fastnet.network.step import Meter
-from fastnet.network.update_warnings import note_updates
+from fastnet.network.update_warnings import (
+    note_updates,
+    warn_of_missing_updates,
+    warn_of_updates_in,
+)
 from fastnet.network.validation import (
     agree_on_precision,
     check_batches,
     check_items,
     check_names,
+    check_request,
     collect_models,
+    warn_of_misspelled,
 )
 from fastnet.op.settings import resolve_settings
 from fastnet.op.tensorop.foreign_op import as_tensor_op
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from fastnet.explain import Explanation
 
 
-class BaseNetwork(Value):
+class BaseNetwork(Copyable):
     """A graph of ops over a batch, entered for a mode and an epoch and then run step by step.
 
     Args:
@@ -74,8 +77,11 @@ class BaseNetwork(Value):
     """
 
     _first_epoch = 1
-    # The keys to return if none are requested. Empty means all outputs.
-    _wanted: frozenset[str] = frozenset()
+    # Whether all outputs are returned if no keys are requested, and not none.
+    _returns_all = True
+    # How steps are compiled, or None.
+    _options: CompileOptions | None = None
+    _session_type: ClassVar[type[Session]] = Session
 
     def __init__(
         self,
@@ -103,10 +109,10 @@ class BaseNetwork(Value):
 
     def _init_state(self) -> None:
         """Set the attributes that copies do not share."""
-        # Held while `_context` or its `run` changes. `_context` is None unless the network is open.
+        # None unless the network is open. The mutex is held while it or its `run` changes.
+        self._session: Session | None = None
         self._mutex = threading.Lock()
-        self._context: NetworkContext | None = None
-        # Holds the context that this thread has configured and not entered yet.
+        # Holds the session that this thread has configured and not entered yet.
         self._configured = threading.local()
         # Times the network while it is profiled.
         self._meter: Meter | None = None
@@ -125,6 +131,9 @@ class BaseNetwork(Value):
         # Used if a network was copied before all of its ops were restored.
         return PlanCache(self)
 
+    def _take_snapshot(self) -> None:
+        self._plans  # noqa: B018
+
     def _first_deferred(self, ops: list[Any]) -> int:
         """Return the index of the first op whose updates are deferred."""
         return len(ops)
@@ -135,10 +144,6 @@ class BaseNetwork(Value):
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         """Reject ops that cannot run where the network is opened."""
-
-    def _make_runner(self, context: NetworkContext) -> Runner:
-        """Create the runner of a context."""
-        return Runner(context)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
         """Run on another device for a while; None for the network's own."""
@@ -175,11 +180,11 @@ class BaseNetwork(Value):
             ValueError: If there is no such mode or epoch, the network is open already, slicers
                 clash, or a desired key is sliced and not un-sliced.
         """
-        if self._context is not None:
+        if self._session is not None:
             raise self._in_use()
-        self._configured.context = None
-        self._configured.context = open_context(
-            self, mode, epoch, ds_id, desired_output_keys, warmup, eager
+        self._configured.session = None
+        self._configured.session = self._make_session(
+            mode, epoch, ds_id, desired_output_keys, warmup, eager
         )
         return self
 
@@ -189,19 +194,20 @@ class BaseNetwork(Value):
         Raises:
             ValueError: If it is open already, or was not configured.
         """
-        context: NetworkContext | None = getattr(self._configured, "context", None)
-        self._configured.context = None
-        if context is None:
-            raise self._not_open() if self._context is None else self._in_use()
+        session: Session | None = getattr(self._configured, "session", None)
+        self._configured.session = None
+        if session is None:
+            raise self._not_open() if self._session is None else self._in_use()
+
         try:
             with self._mutex:
-                if self._context is not None:
+                if self._session is not None:
                     raise self._in_use()
-                self._context = context
-            self._start(context)
+                self._session = session
+            self._start(session)
         except BaseException as error:
-            # An interrupt may come at any point: the network is released if it is this context's.
-            if self._context is context:
+            # An interrupt may come at any point: the network is released if it is this session's.
+            if self._session is session:
                 BaseNetwork.__exit__(self, type(error), error)
             raise
         return self
@@ -213,12 +219,12 @@ class BaseNetwork(Value):
         trace: TracebackType | None = None,
     ) -> None:
         """Leave the network, which can then be opened again."""
-        context = self._context
+        session = self._session
         try:
-            if context is not None:
-                context.close(error)
+            if session is not None:
+                session.close(error)
         finally:
-            self._context = None
+            self._session = None
 
     def __repr__(self) -> str:
         parts = {
@@ -227,7 +233,7 @@ class BaseNetwork(Value):
             "slicers": len(self.slicers),
             "models": list(map(name_of, self.models)),
             "device": self.device and str(self.device),
-            "mode": self._context and self._context.state["mode"],
+            "mode": self._session and self._session.state["mode"],
         }
         return format_repr(self, [f"{name}={value!r}" for name, value in parts.items() if value])
 
@@ -251,10 +257,10 @@ class BaseNetwork(Value):
             KeyError: If a key that is needed is not in the batch.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        context = self._context
-        if context is None:
+        session = self._session
+        if session is None:
             raise self._not_open()
-        return context.run(batch)
+        return session.run(batch)
 
     def transform(
         self,
@@ -297,7 +303,7 @@ class BaseNetwork(Value):
         eager = not self.slicers
         with self._on_device(device):
             self(mode, epoch, ds_id, desired_output_keys, eager=eager)
-            self._configured.context.transforms = eager
+            self._configured.session.is_transform = eager
             with self:
                 return self._do_transform(self._to_batch(data))
 
@@ -332,7 +338,7 @@ class BaseNetwork(Value):
         """
         check_batches(data, "iter_transform")
         request = mode, epoch, ds_id, desired_output_keys
-        return iter_results(self, data, request, progress, device)
+        return self._iter_transform(data, request, progress, device)
 
     def explain(
         self,
@@ -438,8 +444,8 @@ class BaseNetwork(Value):
     @property
     def ctx_state(self) -> State:
         """The state that ops are given: mode, epoch, warmup, req_grad, deferred, eager."""
-        context = self._current()
-        return {} if context is None else context.state
+        session = self._current()
+        return {} if session is None else session.state
 
     def _build(self, op: Any) -> None:
         """Prepare an op for the framework."""
@@ -454,28 +460,75 @@ class BaseNetwork(Value):
         note_new_models(models)
         note_updates(self.ops)
 
-    def _current(self) -> NetworkContext | None:
-        return self._context or getattr(self._configured, "context", None)
+    def _make_session(
+        self, mode: Any, epoch: Any, ds_id: Any, desired_keys: Any, warmup: bool, eager: bool
+    ) -> Session:
+        """Validate the arguments, find or build the execution plan, and make a session of it."""
+        epoch, desired = check_request(mode, epoch, ds_id, desired_keys, self._first_epoch)
+        started = perf_counter()
+        count = self._plans.count_built
+        plan = self._find_plan(mode, epoch, ds_id, desired)
+        if not plan.is_checked:
+            plan.is_checked = True
+            self._warn_of_mistakes(plan, mode, desired)
+        if self._meter is not None:
+            name = "resolve (computed)" if self._plans.count_built > count else "resolve (cached)"
+            self._meter.record(mode, name, perf_counter() - started)
+
+        state: State = {
+            "warmup": warmup,
+            "mode": mode,
+            "req_grad": plan.takes_gradients,
+            "epoch": epoch,
+            "deferred": {},
+            "eager": eager,
+        }
+        return self._session_type(self, plan, state)
+
+    def _find_plan(
+        self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
+    ) -> ExecutionPlan:
+        """Find or build the plan that returns the desired keys, or all or none if it is empty."""
+        no_keys = None if self._returns_all else frozenset[str]()
+        return self._plans.find(mode, epoch, ds_id, desired or no_keys)
+
+    def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
+        """Warn of misspelled keys, and of missing or misplaced updates."""
+        if not desired <= plan.kernel.resolution.outputs.names():
+            warn_of_misspelled(desired, self.ops + self.postprocessing)
+        if mode == "train":
+            warn_of_missing_updates(self, plan)
+        else:
+            warn_of_updates_in(mode, self, plan)
+
+    def _require_session(self) -> Session:
+        """Return the session of the open network."""
+        if self._session is None:
+            raise self._not_open()
+        return self._session
+
+    def _current(self) -> Session | None:
+        return self._session or getattr(self._configured, "session", None)
 
     def _plan(self) -> ExecutionPlan | None:
-        context = self._current()
-        return None if context is None else context.plan
+        session = self._current()
+        return None if session is None else session.plan
 
-    def _start(self, context: NetworkContext) -> None:
+    def _start(self, session: Session) -> None:
         """Prepare for steps."""
-        start_context(self, context)
+        started = perf_counter()
+        session.prepare()
+        with self._mutex:
+            session.compose(self._meter)
+        if self._meter is not None:
+            self._meter.record(session.state["mode"], "open", perf_counter() - started)
 
     def _measure_with(self, meter: Meter | None) -> None:
         """Start timing the network with a meter, or stop if it is None, even while it is open."""
         self._meter = meter
         with self._mutex:
-            if self._context is not None and hasattr(self._context.runner, "bound"):
-                compose_step(self, self._context)
-
-    def _skip_exit_calls(self) -> None:
-        """Skip the calls that are due when the network is left without an error."""
-        if self._context is not None:
-            self._context.on_exit = ()
+            if self._session is not None and self._session.is_prepared:
+                self._session.compose(meter)
 
     def _in_use(self) -> ValueError:
         return ValueError(
@@ -501,6 +554,33 @@ class BaseNetwork(Value):
             return value if isinstance(value, float) else to_tensor(value, self.target_type)
 
         return {key: map_leaves(value, convert) for key, value in data.items()}
+
+    def _iter_transform(
+        self, data: Any, request: tuple[Any, ...], progress: bool, device: Any
+    ) -> Iterator[Batch]:
+        mode, epoch, ds_id, _ = request
+        opened = nullcontext(data)
+        with self._on_device(device), self(*request):
+            session = self._require_session()
+            try:
+                if callable(data) and not hasattr(data, "__iter__"):
+                    opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
+                with opened as loader:
+                    begin_loader(loader, session)
+                    batches: Any = loader
+                    if progress and hasattr(loader, "__len__") and is_main():
+                        from tqdm import tqdm
+
+                        batches = tqdm(loader, unit="batch", desc="transform")
+                    count = 0
+                    for batch in batches:
+                        yield self._do_transform(self._to_batch(batch))
+                        count += 1
+                    end_loader(loader, count)
+            except GeneratorExit:
+                # A loop that was left early cannot be distinguished from one that failed.
+                session.skip_exit_calls()
+                raise
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`; return the outputs over the batch's entries."""

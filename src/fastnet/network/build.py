@@ -5,24 +5,17 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
-from fastnet.backend.dispatch import backend_module, framework_of
-from fastnet.backend.model_metadata import name_of, note_optimizer, set_metadata
+from fastnet.backend.dispatch import framework_of, get_framework
+from fastnet.backend.model_metadata import note_optimizer, set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.backend.weights import load_model
 from fastnet.errors import shorten
-from fastnet.network.compile_options import CompileOptions
-from fastnet.network.validation import collect_models
 from fastnet.schedule.schedule import map_scheduler
-from fastnet.types import NumpyOps, Ops, SchedulerLike, Slicers, is_scheduler
+from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
-from fastnet.util.lazy import import_module
 from fastnet.util.warnings import warn
-
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
-    from fastnet.network.tf.open_axes import Axes
 
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 Parallel = Literal["auto", "ddp", "fsdp"] | None
@@ -164,7 +157,9 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
     frameworks = list(map(framework_of, existing))
     if existing and None not in frameworks:
         if "tf" in frameworks:
-            backend_module("tf", "setup").require_as_made(existing, mixed_precision)
+            from fastnet.backend.tf.setup import require_as_made
+
+            require_as_made(existing, mixed_precision)
         return existing
     if not callable(model_fn):
         raise TypeError(
@@ -186,7 +181,8 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
                 "Let it return a torch.nn.Module or a Keras model, or a sequence of them."
             )
     if "tf" in map(framework_of, models):
-        setup = backend_module("tf", "setup")
+        from fastnet.backend.tf import setup
+
         if mixed_precision and setup.keras_names(models) - packages:
             # model_fn imported Keras itself, so the precision policy was not set before.
             setup.restart_names(models)
@@ -198,7 +194,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
 
 
 def _prepare_model(
-    model: Any,
+    model: Model,
     source: OptimizerSource,
     path: str | None,
     name: str,
@@ -207,13 +203,13 @@ def _prepare_model(
 ) -> Any:
     """Attach the optimizer, weights and name to one model, and place it on its device."""
     framework = str(framework_of(model))
-    setup = backend_module(framework, "setup")
     if framework == "torch":
+        from fastnet.backend.torch.parallelize import Placement, parallelize
+
         if path:
             # Every process reads the whole file before it keeps only its shard.
             load_model(model, path)
-        module = backend_module("torch", "parallelize")
-        model = module.parallelize(model, module.Placement(*placement), name)
+        model = parallelize(model, Placement(*placement), name)
     else:
         device, parallel, options = placement
         given = {"device": device, "parallel": parallel, **options}
@@ -224,14 +220,16 @@ def _prepare_model(
                 "torch. Leave them out, and give settings of an optimizer in a function, such as "
                 "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
             )
-        model = setup.prepare(model, source)
-        mixed_precision = setup.precision_of(model, mixed_precision)
+        from fastnet.backend.tf.setup import precision_of, prepare
+
+        model = prepare(model, source)
+        mixed_precision = precision_of(model, mixed_precision)
         if path:
             load_model(model, path)
     set_metadata(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:
-        return setup.make_optimizer(one, model, name, mixed_precision)
+        return get_framework(framework).make_optimizer(one, model, name, mixed_precision)
 
     if is_scheduler(source):
         optimizer: Any = map_scheduler(source, make)
@@ -244,86 +242,7 @@ def _prepare_model(
     set_metadata(model, "model_name", name)
     set_metadata(model, "fe_compiled", True)
     if framework == "tf":
-        backend_module("tf", "copying").let_pickle(model)
+        from fastnet.backend.tf.copying import let_pickle
+
+        let_pickle(model)
     return model
-
-
-def Network(
-    ops: Ops,
-    pops: NumpyOps = None,
-    slicers: Slicers = None,
-    open_axes: Axes | None = None,
-    device: Any = None,
-    keep_on_device: bool = True,
-    returns: Literal["cpu", "device"] | None = "cpu",
-    compile: bool | CompileOptions = False,
-) -> BaseNetwork:
-    """Create the network that fits the models of some ops.
-
-    A network is entered for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
-    runs one batch per step: ``result = network.run_step({"x": x, "label": label})``. The result
-    holds the values of the batch and the outputs of the ops, by key. See
-    `help(fastnet.BaseNetwork)` for all methods.
-
-    Args:
-        ops: The ops, in order; None and schedulers of ops are allowed.
-        pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
-        slicers: Slicers, which cut a batch into minibatches and join their results.
-        open_axes: The axes whose length may vary within one graph (see `TFNetwork`).
-        device: Where ops run (see `TorchNetwork`).
-        keep_on_device: Whether models stay on the device while the network is not open (see
-            `TorchNetwork`).
-        returns: Where a step's outputs are returned (see `TorchNetwork`).
-        compile: Whether to compile each step to one program, or the options for it.
-
-    Returns:
-        A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
-        is imported.
-
-    Raises:
-        AssertionError: If the ops hold models of two frameworks, or models of equal names.
-        ValueError: If the framework of a model is unknown.
-        TypeError: If the network of the framework does not take an option.
-
-    >>> import torch
-    >>> from fastnet.op.tensorop.model import ModelOp
-    >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
-    >>> network = Network([ModelOp(model, "x", "y")])
-    >>> type(network).__name__
-    'TorchNetwork'
-    >>> with network(mode="infer", epoch=1):
-    ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
-    torch.Size([3, 1])
-    """
-    given = {
-        "open_axes": (open_axes, None),
-        "device": (device, None),
-        "keep_on_device": (keep_on_device, True),
-        "returns": (returns, "cpu"),
-        "compile": (compile, False),
-    }
-    options = {name: value for name, (value, default) in given.items() if value != default}
-    if framework_for(ops) == "tf":
-        make = import_module("fastnet.network.tf").TFNetwork
-    else:
-        make = import_module("fastnet.network.torch").TorchNetwork
-    network: BaseNetwork = make(ops, pops, slicers, **options)
-    return network
-
-
-def framework_for(ops: Any) -> str:
-    """Return the framework of the models in ops; without models "torch", unless only tf is used."""
-    frameworks: dict[str | None, list[str]] = {}
-    for model in collect_models(ops):
-        frameworks.setdefault(framework_of(model), []).append(name_of(model))
-    if None in frameworks:
-        raise ValueError(
-            f"The models {frameworks[None]} are of no known framework. Build models of torch or "
-            "Keras with fastnet.build."
-        )
-    if len(frameworks) > 1:
-        raise AssertionError(
-            f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
-        )
-    only_tf = "tensorflow" in sys.modules and "torch" not in sys.modules
-    return next(filter(None, frameworks), "tf" if only_tf else "torch")

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, open_archive, write_archive
-from fastnet.backend.dispatch import backend_module
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.files import check_file_path, find_file, write_atomically
 from fastnet.backend.model_metadata import name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place
 from fastnet.distributed import processes_of, together
 from fastnet.errors import shorten
+from fastnet.framework import Framework, Processes
 from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
 from fastnet.network.run_state import (
     average_ranks,
@@ -107,7 +108,7 @@ def save_checkpoint(
             raise ValueError(f"save_checkpoint's {name} is an int of at least 0, not {count!r}.")
     name = check_file_path(path, "checkpoint")
     _check_arguments("save_checkpoint", network, values=values, stateful=stateful)
-    run = backend_module(network.target_type, "run_state")
+    framework = get_framework(network.target_type)
     processes = processes_of(network.target_type)
     rank = 0 if processes is None else processes.rank()
     blocks: dict[str, Block] = {}
@@ -119,15 +120,15 @@ def save_checkpoint(
             "variables": held_values(held, is_random=False),
             "random": {
                 **random_state(),
-                "framework": run.random_state(network.models),
+                "framework": framework.random_state(network.models),
                 "generators": held_values(held, is_random=True),
             },
         }
         network._warn_of_unsaved_state()
         if rank:
-            own = encode(own, f"ranks/{rank}", blocks, run.to_block)
+            own = encode(own, f"ranks/{rank}", blocks, framework.to_block)
     # Every rank takes part in gathering the shards of a model.
-    models = {name_of(model): run.model_state(model) for model in network.models}
+    models = {name_of(model): framework.model_state(model) for model in network.models}
     ranks = [] if processes is None else processes.collect((own, blocks)) or []
     with together(processes, "Saving a checkpoint"):
         if rank == 0:
@@ -142,7 +143,8 @@ def save_checkpoint(
                 **own,
             }
             content = {
-                part: encode(value, part, blocks, run.to_block) for part, value in parts.items()
+                part: encode(value, part, blocks, framework.to_block)
+                for part, value in parts.items()
             }
             content["ranks"] = [encoded for encoded, _ in ranks[1:]]
             for _, more in ranks[1:]:
@@ -197,12 +199,16 @@ def load_checkpoint(
 
 
 def _load(
-    name: str, network: BaseNetwork, objects: Mapping[str, Any], processes: Any, undo: ExitStack
+    name: str,
+    network: BaseNetwork,
+    objects: Mapping[str, Any],
+    processes: Processes | None,
+    undo: ExitStack,
 ) -> Checkpoint:
-    run = backend_module(network.target_type, "run_state")
+    framework = get_framework(network.target_type)
     rank, size = (0, 1) if processes is None else (processes.rank(), processes.world_size())
     with open_archive(name, f"The checkpoint '{name}'") as archive:
-        content = _read(run, rank, size, archive)
+        content = _read(framework, rank, size, archive)
     try:
         kind, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
         if kind != own:
@@ -224,17 +230,17 @@ def _load(
                     f"the number of optimizers of model '{model_name}' was {counts[0]} when it was "
                     f"saved, but is {counts[1]}. Build the model with those that were saved"
                 )
-            run.load_model_state(model, saved[model_name])
+            framework.load_model_state(model, saved[model_name])
             index = content["current"][model_name]
             # In an open network the epoch decides.
-            if index is not None and network._context is None:
+            if index is not None and network._session is None:
                 set_metadata(model, "current_optimizer", optimizers_of(model)[index])
         load_states(objects, content["states"])
         held = find_held(network)
         load_held(held, content["variables"], is_random=False)
         if content["random"]:
             load_held(held, content["random"]["generators"], is_random=True)
-            run.load_random_state(network.models, content["random"]["framework"])
+            framework.load_random_state(network.models, content["random"]["framework"])
             # The framework may draw from Python's generator when it makes its own.
             load_random_state(content["random"])
         return Checkpoint(content["epoch"], content["step"], content["values"])
@@ -245,19 +251,18 @@ def _load(
         ) from error
 
 
-def _read(run: Any, rank: int, size: int, archive: Archive) -> dict[str, Any]:
+def _read(framework: Framework, rank: int, size: int, archive: Archive) -> dict[str, Any]:
     """Return the content of a file for a rank."""
     make: dict[str, Any] = {
-        "tensor": lambda key: run.from_block(archive.read(key)),
         "array": lambda key: block_to_array(archive.read(key)),
-        "sparse": getattr(run, "sparse_tensor", None),
+        **framework.tensor_makers(archive.read),
     }
     others = archive.content.pop("ranks")
     parts = {part: decode(value, make) for part, value in archive.content.items()}
     return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
 
 
-def _check_arguments(function: str, network: Any, **mappings: Any) -> None:
+def _check_arguments(function: str, network: BaseNetwork, **mappings: Any) -> None:
     if not hasattr(network, "target_type"):
         raise ValueError(f"{function} takes a Network, not {shorten(network)}.")
     for name, value in mappings.items():

@@ -12,14 +12,28 @@ from fastnet.backend.model_metadata import note_new_models
 from fastnet.network.update_warnings import note_updates
 from fastnet.op.op import with_inner_ops
 from fastnet.schedule import get_current_items
-from fastnet.types import is_op, is_slicer
+from fastnet.types import Model, is_op, is_slicer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from fastnet.network.session import Session
 
-class Value:
-    """Base class of networks: copies their ops and models, and creates locks and plans anew."""
+
+class Copyable:
+    """Base class of networks: copies share or copy ops and models, and have own locks and plans."""
+
+    ops: list[Any]
+    postprocessing: list[Any]
+    slicers: list[Any]
+    models: list[Model]
+    _session: Session | None
+
+    def _init_state(self) -> None:
+        """Set the attributes that copies do not share."""
+
+    def _take_snapshot(self) -> None:
+        """Take the snapshot of the ops that later changes are compared with."""
 
     def _update_device(self) -> None:
         """Move to a device of this machine, after unpickling on another machine."""
@@ -54,10 +68,10 @@ class Value:
         return copyreg.__newobj__, (type(self),), _state(self), None, None, _restore  # type: ignore[attr-defined]
 
 
-def _check_copyable(network: Any) -> None:
+def _check_copyable(network: Copyable) -> None:
     """Check that a network is not open, and holds no op that FastEstimator pickles in part."""
     name = type(network).__name__
-    if network._context is not None:
+    if network._session is not None:
         raise ValueError(
             f"This {name} is open, and cannot be copied or pickled meanwhile. Leave it first."
         )
@@ -70,7 +84,7 @@ def _check_copyable(network: Any) -> None:
             )
 
 
-def _state(network: Any) -> dict[str, Any]:
+def _state(network: Copyable) -> dict[str, Any]:
     """Return the attributes that copies of a network have, too."""
     fresh = object.__new__(type(network))
     fresh._init_state()
@@ -78,7 +92,7 @@ def _state(network: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(network).items() if name not in own}
 
 
-def _restore(network: Any, state: dict[str, Any]) -> None:
+def _restore(network: Copyable, state: dict[str, Any]) -> None:
     vars(network).update(state)
     network._init_state()
     # An op that refers to its network may be restored after it; then the first entry does the rest.
@@ -90,10 +104,10 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
         note_updates(network.ops)
         network._update_device()
         network._watch_tensors()
-        network._plans  # noqa: B018  (takes the snapshot that later changes are compared with)
+        network._take_snapshot()
 
 
-def _all_items(network: Any) -> Iterator[Any]:
+def _all_items(network: Copyable) -> Iterator[Any]:
     """Iterate over the ops, slicers and schedulers of a network, and then over their contents."""
     items = [*network.ops, *network.postprocessing, *network.slicers]
     return chain(items, with_inner_ops(get_current_items(items)))

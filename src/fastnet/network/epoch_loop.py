@@ -11,9 +11,9 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.network.base import BaseNetwork
-from fastnet.network.context import begin_loader, check_request, end_loader
+from fastnet.network.loaders import begin_loader, end_loader
 from fastnet.network.step import WAIT
-from fastnet.network.validation import check_batches
+from fastnet.network.validation import check_batches, check_request
 from fastnet.types import Mode
 from fastnet.util import to_list
 
@@ -88,7 +88,7 @@ class Steps:
         self._progress = progress
         self._show = to_list(show)
         # Without desired keys all outputs are returned, or none if the network was made so.
-        if desired or network._wanted:
+        if desired or not network._returns_all:
             desired |= frozenset(self._show)
         self._request = mode, epoch, ds_id, desired
 
@@ -103,7 +103,8 @@ class Steps:
         self.count = 0
         self.waited = self.ran = self.in_body = 0.0
         with self._open_bar() as bar, network(*self._request):
-            begin_loader(network, self._loader)
+            session = network._require_session()
+            begin_loader(self._loader, session)
             batches = iter(self._loader)
             started = perf_counter()
             while (batch := next(batches, _END)) is not _END:
@@ -124,7 +125,7 @@ class Steps:
                     yield batch, result
                 except GeneratorExit:
                     # A loop that was left early cannot be distinguished from one that failed.
-                    network._skip_exit_calls()
+                    session.skip_exit_calls()
                     raise
                 finally:
                     started = perf_counter()

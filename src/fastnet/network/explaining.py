@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import backend_module
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
-from fastnet.network.context import check_request
+from fastnet.network.measuring import compiles_steps, traces_of
+from fastnet.network.validation import check_request
 from fastnet.op.tensorop.model.untrained import find_untrained
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
 
 def explain(
-    network: Any, mode: str, epoch: int, ds_id: str | None, desired_keys: Any
+    network: BaseNetwork, mode: str, epoch: int, ds_id: str | None, desired_keys: Any
 ) -> Explanation:
     """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
     plan = error = None
     try:
         epoch, desired = check_request(mode, epoch, ds_id, desired_keys, network._first_epoch)
-        plan = network._plans.find(mode, epoch, ds_id, desired or network._wanted)
+        plan = network._find_plan(mode, epoch, ds_id, desired)
         for model in plan.models:
             # Choosing the optimizer of the epoch may fail.
             optimizer: Any = get_metadata(model, "optimizer")
@@ -31,15 +35,25 @@ def explain(
         error = f"{type(problem).__name__}: {problem}"
         desired = frozenset(key for key in to_list(desired_keys) if isinstance(key, str))
     ops = network.ops if plan is None else plan.ops
-    describe = backend_module(network.target_type, "processes").describe_parallelism
+    describe = get_framework(network.target_type).describe_parallelism
     parallelism = {name_of(model): describe(model) for model in network.models}
     return make_explanation(
-        network,
         None if plan is None else plan.kernel,
+        network=type(network).__name__,
+        framework=network.target_type,
+        device="" if network.device is None else str(network.device),
+        lists={
+            "ops": network.ops,
+            "postprocessing": network.postprocessing,
+            "slicers": network.slicers,
+        },
+        models=network.models,
         mode=mode,
         epoch=epoch,
         ds_id=ds_id,
         desired=desired,
+        returns_all=not desired and network._returns_all,
+        read=network._plans.read,
         error=error,
         first_deferred=len(ops) if plan is None else network._first_deferred(ops),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
@@ -48,11 +62,11 @@ def explain(
     )
 
 
-def _describe_compilation(network: Any, mode: str) -> str:
+def _describe_compilation(network: BaseNetwork, mode: str) -> str:
     """Describe from the trace records of a mode whether its steps run as compiled programs."""
-    if getattr(network, "_options", None) is None:
+    if not compiles_steps(network):
         return ""
-    traces = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
+    traces = [trace for trace in traces_of(network) if trace.mode == mode]
     if not traces:
         return "are compiled at the first step"
     fallbacks = [trace.fallback for trace in traces if trace.fallback is not None]

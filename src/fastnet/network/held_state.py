@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import backend_module
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.held_state import HeldState, held_generator
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
@@ -61,7 +61,7 @@ def is_stateful(item: Any) -> bool:
 
 def find_held(network: BaseNetwork) -> dict[str, HeldState]:
     """Find the generators and variables that the models and ops of a network hold, by path."""
-    framework = backend_module(network.target_type, "held_state")
+    framework = get_framework(network.target_type)
     found = {}
     for path, value in values_in(network):
         state = framework.held(value) or held_generator(value)
@@ -75,9 +75,11 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
 
     Weights are left out, and so are ops that save their state themselves.
     """
-    framework = backend_module(network.target_type, "held_state")
+    framework = get_framework(network.target_type)
     items = named_items(network, {})
-    models = [(f"models/{name_of(model)}", framework.parts_of(model)) for model in network.models]
+    models = [
+        (f"models/{name_of(model)}", framework.parts_of(model) or {}) for model in network.models
+    ]
     seen = {id(one) for one in (network, *network.models, *items.values())}
     seen.update(id(part) for _, parts in models for part in parts.values())
     for model in network.models:

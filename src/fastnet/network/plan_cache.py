@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet._execute import Plan
+from fastnet._execute import KernelPlan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
@@ -29,6 +29,9 @@ from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, is_given, is_scheduler
 from fastnet.util import to_list
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
 
 # Bounds the memory where schedulers create new ops, or desired keys change, in every epoch.
 MAX_PLANS = 64
@@ -57,7 +60,7 @@ class StepOptions(NamedTuple):
 class ExecutionPlan:
     """The active items of a network in one mode, epoch and dataset, and what follows from them."""
 
-    kernel: Plan
+    kernel: KernelPlan
     ops: list[Any]
     postprocessing: list[Any]
     slicers: list[Any]
@@ -73,20 +76,20 @@ class ExecutionPlan:
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     # The traced and compiled programs of this plan.
     programs: dict[Hashable, Any] = field(default_factory=dict)
-    # Whether it was checked for missing and misplaced updates.
+    # Whether it was checked for missing and misplaced updates, and misspelled keys.
     is_checked: bool = False
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""
         return describe_op(self.ops[index], index)
 
-    def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
+    def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> KernelPlan:
         """Build a kernel plan with `wrap(op, index, forward)` as each forward, without options."""
         wrapped = [
             wrap(op, index, forward)
             for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
         ]
-        kernel = Plan(self.table, self.selected[0], wrapped, self.kernel.resolution)
+        kernel = KernelPlan(self.table, self.selected[0], wrapped, self.kernel.resolution)
         kernel.find_inactive_writer = self.kernel.find_inactive_writer
         return kernel
 
@@ -94,10 +97,10 @@ class ExecutionPlan:
 class PlanCache:
     """The execution plans of one network."""
 
-    def __init__(self, network: Any, is_resolved: bool = False) -> None:
+    def __init__(self, network: BaseNetwork, is_resolved: bool = False) -> None:
         self.step_options: StepOptions = network._step_options()
         # How many plans were built so far.
-        self.built = 0
+        self.count_built = 0
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
@@ -107,16 +110,16 @@ class PlanCache:
         self._is_stale = any(is_unresolved(spec.item) for spec in specs)
 
     def find(
-        self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
+        self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str] | None
     ) -> ExecutionPlan:
-        """Return the plan for a mode, an epoch, a dataset and desired keys (empty for all)."""
+        """Return the plan for a mode, an epoch, a dataset and desired keys (None for all)."""
         items, scheduled = self._with_scheduled(epoch)
         key = mode, ds_id, desired, tuple(map(id, scheduled))
         with self._lock:
             plan = items.plans.get(key)
             if plan is None:
                 plan = self._build(items, key, epoch, scheduled)
-                self.built += 1
+                self.count_built += 1
                 while len(items.plans) >= MAX_PLANS:
                     del items.plans[next(iter(items.plans))]
                 items.plans[key] = plan
@@ -215,7 +218,7 @@ class PlanCache:
             on_failure,
             self.step_options.adopt,
         )
-        kernel = Plan(items.table, specs, forwards, resolution, *step_options)
+        kernel = KernelPlan(items.table, specs, forwards, resolution, *step_options)
         kernel.find_inactive_writer = partial(
             describe_inactive_writer, items.contents[0], ops, mode, ds_id
         )
@@ -331,7 +334,7 @@ def _is_current(spec: OpSpec | SlicerSpec) -> bool:
         return False
 
 
-def _lists(network: Any) -> Lists:
+def _lists(network: BaseNetwork) -> Lists:
     """Return the lists of a network; a program may have assigned something else than a list."""
     for name in ("ops", "postprocessing", "slicers"):
         if type(getattr(network, name)) is not list:

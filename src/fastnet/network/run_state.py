@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastnet.backend.dispatch import backend_module
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, set_metadata
 from fastnet.errors import add_note
 from fastnet.network.held_state import find_held, is_stateful, named_items, restore_held
@@ -91,7 +91,7 @@ def preserved(
     network: BaseNetwork, objects: Mapping[str, Any], always: bool = False
 ) -> Iterator[None]:
     """Restore models, optimizers, `objects` and random numbers if the block raises, or `always`."""
-    models = backend_module(network.target_type, "preserve_state").PreservedState(network.models)
+    models = get_framework(network.target_type).PreservedState(network.models)
     states = copy.deepcopy(states_of(objects))
     numbers = random_state()
     current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]

@@ -10,23 +10,30 @@ from typing import Any
 
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.errors import describe_op
+from fastnet.framework import Processes
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.types import Model, State
 
 
 def require_same_plans(
-    part: Any, context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+    processes: Processes,
+    plan: ExecutionPlan,
+    state: State,
+    models: Iterable[Model],
+    trainable_in: Callable[[Model], Iterable[tuple[str, Any]]],
 ) -> None:
-    """Raise a ValueError on every process if what a context will run differs.
+    """Raise a ValueError on every process if what a session will run differs.
 
     Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
     a model, with names.
     """
-    lines = list(_describe(context, models, trainable_in))
+    lines = list(_describe(plan, state, models, trainable_in))
     digest = sha256("\n".join(lines).encode()).digest()
-    if len(set(part.exchange(digest))) == 1:
+    if len(set(processes.exchange(digest))) == 1:
         return
-    first, *others = part.exchange(lines)
+    first, *others = processes.exchange(lines)
     for other, theirs in enumerate(others, 1):
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
@@ -38,10 +45,12 @@ def require_same_plans(
 
 
 def _describe(
-    context: Any, models: Iterable[Any], trainable_in: Callable[[Any], Iterable[Any]]
+    plan: ExecutionPlan,
+    state: State,
+    models: Iterable[Model],
+    trainable_in: Callable[[Model], Iterable[tuple[str, Any]]],
 ) -> Iterator[str]:
     """Describe what the ranks must have in common, one line each."""
-    plan, state = context.plan, context.state
     yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
     for index, op in enumerate(plan.ops):
         for inner in with_inner_ops([op]):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fastnet._execute import Plan
+from fastnet._execute import KernelPlan
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
 from fastnet.backend.ranges import OpRanges
@@ -37,7 +37,7 @@ class StepMeter:
         """Return the row number for the time stamps of a part of the step."""
         return 0
 
-    def plan_rows(self, plan: Plan) -> int:
+    def plan_rows(self, plan: KernelPlan) -> int:
         """Return the first row number for the time stamps that a plan makes."""
         return 0
 

@@ -44,14 +44,14 @@ class Records:
 
     def __init__(self, instead: str) -> None:
         # A program that retraces in every step must not fill the memory with records.
-        self.kept: deque[TraceRecord] = deque(maxlen=256)
+        self.latest: deque[TraceRecord] = deque(maxlen=256)
         self._instead = instead
         self._warned: set[str] = set()
         self._is_summarized = False
 
     def add(
         self,
-        context: Mapping[str, Any],
+        state: Mapping[str, Any],
         reason: str,
         seconds: float = 0.0,
         compile_seconds: float = 0.0,
@@ -59,10 +59,10 @@ class Records:
         unverified: str | None = None,
     ) -> None:
         """Add a record, and warn if its fallback is new."""
-        number = self.kept[-1].number + 1 if self.kept else 1
-        mode, epoch = str(context["mode"]), int(context["epoch"])
+        number = self.latest[-1].number + 1 if self.latest else 1
+        mode, epoch = str(state["mode"]), int(state["epoch"])
         found = reason, seconds, compile_seconds, fallback, unverified
-        self.kept.append(TraceRecord(number, mode, epoch, *found))
+        self.latest.append(TraceRecord(number, mode, epoch, *found))
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)
             warn(
@@ -73,12 +73,12 @@ class Records:
 
     def summarize(self) -> None:
         """Print once what was compiled, to the standard error, if it took over two seconds."""
-        seconds = sum(one.seconds + one.compile_seconds for one in self.kept)
+        seconds = sum(one.seconds + one.compile_seconds for one in self.latest)
         if self._is_summarized or seconds < 2.0 or sys.stderr is None or not is_main():
             return
         self._is_summarized = True
-        fallbacks = sum(one.fallback is not None for one in self.kept)
-        programs = sum(one.compile_seconds > 0 and not one.fallback for one in self.kept)
+        fallbacks = sum(one.fallback is not None for one in self.latest)
+        programs = sum(one.compile_seconds > 0 and not one.fallback for one in self.latest)
         print(
             f"fastnet: compiled programs: {programs}, fallbacks: {fallbacks}, {seconds:.0f} s; see "
             "network.traces",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from fastnet.backend.model_metadata import (
@@ -23,6 +23,9 @@ from fastnet.schedule import get_current_items
 from fastnet.types import Model
 from fastnet.util.warnings import is_library, warn
 
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
 # Models that an op of any network updates in training, in any epoch and for any dataset.
 _updated: WeakSet[Model] = WeakSet()
 # Optimizers whose parameters were compared with those of their models.
@@ -36,7 +39,7 @@ def note_updates(ops: Iterable[Any]) -> None:
             _updated.update(as_tensor_op(op).get_fe_models())
 
 
-def warn_of_missing_updates(network: Any, plan: ExecutionPlan) -> None:
+def warn_of_missing_updates(network: BaseNetwork, plan: ExecutionPlan) -> None:
     """Warn, once each, of models that losses depend on, and that nothing updates."""
     warned: set[int] = network._warned
     for model in _models_of_losses(network, plan):
@@ -49,7 +52,7 @@ def warn_of_missing_updates(network: Any, plan: ExecutionPlan) -> None:
             )
 
 
-def warn_of_updates_in(mode: str, network: Any, plan: ExecutionPlan) -> None:
+def warn_of_updates_in(mode: str, network: BaseNetwork, plan: ExecutionPlan) -> None:
     """Warn, once each, of ops that update models in a mode that is not "train"."""
     warned: set[int] = network._warned
     for index, op in enumerate(plan.ops):
@@ -87,7 +90,7 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
             )
 
 
-def _optimized(model: Any) -> Iterator[Any]:
+def _optimized(model: Model) -> Iterator[Any]:
     """Yield the parameters of all torch optimizers of a model."""
     for optimizer in every_optimizer_of(model):
         for group in getattr(optimizer, "param_groups", ()):
@@ -104,7 +107,7 @@ def _may_update(op: Any) -> bool:
     return not isinstance(op, MetaOp) and (is_own or _updates(op))
 
 
-def _lacks_update(network: Any, model: Any) -> bool:
+def _lacks_update(network: BaseNetwork, model: Model) -> bool:
     """Return whether a model has an optimizer for trainable parameters, and is never updated."""
     optimizers = every_optimizer_of(model)
     if not optimizers or not any(network._trainable_in(model)):
@@ -115,7 +118,7 @@ def _lacks_update(network: Any, model: Any) -> bool:
     return updated.isdisjoint(map(id, (model, *optimizers)))
 
 
-def _models_of_losses(network: Any, plan: ExecutionPlan) -> list[Model]:
+def _models_of_losses(network: BaseNetwork, plan: ExecutionPlan) -> list[Model]:
     """List the models that losses depend on, of updates in any mode and of loss ops."""
     needed: set[str] = network.get_loss_keys()
     models: dict[int, Model] = {}

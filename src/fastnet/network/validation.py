@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from fastnet._resolve import Spec
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.errors import advise_on_batch, describe_op, misspelled_name, note_failure
+from fastnet.errors import (
+    advise_on_batch,
+    describe_op,
+    misspelled_name,
+    nearest_name,
+    note_failure,
+    shorten,
+)
 from fastnet.op.checks import describe_wrong_item
 from fastnet.op.meta_op import MetaOp
 from fastnet.op.numpyop.numpyop import NumpyOp
@@ -29,6 +39,7 @@ from fastnet.types import (
 )
 from fastnet.util import to_list
 from fastnet.util.formatting import format_ds_ids, format_modes
+from fastnet.util.names import MODES
 from fastnet.util.warnings import warn
 
 
@@ -111,6 +122,52 @@ def _is_library(cls: type) -> bool:
 def _wrong_item(item: Any, index: int, noun: str, needed: str) -> AssertionError:
     """Return the error for an item that is not an op, a postprocessing op or a slicer."""
     return AssertionError(f"The network's {noun} {index} is {describe_wrong_item(item, needed)}")
+
+
+def check_request(
+    mode: Any, epoch: Any, ds_id: Any, desired_output_keys: Any, first_epoch: int = 1
+) -> tuple[int, frozenset[str]]:
+    """Validate the arguments that a network is entered with; return the epoch and desired keys."""
+    if not isinstance(mode, str) or mode not in MODES:
+        if isinstance(mode, str):
+            near = nearest_name(mode, MODES)
+            advice = f" Did you mean {near!r}?" if near else ""
+        else:
+            advice = ' Run a batch by `network.transform(batch, "train")`, or by `run_step(batch)`.'
+        raise ValueError(
+            f"A network runs in one of the modes {list(MODES)}, not in {shorten(mode)}.{advice}"
+        )
+    number = _as_int(epoch)
+    if number is None or number < first_epoch:
+        raise (TypeError if number is None else ValueError)(
+            f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
+            f"{type(epoch).__name__}."
+        )
+    if ds_id is not None and not isinstance(ds_id, str):
+        raise TypeError(
+            'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
+            f"{shorten(ds_id)} of type {type(ds_id).__name__}."
+        )
+    keys = () if desired_output_keys is None else desired_output_keys
+    is_one = isinstance(keys, str) or not isinstance(keys, Iterable)
+    desired = frozenset([keys] if is_one else keys)
+    for key in desired:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
+                "are strings."
+            )
+    return number, desired
+
+
+def _as_int(value: Any) -> int | None:
+    """Return an integer of any type, such as a 0-d tensor, as an int, and None for other values."""
+    if isinstance(value, (bool, np.bool_)):  # numpy 1 accepts its bools as indices.
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_batches(data: Any, caller: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import name_of
 from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
@@ -28,7 +27,9 @@ class Communication:
     def __init__(self, network: BaseNetwork, skip: int) -> None:
         self._record: Callable[[], AbstractContextManager[dict[str, list[float]]]] | None = None
         if network.target_type == "torch" and processes_of("torch") is not None:
-            self._record = backend_module("torch", "processes").time_collectives
+            from fastnet.backend.torch.processes import time_collectives
+
+            self._record = time_collectives
         self._steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
         self.found: list[dict[str, list[float]]] = []
 
@@ -65,7 +66,8 @@ class ModuleTimes:
     def active(self) -> Iterator[None]:
         """Add hooks to the modules in a block."""
         titles: dict[Any, str] = {}
-        unwrap = backend_module("torch", "wrappers").unwrap
+        from fastnet.backend.torch.wrappers import unwrap
+
         for model_name, model in self._models:
             for title, module in _called_children(unwrap(model), model_name):
                 titles.setdefault(module, title)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet._execute import Plan
+from fastnet._execute import KernelPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
@@ -73,7 +73,7 @@ class SectionRecorder(StepMeter):
             self.parts.append(Part(*key))
         return self._rows[key]
 
-    def plan_rows(self, plan: Plan) -> int:
+    def plan_rows(self, plan: KernelPlan) -> int:
         """Return the first row number for the time stamps that a plan makes."""
         if id(plan) not in self._plans:
             self._plans[id(plan)] = len(self.parts)

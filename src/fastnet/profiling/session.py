@@ -10,10 +10,16 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, overload
 
-from fastnet.backend.dispatch import backend_module
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, note_optimizer, set_metadata
 from fastnet.errors import advise_on_batch, shorten
 from fastnet.network import BaseNetwork
+from fastnet.network.measuring import (
+    compiles_steps,
+    measured_by,
+    skip_exit_calls,
+    traces_of,
+)
 from fastnet.network.run_state import find_stateful, preserved
 from fastnet.network.step import WAIT
 from fastnet.op.checks import is_int
@@ -30,19 +36,19 @@ _SKIP = 5
 @contextmanager
 def _measure(network: BaseNetwork, skip: int) -> Iterator[Profile]:
     """Measure a network in a block; the profile has its rows afterwards."""
-    if network._meter is not None:
-        raise ValueError(
-            f"This {type(network).__name__} is being profiled already. Leave that profile's block "
-            "first; one profile measures all modes and epochs."
-        )
-
-    events = device_events_for(network)
-    recorder, made = Recorder(skip, events, lambda: getattr(network, "traces", ())), Profile()
-    try:
-        network._measure_with(recorder)
+    recorder = Recorder(skip, device_events_for(network), partial(traces_of, network))
+    made = Profile()
+    with _recorded(network, recorder, made):
         yield made
+
+
+@contextmanager
+def _recorded(network: BaseNetwork, recorder: Recorder, made: Profile) -> Iterator[None]:
+    """Record a network in a block, and fill a profile at its end."""
+    try:
+        with measured_by(network, recorder):
+            yield
     finally:
-        network._measure_with(None)
         made.fill(network, recorder)
 
 
@@ -150,7 +156,7 @@ def profile(
     if modules and network.target_type != "torch":
         raise ValueError("modules=True measures the modules of torch models. Leave it out.")
     # Hooks on modules would only compile the step again.
-    if modules and not eager and getattr(network, "_options", None) is not None:
+    if modules and not eager and compiles_steps(network):
         raise ValueError(
             "A compiled step is one program, which calls no modules. Pass eager=True to measure "
             "them, or leave modules=True out."
@@ -160,17 +166,18 @@ def profile(
     module_times = ModuleTimes(network)
     # A list or tuple is in memory already.
     waits = not isinstance(batches, (Mapping, Sequence))
+    recorder = Recorder(skip, device_events_for(network), partial(traces_of, network))
+    made = Profile()
     with (
-        _measure(network, skip) as made,
+        _recorded(network, recorder, made),
         nullcontext() if update else _optimizers_preserved(network),
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
         nullcontext() if update else _preserved(network),
         module_times.active() if modules else nullcontext(),
     ):
         drawn = _choose_batches(batches, steps, skip)
-        meter = network._meter
-        if waits and meter is not None:
-            drawn = _time_waits(drawn, skip, partial(meter.record, mode, WAIT))
+        if waits:
+            drawn = _time_waits(drawn, skip, partial(recorder.record, mode, WAIT))
         for batch in drawn:
             with module_times.step():
                 communication.run(count, network, batch)
@@ -248,9 +255,9 @@ def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
 @contextmanager
 def _preserved(network: BaseNetwork) -> Iterator[None]:
     """Restore models, optimizers, states of ops and random numbers of an open network."""
-    backend_module(network.target_type, "preserve_state").require_variables(network.models)
+    get_framework(network.target_type).require_variables(network.models)
     with preserved(network, find_stateful(network, {}), always=True):
         try:
             yield
         finally:
-            network._skip_exit_calls()
+            skip_exit_calls(network)

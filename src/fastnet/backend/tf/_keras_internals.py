@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from fastnet.backend.tf._internals import look_up
+from fastnet.types import Model
 
 _PACKAGES = ("keras", "tf_keras")
 
@@ -135,7 +136,7 @@ def _keys_by_index(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
     return {**found, **{index: f"{index}" for index in indices.values()}}
 
 
-def updatable(model: Any) -> list[Any]:
+def updatable(model: Model) -> list[Any]:
     """List the variables that are trained, or would be if their layers were not frozen.
 
     Without the private name those that are trained now.
@@ -150,7 +151,7 @@ def updatable(model: Any) -> list[Any]:
     return [weight for weight in model.weights if id(weight) in wanted]
 
 
-def is_compiled(model: Any) -> bool:
+def is_compiled(model: Model) -> bool:
     """Return whether a program has called a model's `compile`; without the name False."""
     return bool(getattr(model, "compiled" if is_keras3(model) else "_is_compiled", False))
 

@@ -37,6 +37,7 @@ from fastnet.backend.tf.optimizers import (
 from fastnet.backend.tf.saving import without_optimizer
 from fastnet.backend.tf.setup import let_compile
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
+from fastnet.types import Model
 
 _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 
@@ -44,7 +45,7 @@ _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 class _Saved:
     """An optimizer in the form that is saved."""
 
-    def __init__(self, optimizer: Any, model: Any) -> None:
+    def __init__(self, optimizer: Any, model: Model) -> None:
         inner = inner_optimizer(optimizer)
         schedule = schedule_of(inner)
         # Keras finds classes of users by name only if they were registered.
@@ -53,7 +54,7 @@ class _Saved:
         self.indices = updated_by(inner, list(named_weights(model).values()))
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
-    def make(self, model: Any) -> Any:
+    def make(self, model: Model) -> Any:
         """Make the optimizer for a copy of the model."""
         known = {cls.__name__: cls for cls in self.classes}
         cls: Any = self.classes[0]
@@ -69,12 +70,12 @@ class _Saved:
         return optimizer
 
 
-def let_pickle(model: Any) -> None:
+def let_pickle(model: Model) -> None:
     """Register how `pickle` saves models of a class, unless that was registered before."""
     copyreg.dispatch_table.setdefault(type(model), _reduced)
 
 
-def copy_model(model: Any, memo: dict[int, Any]) -> None:
+def copy_model(model: Model, memo: dict[int, Any]) -> None:
     """Copy a built model, its layers, variables and optimizers into the memo of `copy.deepcopy`."""
     if id(model) in memo or not is_built(model):
         return
@@ -94,7 +95,7 @@ def copy_model(model: Any, memo: dict[int, Any]) -> None:
             memo[id(one.value)] = other.value
 
 
-def _reduced(model: Any) -> Any:
+def _reduced(model: Model) -> Any:
     if not is_built(model):
         return model.__reduce_ex__(4)
     try:
@@ -164,7 +165,7 @@ def _restored(
     return model
 
 
-def _variables_of(model: Any) -> list[Any]:
+def _variables_of(model: Model) -> list[Any]:
     """List the variables of a model, in an order that does not depend on what is trainable."""
     weights = list(named_weights(model).values())
     known = set(map(id, weights))

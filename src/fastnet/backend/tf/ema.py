@@ -13,9 +13,10 @@ from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers, no_variables
 from fastnet.backend.tf.weights import named_weights
 from fastnet.errors import add_note, shorten
+from fastnet.types import Model
 
 
-def copy_for_average(model: Any, name: str) -> Any:
+def copy_for_average(model: Model, name: str) -> Any:
     """Copy a model, without its optimizer, to hold an average of its weights."""
     if not model.built:
         raise no_variables(model, "and so none that EMA can average")
@@ -44,7 +45,7 @@ class WeightAverager:
 
     state: ClassVar[dict[str, Any]] = {}  # What depends on the updates is in variables.
 
-    def __init__(self, model: Any, averaged: Any, decay: Decay, use_buffers: bool) -> None:
+    def __init__(self, model: Model, averaged: Any, decay: Decay, use_buffers: bool) -> None:
         self._model = model
         self._averaged = averaged
         self._updates: Any = None

@@ -23,6 +23,7 @@ from fastnet.backend.tf._keras_internals import (
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer
 from fastnet.backend.tf.weights import named_layers
+from fastnet.types import Model
 from fastnet.util.warnings import warn
 
 
@@ -50,7 +51,7 @@ def attributes_of(part: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def weights_of(model: Any) -> list[Any]:
+def weights_of(model: Model) -> list[Any]:
     """List the weights of a model, which are saved with it."""
     return list(model.weights) if model.built else []
 
@@ -110,7 +111,7 @@ def _is_numeric(variable: Any) -> bool:
 _STRENGTHS = ("dropout", "rate", "recurrent_dropout", "stddev")
 
 
-def warn_of_unsaved(models: Iterable[Any], values: Iterable[Any]) -> None:
+def warn_of_unsaved(models: Iterable[Model], values: Iterable[Any]) -> None:
     """Warn of layers and optimizers of Keras 2 that have state which cannot be read."""
     layers = [layer for model in models for layer in all_layers(model)]
     for value in values:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fastnet.backend.tf._keras_internals import own_weights, sublayers, trained_weights
 from fastnet.backend.tf.weights import all_trainable
+from fastnet.types import Model
 from fastnet.util.warnings import warn
 
 ORDER = "fastnet_order"
@@ -26,7 +27,7 @@ ORDER = "fastnet_order"
 _NAMES = "weight_names"
 
 
-def write_order(model: Any, file: Any) -> None:
+def write_order(model: Model, file: Any) -> None:
     """Note the order of weights in an open file that Keras has just written."""
     layers = _layers_with_weights(model)
     for layer, weights, unfrozen in zip(layers, *_orders(model, layers), strict=True):
@@ -35,7 +36,7 @@ def write_order(model: Any, file: Any) -> None:
         _layers_in(file)[layer.name].attrs[ORDER] = np.array(order, np.int32)
 
 
-def load_legacy(model: Any, path: str) -> None:
+def load_legacy(model: Model, path: str) -> None:
     """Let Keras fill a model from a file, whatever was frozen when it was saved.
 
     Raises:
@@ -100,11 +101,11 @@ def _check_order(layer: Any, is_reordered: bool) -> None:
     )
 
 
-def _layers_with_weights(model: Any) -> list[Any]:
+def _layers_with_weights(model: Model) -> list[Any]:
     return [layer for layer in model.layers if layer.weights]
 
 
-def _orders(model: Any, layers: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+def _orders(model: Model, layers: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
     """Return the weights of layers as Keras lists them now, and as if nothing was frozen."""
     now = [_weights_of(layer) for layer in layers]
     with all_trainable(model):

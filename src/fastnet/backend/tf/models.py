@@ -22,24 +22,24 @@ from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.errors import shorten
-from fastnet.types import State
+from fastnet.types import Model, State
 
 CONTROLS = frozenset({"self", "training", "mask"})
 """The arguments of a model's `call` that are no inputs."""
 
 
-def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
+def feed_forward(model: Model, *x: Any, training: bool = True) -> Any:
     # Keras passes `training` on to the layers even if the model's `call` does not take it.
     return model(*[to_tensor(value, "tf") for value in x], training=training)
 
 
-def is_of_layers(model: Any) -> bool:
+def is_of_layers(model: Model) -> bool:
     """Return whether a model is of one of Keras's own classes, such as Sequential."""
     module = str(type(model).call.__module__)
     return module.partition(".")[0] == str(keras_of(model).__name__).partition(".")[0]
 
 
-def _spreads_inputs(model: Any) -> bool:
+def _spreads_inputs(model: Model) -> bool:
     """Return whether a model's `call` takes its inputs as several arguments, and not as a list."""
     return not is_of_layers(model) and takes_several_arguments(model.call, CONTROLS)
 
@@ -67,12 +67,12 @@ def _recorded(layer: Any) -> Iterator[list[Any]]:
             object.__setattr__(layer, "call", own)
 
 
-def all_layers(model: Any) -> list[Any]:
+def all_layers(model: Model) -> list[Any]:
     """List a model and its nested layers, each once, in a stable order."""
     return [model, *sublayers(model)]
 
 
-def no_variables(model: Any, problem: str) -> ValueError:
+def no_variables(model: Model, problem: str) -> ValueError:
     """Return the error for a model whose variables are created in its first call."""
     return ValueError(
         f"Model '{name_of(model)}' has no variables before it knows the shape of its input, "
@@ -80,12 +80,12 @@ def no_variables(model: Any, problem: str) -> ValueError:
     )
 
 
-def l2_regularization(model: Any, beta: float) -> tf.Tensor:
+def l2_regularization(model: Model, beta: float) -> tf.Tensor:
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
     return tf.multiply(tf.reduce_sum(squares), beta)
 
 
-def add_l2_regularization(loss: tf.Tensor, model: Any, beta: float) -> tf.Tensor:
+def add_l2_regularization(loss: tf.Tensor, model: Model, beta: float) -> tf.Tensor:
     """Return the sum, in the wider dtype of the loss and the weights."""
     squares = l2_regularization(model, beta)
     wide = max(loss.dtype, squares.dtype, key=lambda dtype: dtype.size)
@@ -173,7 +173,9 @@ class TFPass:
         return self._called(data, training=training)
 
 
-def _by_name(model: Any, arguments: Sequence[str] | None, results: Sequence[str] | None) -> ByName:
+def _by_name(
+    model: Model, arguments: Sequence[str] | None, results: Sequence[str] | None
+) -> ByName:
     title = f"ModelOp of '{name_of(model)}'"
     if arguments is None:
         return ByName(model, title, None, results)
@@ -208,7 +210,7 @@ def _in_order(names: tuple[str, ...], named: dict[str, Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _require_inputs(model: Any, keys: Sequence[str]) -> None:
+def _require_inputs(model: Model, keys: Sequence[str]) -> None:
     """Reject more keys than a model has inputs, which Keras may ignore.
 
     Fewer are allowed, because the value of a key may hold several tensors.
@@ -227,5 +229,5 @@ def _require_inputs(model: Any, keys: Sequence[str]) -> None:
         )
 
 
-def _layers_of(model: Any) -> list[tuple[str, Any]]:
+def _layers_of(model: Model) -> list[tuple[str, Any]]:
     return [(one.name, one) for one in sublayers(model)]

@@ -19,16 +19,17 @@ from fastnet.backend.tf._keras_internals import (
 )
 from fastnet.backend.tf.weights import named_weights, short_name, unused
 from fastnet.errors import shorten
+from fastnet.types import Model
 
 
-def get_lr(model: Any) -> float:
+def get_lr(model: Model) -> float:
     optimizer = inner_optimizer(optimizer_of(model))
     # The newer optimizers of Keras 2 return the last step's value of a schedule.
     rate = schedule_of(optimizer) or optimizer.learning_rate
     return number_of(rate(optimizer.iterations) if callable(rate) else rate)
 
 
-def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
+def set_lr(model: Model, lr: float, weight_decay: float | None) -> None:
     optimizer = inner_optimizer(optimizer_of(model))
     kind = type(optimizer).__name__
     if schedule_of(optimizer) is not None:
@@ -101,14 +102,14 @@ def let_decay_change(optimizer: Any) -> None:
         )
 
 
-def optimizer_state(optimizer: Any, model: Any) -> dict[str, Any]:
+def optimizer_state(optimizer: Any, model: Model) -> dict[str, Any]:
     """Return the settings of a model's optimizer, and its variables' values under "variables"."""
     variables = named_variables(optimizer, model)
     values = {name: np.asarray(one.numpy()) for name, one in variables.items()}
     return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "variables": values}
 
 
-def load_optimizer_state(optimizer: Any, model: Any, state: dict[str, Any], source: str) -> None:
+def load_optimizer_state(optimizer: Any, model: Model, state: dict[str, Any], source: str) -> None:
     """Restore a model's optimizer; raise a ValueError if the state does not fit."""
     try:
         if state["optimizer"] != _kind(optimizer):
@@ -138,7 +139,7 @@ def load_optimizer_state(optimizer: Any, model: Any, state: dict[str, Any], sour
         ) from error
 
 
-def _with_missing_slots(optimizer: Any, model: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _with_missing_slots(optimizer: Any, model: Model, values: dict[str, Any]) -> dict[str, Any]:
     """Make the slots of a legacy optimizer that a state has, and initial values of those it lacks.
 
     Such an optimizer makes the slots of a weight in the first update after it was unfrozen.
@@ -212,7 +213,7 @@ def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
                 setattr(level, name, value)
 
 
-def named_variables(optimizer: Any, model: Any) -> dict[str, Any]:
+def named_variables(optimizer: Any, model: Model) -> dict[str, Any]:
     """Return the variables of an optimizer by their attributes and the weights they belong to."""
     weights = named_weights(model)
     seen = {id(weight) for weight in weights.values()}

@@ -17,12 +17,13 @@ from fastnet.backend.tf.optimizers import (
 )
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.weights import set_trainable_flags, trainable_flags
+from fastnet.types import Model
 
 
 class PreservedState:
     """A copy of the state that training changes; as a context, restored on errors."""
 
-    def __init__(self, models: Iterable[Any]) -> None:
+    def __init__(self, models: Iterable[Model]) -> None:
         models = [model for model in models if model.built]
         self._trainable = [(model, trainable_flags(model)) for model in models]
         optimizers: dict[int, Any] = {}
@@ -56,14 +57,14 @@ class PreservedState:
             set_optimizer_settings(optimizer, settings)
 
 
-def require_variables(models: Iterable[Any]) -> None:
+def require_variables(models: Iterable[Model]) -> None:
     """Raise a ValueError if the first call of a model would create variables."""
     for model in models:
         if not model.built:
             raise no_variables(model, "and so no state to keep")
 
 
-def generator_states(models: Iterable[Any]) -> list[Any]:
+def generator_states(models: Iterable[Model]) -> list[Any]:
     """List the states of the generators of TensorFlow and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
     own = {id(state): state for layer in layers for state in seed_states(layer)}

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.distributed import TensorKind
+from fastnet.types import Model
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 # The strategy that `start` has made. TensorFlow has one cluster for as long as a process lives.
@@ -55,14 +56,14 @@ def strategy_name(strategy: tf.distribute.Strategy) -> str:
     return type(strategy).__name__
 
 
-def note_model(model: Any) -> None:
+def note_model(model: Model) -> None:
     """Note the strategy that a model is built under."""
     _strategy_of_workers()
     if tf.distribute.has_strategy():
         _built_under[model] = ref(tf.distribute.get_strategy())
 
 
-def strategy_of(model: Any) -> tf.distribute.Strategy | None:
+def strategy_of(model: Model) -> tf.distribute.Strategy | None:
     """Return the strategy of several replicas that has a model's weights, or None.
 
     Without weights yet, it is the strategy that the model was built under.
@@ -77,7 +78,7 @@ def strategy_of(model: Any) -> tf.distribute.Strategy | None:
     return None if strategy is None or strategy.num_replicas_in_sync == 1 else strategy
 
 
-def describe_parallelism(model: Any) -> str | None:
+def describe_parallelism(model: Model) -> str | None:
     """Describe the strategy of a model, and the number of its devices."""
     strategy = strategy_of(model)
     if strategy is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import global_generator, require_variables
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 from fastnet.backend.tree import block_to_array
+from fastnet.types import Model
 
 
-def model_state(model: Any) -> dict[str, Any]:
+def model_state(model: Model) -> dict[str, Any]:
     """Return the state of a model and its optimizers."""
     require_variables([model])
     return {
@@ -31,7 +33,7 @@ def model_state(model: Any) -> dict[str, Any]:
     }
 
 
-def load_model_state(model: Any, state: Any) -> None:
+def load_model_state(model: Model, state: Any) -> None:
     """Load the result of `model_state`; raise a ValueError if it does not fit."""
     require_variables([model])
     name = name_of(model)
@@ -58,7 +60,7 @@ def load_model_state(model: Any, state: Any) -> None:
         weights[key].assign(value)
 
 
-def random_state(models: list[Any]) -> dict[str, Any]:
+def random_state(models: list[Model]) -> dict[str, Any]:
     """Return the states of the global generators of TensorFlow and of Keras."""
     generator, shared = global_generator(), shared_seeds()
     return {
@@ -69,7 +71,7 @@ def random_state(models: list[Any]) -> dict[str, Any]:
     }
 
 
-def load_random_state(models: list[Any], state: dict[str, Any]) -> None:
+def load_random_state(models: list[Model], state: dict[str, Any]) -> None:
     """Restore the result of `random_state`; raise a ValueError if it is of other generators."""
     value = state["tensorflow"]
     generator: Any = global_generator()
@@ -96,12 +98,17 @@ def to_block(value: Any) -> Block | None:
     return Block(array.dtype.name, array.shape, data)
 
 
-def from_block(block: Block) -> tf.Tensor:
+def tensor_makers(read: Callable[[str], Block]) -> dict[str, Callable[..., tf.Tensor]]:
+    """Return what makes tensors of the results of `to_block`, by their kind."""
+    return {"tensor": lambda key: _from_block(read(key))}
+
+
+def _from_block(block: Block) -> tf.Tensor:
     """Make a tensor of a block."""
     return tf.constant(block_to_array(block))
 
 
-def _layers_of(model: Any) -> list[str]:
+def _layers_of(model: Model) -> list[str]:
     """Return the full names of the layers of a model that have weights."""
     return [str(one.name) for one in all_layers(model)[1:] if one.weights]
 

@@ -35,6 +35,7 @@ from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
+from fastnet.types import Model
 
 _NAMED = ".weights.h5"
 _OPTIMIZERS = "_opt.safetensors"
@@ -43,7 +44,7 @@ _ENDINGS = (".h5", ".hdf5", ".keras")
 _CHECKSUM = "fastnet_crc32"
 
 
-def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
+def save_model(model: Model, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
     """Save the weights of a model, and the state of its optimizers and its layers beside them.
 
     All workers call this together, and the first one writes.
@@ -61,7 +62,7 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     return f"{stem}{ending}"
 
 
-def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -> None:
+def load_model(model: Model, path: str | os.PathLike[str], load_optimizer: bool) -> None:
     """Load what `save_model` has saved; if that fails nothing is changed."""
     name = find_file(path, "weights file")
     with PreservedState([model]):
@@ -72,9 +73,9 @@ def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -
 
 
 @contextmanager
-def without_optimizer(model: Any) -> Iterator[None]:
+def without_optimizer(model: Model) -> Iterator[None]:
     """Hide a model's optimizers from Keras, which would take them for a part of the model."""
-    attributes = vars(model)
+    attributes = model.__dict__
     hidden = {
         name: attributes.pop(name)
         for name in ("current_optimizer", "optimizer")
@@ -101,7 +102,7 @@ def _on_one_worker(stem: str) -> Iterator[str]:
         yield os.path.join(elsewhere, os.path.basename(stem)) if processes.rank() else stem
 
 
-def _write_optimizers(model: Any, path: str) -> None:
+def _write_optimizers(model: Model, path: str) -> None:
     """Write the state of the current optimizer, and of all optimizers of a schedule."""
     optimizers, current = optimizers_of(model), current_place(model)
     if len(optimizers) < 2 or current is None:
@@ -111,7 +112,7 @@ def _write_optimizers(model: Any, path: str) -> None:
     write_archive(path, encode(states, "", blocks, lambda value: None), blocks)
 
 
-def _load_optimizers(model: Any, weights_path: str) -> None:
+def _load_optimizers(model: Model, weights_path: str) -> None:
     stem = weights_path.removesuffix(_NAMED)
     path = (os.path.splitext(stem)[0] if stem == weights_path else stem) + _OPTIMIZERS
     require_optimizer_file(path)
@@ -124,7 +125,7 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
         load_optimizer_state(optimizer, model, state, source)
 
 
-def save_weights(model: Any, path: str) -> None:
+def save_weights(model: Model, path: str) -> None:
     """Write a model's weights to a file of Keras, with a checksum."""
     import h5py
 
@@ -135,7 +136,7 @@ def save_weights(model: Any, path: str) -> None:
         file.attrs[_CHECKSUM] = _checksum(file)
 
 
-def load_weights(model: Any, name: str) -> None:
+def load_weights(model: Model, name: str) -> None:
     """Fill a model from a file of Keras; raise a ValueError if it does not fit.
 
     Keras reads only the arrays of a file, also of a whole model, and executes nothing.
@@ -187,7 +188,7 @@ def _checksum(file: Any) -> int:
     return crc
 
 
-def _require_known_arrays(model: Any, path: str) -> None:
+def _require_known_arrays(model: Model, path: str) -> None:
     """Raise an error for arrays that the model does not have, which Keras itself would ignore."""
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive, archive.open(INSIDE) as file:

@@ -38,6 +38,7 @@ from fastnet.backend.tf._keras_internals import (
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.errors import add_note
+from fastnet.types import Model
 from fastnet.util.warnings import warn
 
 # The distance between the seeds of workers, large so that they do not meet those of other layers.
@@ -60,7 +61,7 @@ def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
     }
 
 
-def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]:
+def mirror(make_models: Callable[[], list[Any]], models: list[Model]) -> list[Any]:
     """Make models again under a MirroredStrategy, if there are several GPUs and no strategy.
 
     The strategy stays that of the process.
@@ -78,18 +79,18 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]
         raise
 
 
-def keras_names(models: list[Any]) -> set[str]:
+def keras_names(models: list[Model]) -> set[str]:
     """Return the names of the Keras packages of models; other frameworks' are ignored."""
     return {str(keras_of(model).__name__) for model in models if framework_of(model) == "tf"}
 
 
-def restart_names(models: list[Any]) -> None:
+def restart_names(models: list[Model]) -> None:
     """Restart Keras's numbering of layer names, so that models made again have the same names."""
     for name in keras_names(models):
         restart_uids(name)
 
 
-def prepare(model: Any, source: Any) -> Any:
+def prepare(model: Model, source: Any) -> Any:
     """Prepare a new model, whose optimizer is made of `source`.
 
     Raises:
@@ -113,13 +114,13 @@ def prepare(model: Any, source: Any) -> Any:
     return model
 
 
-def let_compile(model: Any) -> None:
+def let_compile(model: Model) -> None:
     """Let a program compile a model, as for `evaluate`, without replacing its optimizer."""
     # Written to __dict__, because Keras's `__setattr__` would track it.
-    vars(model).setdefault("compile", partial(_compile, model))
+    model.__dict__.setdefault("compile", partial(_compile, model))
 
 
-def _compile(model: Any, *args: Any, **kwargs: Any) -> None:
+def _compile(model: Model, *args: Any, **kwargs: Any) -> None:
     """Call the `compile` of a model's class; without an optimizer the model's own stays."""
     optimizer, compile = get_metadata(model, "optimizer"), type(model).compile
     compile(model, *args, **kwargs)
@@ -128,7 +129,7 @@ def _compile(model: Any, *args: Any, **kwargs: Any) -> None:
         set_metadata(model, "optimizer", optimizer)
 
 
-def _seed_worker(model: Any) -> None:
+def _seed_worker(model: Model) -> None:
     """Give the random layers of each worker a seed of their own.
 
     Keras 3 keeps the states of generators in variables, which start equal on all workers.
@@ -142,7 +143,7 @@ def _seed_worker(model: Any) -> None:
             state.assign(value)
 
 
-def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
+def require_as_made(models: list[Model], mixed_precision: Precision) -> None:
     """Check that existing Keras models have the precision, and the strategy, that build needs."""
     for model in models:
         if framework_of(model) != "tf":
@@ -162,7 +163,7 @@ def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
             )
 
 
-def warn_of_policy(models: list[Any]) -> None:
+def warn_of_policy(models: list[Model]) -> None:
     """Warn of new Keras models in float32, where the program has set a mixed policy."""
     for model in models:
         if framework_of(model) != "tf" or precision_of(model):
@@ -177,17 +178,17 @@ def warn_of_policy(models: list[Any]) -> None:
             return
 
 
-def precision_of(model: Any, given: Precision = False) -> Precision:
+def precision_of(model: Model, given: Precision = False) -> Precision:
     """Return the precision given to build, or else that of the policy a model was made with."""
     name = str(model.dtype_policy.name)
     return read_precision(name) if not given and name in _MIXED_POLICIES else given
 
 
-def _computes_in_half(model: Any) -> bool:
+def _computes_in_half(model: Model) -> bool:
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(model))
 
 
-def _reserve_names(model: Any, source: Any) -> None:
+def _reserve_names(model: Model, source: Any) -> None:
     """Record which attribute names a model uses itself.
 
     Keras's `optimizer` of a compiled model is replaced by fastnet's, if `source` makes one.
@@ -204,7 +205,7 @@ def _reserve_names(model: Any, source: Any) -> None:
     reserve(model, is_keras_own)
 
 
-def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:
+def make_optimizer(source: Any, model: Model, name: str, mixed_precision: Precision) -> Any:
     """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
     keras = keras_of(model)
     names = partial(_by_name, keras, is_keras3(model))
@@ -219,7 +220,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
     return optimizer
 
 
-def check_owner(optimizer: Any, model: Any, name: str) -> None:
+def check_owner(optimizer: Any, model: Model, name: str) -> None:
     """Raise an error for an optimizer that is not from the model's Keras, or of another model."""
     inner = inner_optimizer(optimizer)
     package = str(keras_of(model).__name__)
@@ -239,7 +240,7 @@ def check_owner(optimizer: Any, model: Any, name: str) -> None:
             raise foreign_optimizer(optimizer, model, name, owner)
 
 
-def prepare_optimizer(optimizer: Any, model: Any) -> None:
+def prepare_optimizer(optimizer: Any, model: Model) -> None:
     """Make the variables of an optimizer before anything is traced, if the model has its own."""
     if optimizer is None or not model.built:
         return

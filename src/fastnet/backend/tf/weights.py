@@ -15,9 +15,10 @@ from fastnet.backend.tf._keras_internals import (
     sublayers,
     trained_weights,
 )
+from fastnet.types import Model
 
 
-def named_layers(model: Any) -> dict[str, Any]:
+def named_layers(model: Model) -> dict[str, Any]:
     """Return a model and its nested layers, each once, by the path of their names.
 
     Keras numbers layers without a name as a process makes them. So a path has the names without
@@ -38,7 +39,7 @@ def named_layers(model: Any) -> dict[str, Any]:
     return named
 
 
-def named_weights(model: Any) -> dict[str, Any]:
+def named_weights(model: Model) -> dict[str, Any]:
     """Return the weights of a model by layer and name, in an order that no freezing changes."""
     rest = {id(weight): weight for weight in model.weights}
     named: dict[str, Any] = {}
@@ -67,7 +68,7 @@ def unused(name: str, used: Collection[str]) -> str:
     return next(one for one in names if one not in used)
 
 
-def trainable_flags(model: Any) -> dict[str, dict[str, bool]]:
+def trainable_flags(model: Model) -> dict[str, dict[str, bool]]:
     """Return which layers of a model are trainable, and which weights, by their paths."""
     layers = {path: bool(layer.trainable) for path, layer in named_layers(model).items()}
     # A variable of Keras 2 cannot be frozen by itself.
@@ -78,7 +79,7 @@ def trainable_flags(model: Any) -> dict[str, dict[str, bool]]:
     }
 
 
-def set_trainable_flags(model: Any, flags: Mapping[str, Mapping[str, bool]]) -> None:
+def set_trainable_flags(model: Model, flags: Mapping[str, Mapping[str, bool]]) -> None:
     """Restore the result of `trainable_flags`; layers that it lacks stay as they are."""
     own = trainable_flags(model)
     flags = {kind: {**own[kind], **flags[kind]} for kind in own}
@@ -93,7 +94,7 @@ def set_trainable_flags(model: Any, flags: Mapping[str, Mapping[str, bool]]) -> 
 
 
 @contextmanager
-def all_trainable(model: Any) -> Iterator[None]:
+def all_trainable(model: Model) -> Iterator[None]:
     """Make all layers of a model trainable in this context, which Keras orders weights by."""
     flags = trainable_flags(model)
     layers, weights = named_layers(model), named_weights(model)

@@ -13,6 +13,7 @@ from fastnet.backend.held_state import HeldState
 from fastnet.backend.torch._internals import TABLES, tables_of, unsaved_buffers, version_of
 from fastnet.backend.torch.optimizer_state import saves_own_state
 from fastnet.backend.torch.wrappers import innermost
+from fastnet.types import Model
 
 # Larger tensors, in bytes, are not kept alive to be compared with what has replaced them.
 _MAX_KEPT = 2**20
@@ -35,7 +36,7 @@ def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
             yield name, tensor
 
 
-def weights_of(model: Any) -> list[torch.Tensor]:
+def weights_of(model: Model) -> list[torch.Tensor]:
     """List the tensors of a model that are saved with it."""
     module = innermost(model)
     unsaved = {

@@ -12,12 +12,13 @@ from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
 from fastnet.backend.torch.optimizer_state import saves_own_state
 from fastnet.backend.torch.wrappers import innermost, reshard
+from fastnet.types import Model
 
 
 class PreservedState:
     """A copy of the state that training changes, on the CPU; as a context, restored on errors."""
 
-    def __init__(self, models: Iterable[Any]) -> None:
+    def __init__(self, models: Iterable[Model]) -> None:
         models = list(models)
         for model in models:
             reshard(innermost(model))
@@ -125,7 +126,7 @@ class _PreservedOptimizer:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def require_variables(models: Iterable[Any], problem: str = "which cannot be undone") -> None:
+def require_variables(models: Iterable[Model], problem: str = "which cannot be undone") -> None:
     """Raise a ValueError if the first pass of a model would create parameters."""
     for module in (module for model in models for module in model.modules()):
         if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
@@ -135,7 +136,7 @@ def require_variables(models: Iterable[Any], problem: str = "which cannot be und
             )
 
 
-def random_state(models: Iterable[Any] = ()) -> dict[str, Any]:
+def random_state(models: Iterable[Model] = ()) -> dict[str, Any]:
     """Return the states of torch's generators; in torch, models have none of their own."""
     # Reading the state of a device must not initialize it.
     is_initialized: Any = torch.cuda.is_initialized
@@ -145,7 +146,7 @@ def random_state(models: Iterable[Any] = ()) -> dict[str, Any]:
     }
 
 
-def load_random_state(models: Iterable[Any], state: dict[str, Any]) -> None:
+def load_random_state(models: Iterable[Model], state: dict[str, Any]) -> None:
     """Restore the states of torch's generators, for the devices that exist."""
     torch.set_rng_state(state["cpu"])
     if state["cuda"] and torch.cuda.is_available():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,19 +21,19 @@ from fastnet.backend.torch.preserve_state import (
 from fastnet.backend.torch.weights import fill, match_names
 from fastnet.backend.torch.wrappers import innermost
 from fastnet.errors import shorten
+from fastnet.types import Model
 
 __all__ = [
-    "from_block",
     "load_model_state",
     "load_random_state",
     "model_state",
     "random_state",
-    "sparse_tensor",
+    "tensor_makers",
     "to_block",
 ]
 
 
-def model_state(model: Any) -> dict[str, Any]:
+def model_state(model: Model) -> dict[str, Any]:
     """Return the state of a model and its optimizers; collective if the model is sharded."""
     require_variables([model], "and cannot be saved without them")
     weights = full_weights(model)
@@ -44,7 +45,7 @@ def model_state(model: Any) -> dict[str, Any]:
     }
 
 
-def load_model_state(model: Any, state: Any) -> None:
+def load_model_state(model: Model, state: Any) -> None:
     """Load the result of `model_state`; raise a ValueError if it does not fit."""
     source = f"the state of model '{name_of(model)}'"
     weights = OrderedDict(state["weights"])
@@ -62,7 +63,7 @@ def load_model_state(model: Any, state: Any) -> None:
         load_optimizer_state(optimizer, model, one, source)
 
 
-def _parameters_of(model: Any) -> dict[str, torch.nn.Parameter]:
+def _parameters_of(model: Model) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of a model by all of their names."""
     return dict(innermost(model).named_parameters(remove_duplicate=False))
 
@@ -82,7 +83,12 @@ def to_block(value: Any) -> Block | list[Any] | None:
     return Block(name, tuple(value.shape), flat.view(torch.uint8).numpy())
 
 
-def from_block(block: Block) -> torch.Tensor:
+def tensor_makers(read: Callable[[str], Block]) -> dict[str, Callable[..., torch.Tensor]]:
+    """Return what makes tensors of the results of `to_block`, by their kind."""
+    return {"tensor": lambda key: _from_block(read(key)), "sparse": _sparse_tensor}
+
+
+def _from_block(block: Block) -> torch.Tensor:
     """Make a tensor on the CPU that shares the memory of a block."""
     dtype = getattr(torch, block.dtype)
     if not len(block.data):
@@ -90,7 +96,7 @@ def from_block(block: Block) -> torch.Tensor:
     return torch.frombuffer(block.data, dtype=dtype).reshape(block.shape)
 
 
-def sparse_tensor(indices: Any, values: Any, shape: Any, is_coalesced: bool) -> torch.Tensor:
+def _sparse_tensor(indices: Any, values: Any, shape: Any, is_coalesced: bool) -> torch.Tensor:
     """Make a sparse tensor of the result of `sparse_parts`."""
     return torch.sparse_coo_tensor(
         indices, values, shape, is_coalesced=is_coalesced, check_invariants=True

@@ -22,6 +22,7 @@ from fastnet.backend.torch.weights import fill, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
+from fastnet.types import Model
 
 
 def save_model(
@@ -82,7 +83,7 @@ def _write(content: Any, path: str) -> None:
         )
 
 
-def _optimizer_states(model: Any) -> dict[str, Any]:
+def _optimizer_states(model: Model) -> dict[str, Any]:
     """Return the state of the current optimizer as torch does, and those of a schedule with it."""
     state = optimizer_state(get_metadata(model, "current_optimizer"), model)
     optimizers = optimizers_of(model)
@@ -91,7 +92,7 @@ def _optimizer_states(model: Any) -> dict[str, Any]:
     return state
 
 
-def _load_optimizers(model: Any, path: str) -> None:
+def _load_optimizers(model: Model, path: str) -> None:
     require_optimizer_file(path)
     source = f"The optimizer file '{path}'"
     state = read_file(path, "optimizer file", "save_model(model, save_dir, save_optimizer=True)")

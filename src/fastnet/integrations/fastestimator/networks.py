@@ -9,7 +9,7 @@ import fastnet.network
 from fastnet.integrations.fastestimator import reseeding
 from fastnet.integrations.fastestimator.patches import get_compile, patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
-from fastnet.network.build import framework_for
+from fastnet.network.factory import framework_for
 from fastnet.network.validation import collect_models as list_models
 from fastnet.util import get_device
 

@@ -17,13 +17,12 @@ from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.context import NetworkContext
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas
-from fastnet.network.tf.runner import TFRunner, check_ops
+from fastnet.network.tf.session import TFSession, check_ops
 from fastnet.network.trace_records import TraceRecord
 from fastnet.types import NumpyOps, Ops, Slicers
 
@@ -75,8 +74,7 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
-    # Copying calls `_init_state` of a network that was not initialized.
-    _options: CompileOptions | None = None
+    _session_type = TFSession
 
     def __init__(
         self,
@@ -127,16 +125,13 @@ class TFNetwork(BaseNetwork):
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
         """Records of traces and fallbacks, with their reasons; only the latest are kept."""
-        return tuple(self._programs.records.kept)
+        return tuple(self._programs.records.latest)
 
     def _step_options(self) -> StepOptions:
         return StepOptions(adopt=(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         check_ops(plan, Replicas.of(plan.models))
-
-    def _make_runner(self, context: NetworkContext) -> TFRunner:
-        return TFRunner(context, self._programs, self._open_axes)
 
 
 def _require_xla(options: CompileOptions | None) -> None:

@@ -18,7 +18,6 @@ from fastnet._trace import Parts, Slot, Trace, TracedStep, map_form
 from fastnet.backend.tf.graph import KIND, caller
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.compiled import CompiledStep, Compiler, Signatures
 from fastnet.network.tf.input_signature import (
@@ -71,10 +70,9 @@ class Programs:
         return self._options is not None
 
     def find(
-        self, context: NetworkContext, replicas: Replicas | None, open_axes: OpenAxes
+        self, plan: ExecutionPlan, state: State, replicas: Replicas | None, open_axes: OpenAxes
     ) -> Program:
-        """Find the graphs of a context: plans of the same ops share them."""
-        plan, state = context.plan, context.state
+        """Find the graphs of a plan: plans of the same ops share them."""
         self._state = state
         returned = plan.kernel.resolution.returned
         key = (

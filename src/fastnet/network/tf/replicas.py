@@ -16,10 +16,10 @@ from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.distributed import combine
-from fastnet.network.context import NetworkContext
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
 from fastnet.op.tensorop.foreign_op import as_tensor_op
-from fastnet.types import Model, RunStep
+from fastnet.types import Model, RunStep, State
 from fastnet.util.launchers import tf_workers
 
 
@@ -127,7 +127,7 @@ class Replicas:
         return run
 
 
-def compare_workers(context: NetworkContext, replicas: Replicas | None) -> None:
+def compare_workers(plan: ExecutionPlan, state: State, replicas: Replicas | None) -> None:
     """Compare the plans of all workers; raise if one of several would train alone."""
     if replicas is None and tf_workers() > 1:
         raise ValueError(
@@ -138,7 +138,7 @@ def compare_workers(context: NetworkContext, replicas: Replicas | None) -> None:
         )
     if replicas is None or not processes.is_of_several_workers(replicas.strategy):
         return
-    require_same_plans(processes, context, context.plan.models, trainable_in)
+    require_same_plans(processes, plan, state, plan.models, trainable_in)
 
 
 class _Returned:

@@ -21,7 +21,7 @@ from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import PlanCache, Setting, StepOptions
-from fastnet.network.torch.runner import make_runner, move_optimizer
+from fastnet.network.torch.session import TorchSession, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
 from fastnet.op.tensorop.foreign_op import as_tensor_op
@@ -32,8 +32,6 @@ from fastnet.util.devices import resolve_device, stream_synchronizer
 from fastnet.util.warnings import warn
 
 _RETURNS = ("cpu", "device", None)
-# The only desired key if no outputs are wanted, because an empty set means all of them.
-_NO_KEYS = "\0"
 # The oldest version of torch that compiled steps are tested with.
 _COMPILES_FROM = "2.13"
 
@@ -75,10 +73,9 @@ class TorchNetwork(BaseNetwork):
     """
 
     device: torch.device
+    _session_type = TorchSession
     _returns: str | None = "cpu"
     _keeps_on_device = True
-    # Networks that were pickled by an earlier version lack this attribute.
-    _options: CompileOptions | None = None
 
     def __init__(
         self,
@@ -98,8 +95,7 @@ class TorchNetwork(BaseNetwork):
         self._given_device = None if device is None else resolve_device(device)
         self._keeps_on_device = self._keeps_on_device and keep_on_device
         self._returns = returns
-        if returns is None:
-            self._wanted = frozenset([_NO_KEYS])
+        self._returns_all = returns is not None
         super().__init__(
             target_type="torch",
             device=self._find_device(collect_models(list(filter(is_given, to_list(ops))))),
@@ -136,7 +132,7 @@ class TorchNetwork(BaseNetwork):
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
         """Records of captures and fallbacks, with their reasons; only the latest are kept."""
-        return () if self._records is None else tuple(self._records.kept)
+        return () if self._records is None else tuple(self._records.latest)
 
     def _update_device(self) -> None:
         try:
@@ -150,7 +146,7 @@ class TorchNetwork(BaseNetwork):
         other = None if device is None else resolve_device(device)
         if other is None or other == self.device:
             return nullcontext()
-        if self._context is not None:
+        if self._session is not None:
             raise self._in_use()
         wrapped = [name_of(model) for model in self.models if parallel_type(model) is not None]
         if wrapped:
@@ -242,8 +238,6 @@ class TorchNetwork(BaseNetwork):
             return step_options._replace(release=detach)
         release = NestMap(torch.Tensor, release_to_cpu)
         return step_options._replace(release=release, wait=wait)
-
-    _make_runner = make_runner
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

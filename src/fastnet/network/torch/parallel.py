@@ -11,13 +11,12 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch import processes
 from fastnet.backend.torch.parameters import trainable_in
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
-from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op, takes_gradients
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.types import Model
+from fastnet.types import Model, State
 
 
 def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model | None:
@@ -62,17 +61,16 @@ def require_plain_models(plan: ExecutionPlan) -> None:
         )
 
 
-def compare_plans(context: NetworkContext) -> bool:
+def compare_plans(plan: ExecutionPlan, state: State) -> bool:
     """Compare what all ranks will run, if their models communicate; return whether they do."""
-    plan = context.plan
-    if not plan.takes_gradients or context.state["warmup"]:
+    if not plan.takes_gradients or state["warmup"]:
         return False
     models = [one for one in plan.models if parallel_type(one) in ("ddp", "fsdp")]
     groups = [group for model in models for group in groups_of(model)]
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
         return False
-    require_same_plans(processes, context, models, trainable_in)
+    require_same_plans(processes, plan, state, models, trainable_in)
     return True
 
 

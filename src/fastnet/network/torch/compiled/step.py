@@ -101,7 +101,7 @@ class CompiledStep:
 
     def step(
         self,
-        step_of: Callable[[BoundPlan], RunStep],
+        eager: RunStep,
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
@@ -110,7 +110,6 @@ class CompiledStep:
         """Return the function that runs the steps of a context."""
         self._bound, self._make = bound, make
         self._cache.open()
-        eager = step_of(bound)
         if self._cache.fallback_reason is not None and not self._cache.programs:
             return eager
         return partial(self._run, eager, called, report)

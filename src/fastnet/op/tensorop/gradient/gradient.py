@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.dispatch import backend_module, framework_of, get_backend
+from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
 from fastnet.op.tensorop.gradient.gradient_base import GradientBase
@@ -79,11 +79,16 @@ class GradientOp(HoldsModel, GradientBase):
         self.higher_order = higher_order
         self._count = len(targets)
         framework = None if model is None else framework_of(model)
-        self._trainable: Any = framework and get_backend(framework).trainable
+        # Lists the trainable parameters of the model.
+        self._trainable: Any = None
+        if framework is not None:
+            self._trainable = get_framework(framework).trainable
         # Returns how to differentiate with respect to a model that is sharded over processes.
         self._taker_of: Any = None
         if framework == "torch":
-            self._taker_of = backend_module("torch", "parallel_update").gradient_function
+            from fastnet.backend.torch.parallel_update import gradient_function
+
+            self._taker_of = gradient_function
             if higher_order and self._taker_of(model) is not None:
                 raise ValueError(
                     f"GradientOp has higher_order=True and the model '{name_of(model)}', which is "

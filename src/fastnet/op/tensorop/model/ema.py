@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.dispatch import model_framework
 from fastnet.backend.ema import Decay
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
@@ -66,10 +66,10 @@ class EMA(FollowsUpdates):
         self.decay = decay
         self.use_buffers = use_buffers
         _check_decay(model, decay)
-        ema = backend_module(str(framework_of(model)), "ema")
-        self.averaged: Model = ema.copy_for_average(model, f"{name_of(model)}_ema")
+        framework = model_framework(model)
+        self.averaged: Model = framework.copy_for_average(model, f"{name_of(model)}_ema")
         self._settings = _as_decay(decay), bool(use_buffers)
-        self._mover: Any = ema.WeightAverager(model, self.averaged, *self._settings)
+        self._mover: Any = framework.WeightAverager(model, self.averaged, *self._settings)
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; see `FollowsUpdates`."""

@@ -1,0 +1,185 @@
+"""Sessions of networks in TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from fastnet._execute import BoundPlan
+from fastnet.backend.ranges import OpRanges
+from fastnet.backend.tf._internals import profiler_is_on
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.session import Session
+from fastnet.network.step import StepMeter, titles
+from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
+from fastnet.network.tf.step_graph import prepare_optimizers
+from fastnet.types import RunStep, State
+
+if TYPE_CHECKING:
+    from fastnet.network.tf.network import TFNetwork
+
+
+class TFSession(Session):
+    """A session of a `TFNetwork`: adds the gradient tape, graphs, and the replicas of a strategy.
+
+    A step runs as a graph, or with `eager` op by op; on several devices either is run by each
+    replica on its part of the batch.
+    """
+
+    _network: TFNetwork
+    # Whether ops run one by one.
+    _is_eager = False
+
+    def __init__(self, network: TFNetwork, plan: ExecutionPlan, state: State) -> None:
+        super().__init__(network, plan, state)
+        self._replicas: Replicas | None = None
+        # The step before it is timed; made by the first `compose`.
+        self._untimed_step: RunStep | None = None
+
+    def _acquire(self) -> None:
+        """Find the devices and the workers."""
+        plan, state = self.plan, self.state
+        asked = state["eager"] and not self.is_transform
+        self._is_eager = asked or bool(tf.config.functions_run_eagerly())
+        self._replicas = Replicas.of(plan.models)
+        check_ops(plan, self._replicas)
+        if self.is_training and not state["warmup"]:
+            compare_workers(plan, state, self._replicas)
+
+        # Leave the graph that the program may be tracing.
+        with tf.init_scope():
+            # A tensor, so that another epoch needs no other graph.
+            state["epoch"] = tf.constant(state["epoch"], tf.int32)
+        if self._is_eager:
+            prepare_optimizers(plan, state)
+        if self._runs_plan and not plan.takes_gradients:
+            state["tape"] = None
+
+    @property
+    def _runs_plan(self) -> bool:
+        """Whether the bound plan is the step: ops run eagerly on one device."""
+        return self._is_eager and self._replicas is None
+
+    def _bind(self) -> BoundPlan:
+        """Bind the plan, with a tape around the ops of each step where gradients are taken."""
+        plan, state = self.plan, self.state
+        if plan.takes_gradients:
+            self.context_row = "tape", "gradient tape"
+            return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
+        return BoundPlan(plan.kernel, state if self._runs_plan else {**state, "tape": None})
+
+    def _step(self, meter: StepMeter | None) -> RunStep:
+        """Return the function that runs a minibatch, as a graph or eagerly."""
+        if self._runs_plan:
+            return self._eager_step(meter)
+
+        if self._untimed_step is None:
+            self._untimed_step = self._make_step()
+        step = self._untimed_step
+        if meter is None:
+            return step
+
+        programs = self._network._programs
+        log = meter.log
+        row = meter.row("graph", self._row_name)
+        on_trace = meter.trace_stamper(meter.row("rest", "other"))
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            programs.on_trace = on_trace
+            try:
+                result = step(batch)
+            finally:
+                programs.on_trace = None
+            log.stamp(row)
+            return result
+
+        return run
+
+    @property
+    def _row_name(self) -> str:
+        if self._replicas is not None:
+            return "graphs of the devices"
+        return "compiled step" if self._network._programs.compiles else "graph"
+
+    def _make_step(self) -> RunStep:
+        """Return the step as a graph, or eager, on each replica if there are several."""
+        replicas, plan = self._replicas, self.plan
+        eager = self.bound.step if replicas is None else self._eager_step_on(replicas)
+        step = eager if self._is_eager else self._graph_step(eager)
+        if replicas is None:
+            return step
+        keys = plan.kernel.resolution.device_inputs.names()
+        return replicas.split(step, keys, plan.slicers, self.is_training)
+
+    def _eager_step_on(self, replicas: Replicas) -> RunStep:
+        """Return the step that runs the ops one by one on each replica."""
+        kernel, state = self.plan.kernel, {**self.state, "tape": None}
+        make_tape = _make_tape if self.plan.takes_gradients else None
+        keys = kernel.resolution.device_inputs.names()
+
+        def run_part(part: dict[str, Any]) -> dict[str, Any]:
+            return BoundPlan(kernel, {**state, "deferred": {}}, make_tape, "tape").run(part)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            missing = kernel.missing(batch)
+            if missing is not None:
+                raise missing
+            return {**batch, **replicas.run(run_part, {key: batch[key] for key in keys})}
+
+        return run
+
+    def _graph_step(self, eager: RunStep) -> RunStep:
+        """Return the step that runs the ops as a graph.
+
+        Args:
+            eager: The step for a batch of `transform` that fits no trace.
+        """
+        network, kernel, state = self._network, self.plan.kernel, self.state
+        program = network._programs.find(self.plan, state, self._replicas, network._open_axes)
+        traced = program.current_step()
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            try:
+                return traced.step(batch, state)
+            except KeyError as error:
+                missing = kernel.missing(batch)
+                if missing is None:
+                    raise
+                raise missing from error.__cause__
+
+        if not self.is_transform:
+            return run
+
+        def run_if_traced(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return run(batch) if traced.fits(batch) else eager(batch)
+
+        return run_if_traced
+
+    def _merged(self, run: RunStep) -> RunStep:
+        """Return a step whose results are joined over the replicas of this process."""
+        if self._replicas is None:
+            return run
+        if self.plan.slicers:
+            # Slicers cut the joined batch, and each minibatch is split.
+            return lambda batch: run(merge_parts(batch))
+        return lambda batch: merge_parts(run(batch))
+
+    def _profiler_is_on(self) -> bool:
+        """Return whether TensorFlow's profiler is on."""
+        return profiler_is_on()
+
+    def _ranges(self) -> OpRanges:
+        """Return the object that names the ops to TensorFlow's profiler."""
+        return OpRanges(titles(self.plan.ops), tf.profiler.experimental.Trace, profiler_is_on)
+
+
+def check_ops(plan: ExecutionPlan, replicas: Replicas | None) -> None:
+    """Refuse ops that cannot run on several devices."""
+    if replicas is not None and plan.takes_gradients:
+        replicas.check(plan.ops)
+
+
+def _make_tape() -> tf.GradientTape:
+    return tf.GradientTape(persistent=True)

@@ -1,0 +1,252 @@
+"""Sessions of networks in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import record_function
+
+from fastnet._execute import BoundPlan
+from fastnet._nest import NestMap
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.ranges import OpRanges
+from fastnet.backend.torch._internals import profiler_is_on
+from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
+from fastnet.backend.torch.parameters import parameters_in
+from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
+from fastnet.backend.update import UNDO
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.session import Session
+from fastnet.network.step import StepMeter, titles
+from fastnet.network.torch.parallel import (
+    compare_batches,
+    compare_plans,
+    find_reduced_by_ddp,
+    require_engines,
+    require_plain_models,
+)
+from fastnet.network.trace_records import Records
+from fastnet.types import Model, RunStep, State
+from fastnet.util import NonContext
+from fastnet.util.devices import has_accelerator
+
+if TYPE_CHECKING:
+    from fastnet.network.torch.compiled.step import CompiledStep
+    from fastnet.network.torch.network import TorchNetwork
+
+# Ops written for FastEstimator enter the state's tape, which PyTorch does not need.
+_NO_TAPE = NonContext()
+# The sessions of open networks that train.
+_training: WeakSet[TorchSession] = WeakSet()
+_opening = Lock()
+
+
+class TorchSession(Session):
+    """A session of a `TorchNetwork`: adds the device, autocast, other processes, and programs."""
+
+    _network: TorchNetwork
+    # Whether there are other processes, and whether all take part in each step.
+    _is_distributed = False
+    _communicates = False
+
+    def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
+        super().__init__(network, plan, state)
+        self._device = network.device
+        if network.mixed_precision:
+            self.context_row = "autocast", "autocast"
+        # What the optimizers of the active models update.
+        self._updated: set[torch.Tensor] = set()
+        self._compiled: CompiledStep | None = None
+
+    def check_loader(self, loader: Any) -> None:
+        """Raise a ValueError if ranks that communicate have different numbers of batches."""
+        if self._communicates:
+            compare_batches(loader)
+
+    def _acquire(self) -> None:
+        """Move the active models and their optimizers' state to the device; clear old gradients.
+
+        Raises:
+            ValueError: If a model would be updated that is not synchronized between processes, or a
+                gradient differentiated twice beside a sharded one.
+        """
+        plan, state = self.plan, self.state
+        state["tape"] = _NO_TAPE
+        if plan.takes_gradients:
+            state[UNDO] = []
+            require_plain_models(plan)
+
+        # Without models nothing is communicated.
+        has_group = dist.is_available() and dist.is_initialized()
+        self._is_distributed = has_group and bool(plan.models) and world_size() > 1
+        if self._is_distributed:
+            if state["mode"] == "train":
+                require_engines(plan)
+            self._communicates = compare_plans(plan, state)
+
+        for model in plan.models:
+            if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
+                self._move(model, self._device)
+        if state["mode"] == "train" and not state["warmup"]:
+            self._clear_gradients()
+        self._compiled = self._find_compiled_step()
+
+    def _clear_gradients(self) -> None:
+        """Clear the gradients of all that is updated, except for what others are training."""
+        for model in self.plan.models:
+            self._updated.update(parameters_in(get_metadata(model, "current_optimizer")))
+        with _opening:
+            # A step may be running in another thread, or around the op that opens this network.
+            others: set[torch.Tensor] = set().union(*(session._updated for session in _training))
+            for parameter in self._updated - others:
+                parameter.grad = None
+            _training.add(self)
+
+    def _release(self) -> None:
+        """Move the models back to the CPU, unless they stay on the device."""
+        with _opening:
+            _training.discard(self)
+        if self._compiled is not None:
+            self._compiled.records.summarize()
+        if self._is_distributed:
+            for model in self.plan.models:
+                reshard(model)
+        if not self._network._keeps_on_device and self._device.type != "cpu":
+            for model in self.plan.models:
+                self._move(model, torch.device("cpu"))
+
+    def _move(self, model: Model, device: torch.device) -> None:
+        if parallel_type(model) in ("ddp", "fsdp"):
+            return  # The wrapper has placed it.
+        model.to(device)
+        if self.state["mode"] == "train":
+            move_optimizer(get_metadata(model, "current_optimizer"), device)
+
+    def _bind(self) -> BoundPlan:
+        """Bind the plan, in mixed precision with autocast around the ops of each step."""
+        autocast = self._autocast()
+        state = self._state_of_updates() if self.plan.takes_gradients else self.state
+        if autocast is None:
+            return BoundPlan(self.plan.kernel, state)
+        return BoundPlan(self.plan.kernel, state, autocast)
+
+    def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:
+        precision = self._network.mixed_precision
+        if not precision:
+            return None
+        dtype = None if precision is True else getattr(torch, str(precision))
+        # Each step enters a new context, which stores the state to restore: steps may be nested.
+        return partial(torch.autocast, self._device.type, dtype)
+
+    def _state_of_updates(self) -> State:
+        """Return the state of ops, with what updates read in it."""
+        plan, state = self.plan, self.state
+        # Include models of other epochs, whose leftover gradients would leak into later steps.
+        models = {id(model): model for model in (*self._network.models, *plan.models)}
+        trained = [
+            model for model in models.values() if get_metadata(model, "optimizer") is not None
+        ]
+        if self._is_distributed and not state["warmup"]:
+            state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
+        # In mixed precision a single one is listed, too, for its loss scale.
+        if len(trained) > 1 or (trained and self._network.mixed_precision):
+            state = {**state, TRAINED: trained}
+        return state
+
+    def _step(self, meter: StepMeter | None) -> RunStep:
+        """Return the function that runs a minibatch, by compiled programs if the network has any.
+
+        Args:
+            meter: What times the step, or None.
+        """
+        compiled = self._compiled
+        if compiled is None:
+            return self._eager_step(meter)
+
+        if compiled.fallback_reason is None:
+            from fastnet.network.torch.compiled.step import never_captured
+
+            reason = never_captured(self.plan, self._device, self._is_distributed)
+            if reason is not None:
+                compiled.fall_back(reason, self.state)
+        on_call = on_trace = None
+        if meter is not None:
+            on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
+            on_trace = meter.trace_stamper(meter.row("rest", "other"))
+        return compiled.step(
+            self._eager_step(meter), self.bound, self._autocast(), on_call, on_trace
+        )
+
+    def _find_compiled_step(self) -> CompiledStep | None:
+        """Return the `CompiledStep` of the plan, or None if steps run eagerly."""
+        network, plan = self._network, self.plan
+        if network._options is None or self.state["eager"] or not plan.ops:
+            return None
+        # Import lazily, because eager networks do not need these parts of torch.
+        from fastnet.network.torch.compiled.step import CompiledStep
+
+        if network._records is None:
+            network._records = Records("eagerly")
+        key = "captured", bool(self.state["warmup"])
+        if key not in plan.programs:
+            plan.programs[key] = CompiledStep(
+                plan,
+                network._options,
+                network._records,
+                network._plans.step_options,
+                network.device,
+            )
+        found: CompiledStep = plan.programs[key]
+        return found
+
+    def _synchronizer(self) -> Callable[[], None] | None:
+        """Return the function that synchronizes the current stream; None if nothing is copied."""
+        # Keys that only postprocessing reads are also copied.
+        is_copied = bool(self.plan.kernel.resolution.returned)
+        return self._network._plans.step_options.wait if is_copied else None
+
+    def _profiler_is_on(self) -> bool:
+        """Return whether torch's profiler is on."""
+        return profiler_is_on()
+
+    def _ranges(self) -> OpRanges:
+        """Return the object that names the ops to torch's profiler."""
+        return OpRanges(titles(self.plan.ops), record_function, profiler_is_on)
+
+
+def _is_on_cpu(model: torch.nn.Module) -> bool:
+    first = next(model.parameters(), None)
+    return first is None or first.device.type in ("cpu", "meta")
+
+
+def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
+    """Move an optimizer's state to a device.
+
+    Step counts stay on the CPU, as in torch, unless the optimizer is capturable or fused.
+
+    Args:
+        optimizer: The optimizer, or None for none.
+        device: The target device.
+
+    Raises:
+        RuntimeError: If the device is out of memory or not available.
+    """
+    if optimizer is None:
+        return
+    move = NestMap(torch.Tensor, lambda tensor: tensor.to(device))
+    for group in optimizer.param_groups:
+        moves_step = group.get("capturable") or group.get("fused")
+        for parameter in group["params"]:
+            if parameter in optimizer.state:
+                state = optimizer.state[parameter]
+                for key, value in state.items():
+                    if key != "step" or moves_step:
+                        state[key] = move(value)
