@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
-from bench import fits, machine, processes, ranks, verdicts
+from bench import fits, machine, processes, ranks
 
 needs_torch = pytest.mark.skipif(not machine.has("torch"), reason="torch is not installed")
 needs_tf = pytest.mark.skipif(not machine.has("tf"), reason="TensorFlow is not installed")
@@ -58,15 +57,6 @@ def test_peers_that_train_together_agree(engine: str) -> None:
     assert [line.peer for line in lines][:2] == ["hand-written loop", "fastnet"]
     assert ranks.disagreements(lines) == []
     assert all(line.collectives and line.microseconds > 0 for line in lines)
-
-
-@needs_torch
-def test_a_planted_op_is_profiled(tmp_path: Any) -> None:
-    from fastnet.profiling import Profile
-
-    verdicts.measure(str(tmp_path / "made.json"), 4, 3)
-    section = Profile.from_json(tmp_path / "made.json").section("train")
-    assert verdicts.OP in {row.name for row in section.rows}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,30 +150,6 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
         )
     figure.update_layout(scattermode="group")
     _lay_out(figure, 2 * len(steps), f"ratio to the {peers.title('bare')}")
-    return figure
-
-
-def changes(found: dict[str, list[float]]) -> go.Figure:
-    """Draw the change of a step in each comparison of profiles.
-
-    Args:
-        found: For each thing that was compared, the changes, as parts of a step.
-
-    Returns:
-        The chart.
-    """
-    figure = go.Figure()
-    for (title, values), color in zip(found.items(), ("bare", "fastnet"), strict=False):
-        figure.add_histogram(
-            x=[100 * value for value in values],
-            name=f"{title} (median {100 * statistics.median(values):+.1f} %)",
-            marker={"color": _color(color)},
-            xbins={"size": 0.5},
-            hovertemplate="%{y} comparisons at %{x} %",
-        )
-    figure.update_layout(barmode="overlay", bargap=0.1)
-    _lay_out(figure, 8, "change of the step that a comparison found, %")
-    figure.update_yaxes(title="comparisons", autorange=True)
     return figure
 
 

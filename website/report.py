@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from bench import ranks as bench_ranks
-from bench import tables, verdicts
+from bench import tables
 from bench.ranks import Line
 from bench.results import Report, sections
 from bench.timing import Spread
@@ -37,7 +37,6 @@ TITLES = {
     "growth": "Growth with ops, keys and slices",
     "ops": "Overhead of each op",
     "instructions": "Instructions of the kernel",
-    "verdicts": "Comparisons of profiles",
 }
 
 
@@ -94,8 +93,6 @@ def _page(name: str) -> Page:
     data = json.loads(file.read_text(encoding="utf-8"))
     if name == "ranks":
         return _of_ranks(data)
-    if name == "verdicts":
-        return _of_verdicts(data)
     if name == "instructions":
         return _of_instructions(data)
     return _of_report(name, Report.from_json(data))
@@ -136,16 +133,6 @@ def _of_ranks(data: dict[str, Any]) -> Page:
     ]
     made = {"ranks": charts.to_html(charts.ranks(lines), "chart-ranks")}
     return Page("ranks", "\n\n".join(text), made)
-
-
-def _of_verdicts(data: dict[str, Any]) -> Page:
-    found = {
-        "the same step": [one["change"] for one in data["same"]],
-        "10 % more": [one["change"] for one in data["planted"]],
-    }
-    text = _below(f"# {TITLES['verdicts']}\n\n<!-- chart verdicts -->", verdicts.page(data))
-    made = {"verdicts": charts.to_html(charts.changes(found), "chart-verdicts")}
-    return Page("verdicts", text, made)
 
 
 def _of_instructions(data: dict[str, Any]) -> Page:

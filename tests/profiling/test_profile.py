@@ -163,9 +163,8 @@ class TestRows:
 
         section = only(fastnet.profile(chain(identity, work), X, mode="infer", steps=60))
         (row,) = [row for row in section.parts if row.name == "LambdaOp[work](y0) -> y1"]
-        # The fastest blocks of three steps: other programs disturb a part of the steps.
-        fastest = min(statistics.median(delays[-60:][at : at + 3]) for at in range(0, 60, 3))
-        assert min(row.blocks) == pytest.approx(fastest, rel=0.1)
+        # Other programs disturb a part of the steps.
+        assert row.p50 == pytest.approx(statistics.median(delays[-60:]), rel=0.1)
         total = sum(row.total for row in section.parts)
         assert total == pytest.approx(section.step.total, rel=0.01)
 

@@ -71,13 +71,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--compare", type=Path, metavar="FILE", help="compare with a profile saved by --json"
     )
-    command.add_argument(
-        "--least",
-        type=float,
-        default=5.0,
-        metavar="PERCENT",
-        help="with --compare: the least change that has a verdict (default: 5)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,8 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'")
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot: {str(arguments.plot)!r} does not end in .png, .svg or .pdf.")
-    if not 0 <= arguments.least <= 100:
-        raise UsageError(f"--least is a percentage from 0 to 100, not {arguments.least:g}.")
     before = None if arguments.compare is None else _load_profile(arguments)
 
     import fastnet
@@ -119,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the network cannot be entered: {problem}") from None
     print(profile)
     if before is not None:
-        print(f"\n{before.compare(profile, arguments.least / 100)}")
+        print(f"\n{before.compare(profile)}")
     if arguments.json is not None:
         profile.to_json(arguments.json)
     if arguments.trace is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from math import lcm
 from time import perf_counter
 from typing import Any
 
@@ -161,9 +160,6 @@ class SectionRecorder(StepMeter):
     def section(self, name: str) -> Section | None:
         """Return the section of the measured steps, or None if there are none."""
         self._sum_up()
-        ops = list(map(as_tensor_op, self.plan.ops))
-        # A program may give another meaning to the name.
-        merged: list[Any] = [op.merge_grad for op in ops]
         return self._sums.section(
             name,
             self.mode,
@@ -171,10 +167,8 @@ class SectionRecorder(StepMeter):
             self.parts,
             self.sizes or {},
             self._events.spans() if self._events is not None else (),
-            # Some ops update only in every nth step.
-            period=lcm(*(one for one in merged if isinstance(one, int) and one > 0)),
             # Ops with losses to minimize update models; they may be inside of other ops.
-            trains=any(op.get_fe_loss_keys() for op in ops),
+            trains=any(as_tensor_op(op).get_fe_loss_keys() for op in self.plan.ops),
         )
 
     def timeline(self, name: str) -> Timeline:

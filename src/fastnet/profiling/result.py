@@ -12,7 +12,7 @@ from typing import Any
 
 from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
-from fastnet.profiling.comparison import LEAST, Comparison
+from fastnet.profiling.comparison import Comparison
 from fastnet.profiling.plot import draw
 from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
@@ -20,7 +20,7 @@ from fastnet.profiling.sums import Timeline
 from fastnet.profiling.table import format_tables, profile_tables
 from fastnet.profiling.trace_events import trace_events
 
-_SCHEMA = "fastnet.profile/3"
+_SCHEMA = "fastnet.profile/4"
 
 
 class Profile:
@@ -179,29 +179,24 @@ class Profile:
         """
         return draw(self.sections, path)
 
-    def compare(self, other: Profile, least: float = LEAST) -> Comparison:
-        """Compare this profile with a later one.
-
-        A part of the step grew or shrank if its change is larger than the noise and at least as
-        large as `least`; see `ComparedRow` for the test.
+    def compare(self, other: Profile) -> Comparison:
+        """Show this profile and a later one side by side.
 
         Args:
             other: The later profile.
-            least: The least change that has a verdict, as a fraction: 0.05 is 5 %. A network that
-                runs again in another process may differ by some percent.
 
         Returns:
-            The comparison.
+            The comparison: the rows of both, and the ratio of their medians.
 
         Raises:
             TypeError: If `other` is not a profile.
-            ValueError: If they have no section in common, or `least` is not from 0 to 1.
+            ValueError: If they have no section in common.
         """
         if not isinstance(other, Profile):
             raise TypeError(
                 f"compare takes a Profile, not {shorten(other)}. Read a file by Profile.from_json."
             )
-        return Comparison(self.sections, other.sections, least)
+        return Comparison(self.sections, other.sections)
 
     def __str__(self) -> str:
         notes = [] if self.sections else ["a profile of no steps"]

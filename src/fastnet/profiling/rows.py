@@ -8,26 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCKS = 40
-_MIN_BLOCKS = 8
-_MIN_BLOCK_SIZE = 3
-_MAX_BLOCK_SIZE = 10
-
-
-def block_medians(times: NDArray[np.float64], period: int = 1) -> tuple[float, ...]:
-    """Return the medians of 40 blocks of consecutive steps, or of more if these exceed 10 steps.
-
-    Where the ops repeat only every `period` steps, as with merged gradients, the medians are of
-    the means of whole periods. Fewer than 24 periods give no blocks.
-    """
-    periods = times[: len(times) // period * period].reshape(-1, period).mean(axis=1)
-    # Short blocks: a program beside this one may disturb the median of every long one.
-    count = max(_BLOCKS, len(periods) // _MAX_BLOCK_SIZE)
-    count = min(count, len(periods) // _MIN_BLOCK_SIZE)
-    if count < _MIN_BLOCKS:
-        return ()
-    return tuple(float(np.median(block)) for block in np.array_split(periods, count))
-
 
 @dataclass(frozen=True)
 class Row:
@@ -41,7 +21,9 @@ class Row:
         section: The section of the row.
         count: The number of times that it ran.
         mean: The mean over all steps, including those in which it did not run.
-        p50: The median over all steps.
+        p25: The first quartile over all steps.
+        p50: The median.
+        p75: The third quartile.
         p95: The 95th percentile.
         p99: The 99th percentile.
         total: The sum over all steps.
@@ -49,8 +31,6 @@ class Row:
         bytes: The bytes of a key's value; None for other rows.
         device_mean: The mean time on the device, where it was measured.
         device_p99: The 99th percentile of the time on the device.
-        blocks: The medians of blocks of consecutive steps, in order; empty if there are too few
-            steps to compare.
     """
 
     name: str
@@ -59,7 +39,9 @@ class Row:
     section: str
     count: int
     mean: float
+    p25: float
     p50: float
+    p75: float
     p95: float
     p99: float
     total: float
@@ -67,7 +49,6 @@ class Row:
     bytes: int | None = None
     device_mean: float | None = None
     device_p99: float | None = None
-    blocks: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -81,9 +62,11 @@ class Row:
         **others: Any,
     ) -> Row:
         """Return the row of a part that took these times, at least one."""
-        p50, p95, p99 = map(float, np.percentile(times, (50, 95, 99)))
+        p25, p50, p75, p95, p99 = map(float, np.percentile(times, (25, 50, 75, 95, 99)))
         mean, total = float(times.mean()), float(times.sum())
-        return cls(name, kind, index, section, count, mean, p50, p95, p99, total, **others)
+        return cls(
+            name, kind, index, section, count, mean, p25, p50, p75, p95, p99, total, **others
+        )
 
     @property
     def title(self) -> str:
@@ -92,12 +75,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as a dict of plain values."""
-        return {**asdict(self), "blocks": list(self.blocks)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Row:
         """Return the row from the dict of `to_dict`."""
-        return cls(**{**data, "blocks": tuple(data["blocks"])})
+        return cls(**data)
 
 
 @dataclass(frozen=True)

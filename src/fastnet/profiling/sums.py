@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet._stamps import StampLog
-from fastnet.profiling.rows import Row, Section, block_medians
+from fastnet.profiling.rows import Row, Section
 
 # The stamp that a step begins with; the time before it belongs to no step.
 BEGIN = -1
@@ -129,7 +129,6 @@ class Sums:
         parts: Sequence[Part],
         sizes: Mapping[tuple[str, str], int],
         device: Sequence[DeviceSpan] = (),
-        period: int = 1,
         trains: bool = False,
     ) -> Section | None:
         """Return the section of all steps, or None if there was no step."""
@@ -149,7 +148,6 @@ class Sums:
                 int(count),
                 in_step=part.kind != _MEASURING,
                 bytes=sizes.get((part.kind, part.name)),
-                blocks=block_medians(column, period),
                 **on_device.get(_device_index(part, parts), {}),
             )
             for part, count, column in zip(parts, counts, times.T, strict=True)
@@ -163,8 +161,7 @@ class Sums:
             for index, (column, count) in enumerate(zip(minibatches.T, ran, strict=True))
         ]
         whole = times[:, inside].sum(axis=1)
-        blocks = block_medians(whole, period)
-        step = Row.of(whole, "step", "step", None, name, len(times), in_step=False, blocks=blocks)
+        step = Row.of(whole, "step", "step", None, name, len(times), in_step=False)
         return Section(name, mode, eager, len(times), step, tuple(rows), trains)
 
     def first_stamps(self) -> NDArray[Any]:

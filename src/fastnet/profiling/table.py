@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastnet.profiling.rows import Row, Section
 
 _COLUMNS = ("", "kind", "count", "share", "mean", "p50", "p95", "p99", "total")
-_LEFT = ("", "kind", "verdict")
+_LEFT = ("", "kind")
 
 
 @dataclass(frozen=True)
