@@ -1,9 +1,9 @@
-"""Private names of frameworks are where they may be, and nowhere else."""
+"""Private names, of frameworks and of fastnet's own classes, are read only where they may be."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 
-SOURCE = Path(__file__).parents[2] / "src" / "fastnet"
+SOURCE = Path(__file__).parents[1] / "src" / "fastnet"
 FILES = ("torch/_internals.py", "tf/_internals.py", "tf/_keras_internals.py")
 ROOMS = {SOURCE / "backend" / file for file in FILES}
 LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras")
@@ -23,6 +23,11 @@ TABLES = {"get", "pop", "setdefault"}
 
 # protocols of Python and FastEstimator, and attributes that fastnet sets through `vars`
 ALLOWED = {"_fe_traceability_summary", "_getframe", "_last_resolved", "_replace", "_stands_for"}
+NETWORK = SOURCE / "network"
+# where the private members of networks are defined, which the modules beside them may read
+NETWORKS = {
+    NETWORK / file for file in ("base.py", "copying.py", "tf/network.py", "torch/network.py")
+}
 # what a pickle of FastEstimator may name
 PICKLED = SOURCE / "integrations" / "fastestimator" / "files.py"
 
@@ -95,10 +100,10 @@ def is_inside(name: str) -> bool:
     )
 
 
-def own_names() -> set[str]:
-    """Return the names that fastnet's classes give to their members."""
+def own_names(paths: Iterable[Path]) -> set[str]:
+    """Return the names that the classes in modules give to their members."""
     names: set[str] = set()
-    for path in set(SOURCE.rglob("*.py")) - ROOMS:
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 names |= {node.attr} if is_own(node.value) else set()
@@ -121,11 +126,24 @@ def library_names() -> set[str]:
 
 def test_private_names_are_in_one_place() -> None:
     """All other private names are fastnet's own, and of no library."""
-    allowed = ALLOWED | own_names() - library_names()
     modules = sorted(set(SOURCE.rglob("*.py")) - ROOMS - {PICKLED})
+    allowed = ALLOWED | own_names(set(SOURCE.rglob("*.py")) - ROOMS) - library_names()
     found = [(path, *one) for path in modules for one in private_names_in(path.read_text())]
     assert [one for one in found if one[-1] not in allowed] == []
     assert not allowed & {"_modules", "_parameters"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(set(SOURCE.rglob("*.py")) - ROOMS - {PICKLED}),
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_private_members_are_read_in_their_module(path: Path) -> None:
+    """No module reads private members of another's objects, but for networks in their package."""
+    of_networks = own_names(NETWORKS) if NETWORK in path.parents else set()
+    allowed = ALLOWED | own_names([path]) | of_networks
+    found = [one for one in private_names_in(path.read_text()) if one[-1] not in allowed]
+    assert found == []
 
 
 def test_what_the_scan_finds() -> None:
