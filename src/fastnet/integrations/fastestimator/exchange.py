@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet.integrations.fastestimator import patches, reseeding
+from fastnet.integrations.fastestimator import patches
 from fastnet.integrations.fastestimator.modules import replace
 from fastnet.integrations.fastestimator.stand_ins import ROOT, stand_in
 from fastnet.integrations.fastestimator.states import STATES
@@ -27,12 +27,10 @@ class Setting(NamedTuple):
 
     Attributes:
         ops: Whether ops, schedulers, slicers and backend functions are swapped too.
-        reseed: Whether networks in TensorFlow start their random numbers over when they are left.
         compile: Whether networks compile their steps, or the options for that.
     """
 
     ops: bool
-    reseed: bool
     compile: bool | CompileOptions
 
 
@@ -68,7 +66,6 @@ class Exchange:
 
     def start(self) -> None:
         """Replace everything: at once, or when FastEstimator is imported."""
-        reseeding.reseed(self.setting.reseed)
         patches.set_compile(self.setting.compile)
         self._waiting.start()
         self._make_if_due()
@@ -79,7 +76,6 @@ class Exchange:
         Returns:
             The names that were changed back, and what stands there now.
         """
-        reseeding.reseed(False)
         patches.set_compile(False)
         self._waiting.stop()
         pairs = [(new, old) for old, new in self._pairs]

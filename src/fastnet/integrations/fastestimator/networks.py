@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import fastnet.network
-from fastnet.integrations.fastestimator import reseeding
 from fastnet.integrations.fastestimator.patches import get_compile, patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
 from fastnet.network.build import framework_for
@@ -95,5 +94,5 @@ _MORE: dict[str, dict[str, Any]] = {
         # its traces read and save models between epochs as on the CPU
         "_keeps_on_device": False,
     },
-    "TFNetwork": {"__init__": _init_tf, **reseeding.MEMBERS},
+    "TFNetwork": {"__init__": _init_tf},
 }
