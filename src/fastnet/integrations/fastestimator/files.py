@@ -151,7 +151,7 @@ def _read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
     except Exception as error:  # a damaged pickle raises errors of many types
         raise ValueError(
             f"The optimizer file '{path}' is damaged, or is none: it cannot be read ({error!r}). "
-            "Save it anew with save_model(model, save_dir, save_optimizer=True)."
+            "Save it again with save_model(model, save_dir, save_optimizer=True)."
         ) from error
     shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
     if saved != shapes or sorted(names) != sorted(own_names):

@@ -35,7 +35,7 @@ class Swap:
     @property
     def pending(self) -> bool:
         """Whether names will be replaced only after FastEstimator is imported."""
-        return _current is not None and not _current.is_made
+        return _current is not None and not _current.is_active
 
     @property
     def changes(self) -> Changes:
