@@ -62,7 +62,6 @@ def test_help_of_a_command_has_examples_of_it(
         (["explain", "a:b", "--output", "/"], ["'/' is a folder"]),
         (["demo", "--framework", "torhc"], ["--framework", "'torhc'", "tf"]),
         (["demo", "--seed", "-4"], ["--seed", "'-4' is not an integer of at least 0"]),
-        (["run-fastestimator", "--reseed", "--compile", "a.py"], ["--compile", "--reseed"]),
         (["profile", "a:b"], ["--batch"]),
         ([], ["the following arguments are required: COMMAND"]),
     ],

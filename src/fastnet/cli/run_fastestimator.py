@@ -13,19 +13,12 @@ EXAMPLES = """\
 examples:
   fastnet run-fastestimator train.py --epochs 3
   fastnet run-fastestimator --compile train.py
-  fastnet run-fastestimator --reseed train.py
 """
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    options = command.add_mutually_exclusive_group()
-    options.add_argument(
-        "--reseed",
-        action="store_true",
-        help="in TensorFlow, draw the same random numbers in each epoch, as FastEstimator does",
-    )
-    options.add_argument("--compile", action="store_true", help="compile the steps of its networks")
+    command.add_argument("--compile", action="store_true", help="compile the steps of its networks")
     # A single list, as argparse removes a "--" that follows an argument of its own.
     command.add_argument(
         "program",
@@ -41,6 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         path, *args = arguments.program
-        return run_script(path, args, arguments.reseed, arguments.compile)
+        return run_script(path, args, arguments.compile)
     except (FileNotFoundError, ModuleNotFoundError, UnknownVersionError) as error:
         raise UsageError(str(error)) from error

@@ -92,9 +92,9 @@ def test_arguments(tmp_path: Path, way: tuple[str, ...]) -> None:
     path = tmp_path / "tells.py"
     path.write_text(
         "import sys\n"
-        "from fastnet.integrations.fastestimator import reseeding\n"
-        "print(reseeding._reseeds, sys.argv[1:])\n"
+        "from fastnet.integrations.fastestimator.compile_setting import get_compile\n"
+        "print(get_compile(), sys.argv[1:])\n"
     )
-    assert run(*way, "--reseed", path, "--x").stdout == "True ['--x']\n"
-    arguments = ["--help", "--reseed", "--", "y", "--json=4"]
+    assert run(*way, "--compile", path, "--x").stdout == "True ['--x']\n"
+    arguments = ["--help", "--compile", "--", "y", "--json=4"]
     assert run(*way, path, *arguments).stdout == f"False {arguments}\n"

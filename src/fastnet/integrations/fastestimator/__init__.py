@@ -1,14 +1,14 @@
-"""fastnet in the place of an installed FastEstimator's Network, and of what a Network runs.
+"""Runs FastEstimator programs with fastnet's networks and ops.
 
     from fastnet.integrations.fastestimator import install
 
-    install()  # everything that FastEstimator runs from now on is fastnet's
+    install()  # Networks and ops of FastEstimator are fastnet's from here on.
 
-or for a program as it is::
+or for an unchanged program::
 
     python -m fastnet.integrations.fastestimator script.py --its arguments
 
-Nothing is imported before the program itself imports FastEstimator.
+Neither imports FastEstimator before the program does.
 """
 
 from fastnet.integrations.fastestimator.changes import Changes

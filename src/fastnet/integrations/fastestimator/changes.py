@@ -1,4 +1,4 @@
-"""What was put in the place of what."""
+"""The names that were replaced, and their replacements."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Changes"]
 
 
 class Changes(Mapping[str, str]):
-    """Names that were changed, each with what stands there now; printed one a line.
+    """A mapping of replaced names to their replacements, which prints one per line.
 
     Args:
-        changes: The changes, by full names: ``fastestimator.network.build`` and so on.
-        summary: One line that says what they are.
+        changes: The full names, such as ``fastestimator.network.build``, and their replacements.
+        summary: The text above the names when the mapping is printed.
 
     >>> print(Changes({"a.b": "c.d"}, "1 name was changed"))
     1 name was changed
@@ -33,5 +33,5 @@ class Changes(Mapping[str, str]):
         return len(self._changes)
 
     def __str__(self) -> str:
-        lines = [f"  {name} -> {what}" for name, what in self._changes.items()]
+        lines = [f"  {name} -> {replacement}" for name, replacement in self._changes.items()]
         return "\n".join([self.summary, *lines])

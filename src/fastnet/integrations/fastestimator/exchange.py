@@ -1,13 +1,13 @@
-"""The swap itself: what is replaced by what, now or as soon as it is there."""
+"""Replaces names in FastEstimator's modules, at once or after FastEstimator is imported."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet.integrations.fastestimator import patches, reseeding
+from fastnet.integrations.fastestimator.compile_setting import set_compile
 from fastnet.integrations.fastestimator.modules import replace
 from fastnet.integrations.fastestimator.stand_ins import ROOT, stand_in
 from fastnet.integrations.fastestimator.states import STATES
@@ -20,40 +20,47 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "Setting"]
 
 _HERE = __name__.rpartition(".")[0]
+# Functions that replace FastEstimator's instead of fastnet's functions of the same names.
+_ADAPTED = {
+    "Network": "networks",
+    "build": "building",
+    "get_lr": "rates",
+    "load_model": "files",
+    "save_model": "files",
+}
 
 
 class Setting(NamedTuple):
-    """What a program asks of the swap.
+    """The arguments of `install`.
 
     Attributes:
-        ops: Whether ops, schedulers, slicers and backend functions are swapped too.
-        reseed: Whether networks in TensorFlow start their random numbers over when they are left.
+        ops: Whether ops, schedulers, slicers and backend functions are replaced too.
         compile: Whether networks compile their steps, or the options for that.
     """
 
     ops: bool
-    reseed: bool
     compile: bool | CompileOptions
 
 
 class Exchange:
-    """fastnet in the place of FastEstimator's own.
+    """Replaces names of FastEstimator with fastnet's, and restores them.
 
     Args:
-        setting: How much is swapped, and how it runs.
+        setting: The arguments of `install`.
 
     Attributes:
-        setting: The same.
-        changes: The names that were changed, with what stands there now; before FastEstimator is
-            imported those that will be.
-        missing: Modules that could not be imported, and why: what they hold was not swapped.
+        setting: The arguments of `install`.
+        changes: The replaced names, each with the name of its replacement; before FastEstimator is
+            imported, the names that will be replaced.
+        missing: The modules that could not be imported, each with the reason. Their names are not
+            replaced.
     """
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._table: dict[str, tuple[str, ...]] = {**NETWORK, **(OPS if setting.ops else {})}
         self._pairs: list[tuple[Any, Any]] = []
-        self._waiting = Waiting(self._make_if_due)
+        self._waiting = Waiting(self._replace_if_imported)
         self.changes: Mapping[str, str] = {
             f"{ROOT}.{module}.{name}": f"{_own_module(module)}.{name}"
             for module, names in self._table.items()
@@ -62,54 +69,50 @@ class Exchange:
         self.missing: dict[str, str] = {}
 
     @property
-    def is_made(self) -> bool:
-        """Whether anything was replaced yet."""
+    def is_active(self) -> bool:
+        """Whether names have been replaced."""
         return bool(self._pairs)
 
     def start(self) -> None:
-        """Replace everything: at once, or when FastEstimator is imported."""
-        reseeding.reseed(self.setting.reseed)
-        patches.set_compile(self.setting.compile)
+        """Replace all names, at once or after FastEstimator is imported."""
+        set_compile(self.setting.compile)
         self._waiting.start()
-        self._make_if_due()
+        self._replace_if_imported()
 
     def undo(self) -> Mapping[str, str]:
-        """Put everything back, wherever it is by now.
+        """Restore all names.
 
         Returns:
-            The names that were changed back, and what stands there now.
+            The restored names, each with the name of its value.
         """
-        reseeding.reseed(False)
-        patches.set_compile(False)
+        set_compile(False)
         self._waiting.stop()
         pairs = [(new, old) for old, new in self._pairs]
         self._pairs = []
         return replace(pairs, _describe)
 
-    def _make_if_due(self) -> None:
+    def _replace_if_imported(self) -> None:
         if any(f"{ROOT}.{module}" in sys.modules for module in self._table):
             self._waiting.stop()
-            self._make()
+            self._replace_names()
 
-    def _make(self) -> None:
-        # all of them first, so that what is swapped in becomes no base of FastEstimator's classes
-        found = {module: self._import(module) for module in self._table}
+    def _replace_names(self) -> None:
+        # Import all modules first: FastEstimator's classes must not derive from replacements.
+        imported = {module: self._import(module) for module in self._table}
         self._pairs = [
             (original, _replacement(module, name, original))
             for module, names in self._table.items()
-            if found[module] is not None
+            if imported[module] is not None
             for name in names
-            for original in [getattr(found[module], name)]
+            for original in [getattr(imported[module], name)]
         ]
-        for original, new in self._pairs:
-            patches.know(original.__name__, original, new)
         self.changes = replace(self._pairs, _describe)
 
     def _import(self, module: str) -> Any:
         try:
             return import_module(f"{ROOT}.{module}")
         except ImportError as error:
-            # it needs what is not installed, so no program can use it either
+            # The module needs a package that is not installed, so no program can use it.
             self.missing[f"{ROOT}.{module}"] = str(error)
             return None
 
@@ -119,33 +122,14 @@ def _own_module(module: str) -> str:
 
 
 def _replacement(module: str, name: str, original: Any) -> Any:
-    special = _special(module, name)
-    if special is not None:
-        return special(original)
+    if name in _ADAPTED:
+        return getattr(import_module(f"{_HERE}.{_ADAPTED[name]}"), name)
     if module == "network":
         from fastnet.integrations.fastestimator.networks import network_class
 
         return network_class(name)
     own = getattr(import_module(_own_module(module)), name)
     return stand_in(own, original, STATES.get(name)) if isinstance(original, type) else own
-
-
-def _special(module: str, name: str) -> Callable[[Any], Any] | None:
-    """Return the function that makes a replacement that is more than fastnet's own."""
-    place = {
-        "Network": ("networks", "Network"),
-        "_collect_models": ("networks", "collect_models"),
-        "build": ("building", "build"),
-        "get_lr": ("rates", "get_lr"),
-        "_fe_compile": ("building", "compile_model"),
-        "_build_optimizer": ("building", "build_optimizer"),
-        "load_model": ("files", "load_model"),
-        "save_model": ("files", "save_model"),
-    }.get(name)
-    if place is None:
-        return None
-    found = getattr(import_module(f"{_HERE}.{place[0]}"), place[1])
-    return lambda original: found
 
 
 def _describe(value: Any) -> str:

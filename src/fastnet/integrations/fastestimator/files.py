@@ -1,7 +1,7 @@
-"""Files of models, as FastEstimator and its RestoreWizard look for them.
+"""Model files in FastEstimator's formats.
 
-Weights are in the same files in both libraries. FastEstimator has the state of a Keras optimizer in
-a pickle: it is written and read here too, but nothing in it is executed.
+The weights files of both libraries are the same. FastEstimator saves the state of a Keras optimizer
+as a pickle, which this module writes and reads without executing anything in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import fastnet.backend
-from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.integrations.fastestimator.rates import get_lr
@@ -34,9 +34,9 @@ def save_model(
     """Save a model's weights.
 
     Args:
-        model: A model that was built.
-        save_dir: The folder to save into; it is made if it is not there.
-        model_name: What the files are called. None for the model's name.
+        model: A model from `build`.
+        save_dir: The folder to save into, which is created if necessary.
+        model_name: The name of the files. None for the model's name.
         save_optimizer: Whether to save the state of the current optimizer beside the weights.
         save_architecture: Whether to save the layers beside the weights (TensorFlow only).
 
@@ -44,8 +44,8 @@ def save_model(
         The path of the weights file.
 
     Raises:
-        AssertionError: If the model was not built, or its optimizer is to be saved and it has none.
-        ValueError: If the model is of no known framework, or its architecture cannot be saved.
+        AssertionError: If the model is not from `build`, or has no optimizer to save.
+        ValueError: If the framework of the model is unknown, or its architecture cannot be saved.
         OSError: If a file cannot be written.
     """
     is_keras = framework_of(model) == "tf"
@@ -68,14 +68,13 @@ def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> N
     Args:
         model: The model.
         weights_path: The file.
-        load_optimizer: Whether to load the state of the model's current optimizer as well.
+        load_optimizer: Whether to load the state of the model's current optimizer too.
 
     Raises:
-        AssertionError: If the state of the optimizer is to be loaded, and the model was not built,
-            has no optimizer, or there is no file of it.
-        ValueError: If there is no weights file, if a file is damaged, is of another model or
-            optimizer, or holds what would have to be executed, or if the model is of no known
-            framework.
+        AssertionError: With `load_optimizer`, if the model is not from `build` or has no optimizer,
+            or if the file of the optimizer does not exist.
+        ValueError: If the weights file does not exist, if a file is damaged, belongs to another
+            model or optimizer, or contains code, or if the framework of the model is unknown.
     """
     pickled = _beside(weights_path)
     if not (load_optimizer and framework_of(model) == "tf" and os.path.isfile(pickled)):
@@ -86,7 +85,7 @@ def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> N
             f"load_model has load_optimizer=True, but model '{name_of(model)}' has no optimizer "
             "now."
         )
-    # read before anything is changed
+    # Read the file before anything changes.
     optimizer = get_metadata(model, "current_optimizer")
     state = _read_state(optimizer, model, pickled)
     fastnet.backend.load_model(model, weights_path)
@@ -118,8 +117,10 @@ def _weights(optimizer: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def _names(optimizer: Any, model: Any) -> list[str]:
-    """Return the names of what `_weights` lists, in an order that depends on frozen layers."""
-    named = backend_module("tf", "optimizers").named_variables(optimizer, model)
+    """Return the names of the `_weights`, whose order depends on which layers were frozen."""
+    from fastnet.backend.tf.optimizers import named_variables
+
+    named = named_variables(optimizer, model)
     names = {id(variable): name for name, variable in named.items()}
     is_keras2 = hasattr(optimizer, "get_weights")
     variables = optimizer.weights if is_keras2 else optimizer.variables()
@@ -148,10 +149,10 @@ def _read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
             "weight_decay": state.get("weight_decay"),
             "weights": values,
         }
-    except Exception as error:  # a damaged pickle raises errors of many types
+    except Exception as error:  # A damaged pickle raises errors of many types.
         raise ValueError(
-            f"The optimizer file '{path}' is damaged, or is none: it cannot be read ({error!r}). "
-            "Save it anew with save_model(model, save_dir, save_optimizer=True)."
+            f"The optimizer file '{path}' cannot be read ({error!r}). "
+            "Save it again with save_model(model, save_dir, save_optimizer=True)."
         ) from error
     shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
     if saved != shapes or sorted(names) != sorted(own_names):
@@ -165,14 +166,14 @@ def _read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays, and TensorFlow's variables as arrays, and does not call anything else."""
+    """Reads arrays, and TensorFlow's variables as arrays, and calls nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _ARRAYS and module.partition(".")[0] == "numpy":
             return super().find_class(module, name)
         if (module, name) in _STAND_INS:
             return _STAND_INS[module, name]
-        raise pickle.UnpicklingError(f"it would run {module}.{name}, and may do anything")
+        raise pickle.UnpicklingError(f"it would execute {module}.{name}")
 
 
 def _make_array(make: Any, args: Any, state: Any, attributes: Any = None) -> Any:
@@ -183,7 +184,7 @@ def _make_array(make: Any, args: Any, state: Any, attributes: Any = None) -> Any
 
 def _find_type(name: str) -> Any:
     if name != "PartialType":
-        raise pickle.UnpicklingError(f"it would make a {name}")
+        raise pickle.UnpicklingError(f"it would create a {name}")
     return partial
 
 
@@ -191,7 +192,7 @@ def _take_value(initial_value: Any, **settings: Any) -> Any:
     return initial_value
 
 
-# what FastEstimator's pickler, dill, puts arrays and variables into
+# FastEstimator pickles arrays and variables with dill.
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("dill._dill", "_create_array"): _make_array,
     ("dill._dill", "_load_type"): _find_type,

@@ -1,4 +1,4 @@
-"""Names in FastEstimator's modules, wherever they are."""
+"""The names in FastEstimator's modules."""
 
 from __future__ import annotations
 
@@ -13,36 +13,32 @@ __all__ = ["modules", "replace"]
 
 
 def modules() -> Iterator[ModuleType]:
-    """List the modules of FastEstimator that are imported.
-
-    Yields:
-        Each of them, the package itself among them.
-    """
+    """Yield the imported modules of FastEstimator, including the package."""
     loaded: list[tuple[str, ModuleType | None]] = list(sys.modules.items())
     for name, module in loaded:
-        # None stands for what must not be imported
+        # The value None blocks the import of a module.
         if module is not None and (name == ROOT or name.startswith(f"{ROOT}.")):
             yield module
 
 
 def replace(pairs: list[tuple[Any, Any]], describe: Callable[[Any], str]) -> dict[str, str]:
-    """Put other things in the place of some, under every name that a module has for them.
+    """Replace objects in all modules of FastEstimator, under all of their names.
 
     Args:
-        pairs: What to replace, and by what.
-        describe: Says what stands there now.
+        pairs: Objects and their replacements.
+        describe: Returns the name of a replacement.
 
     Returns:
-        The full names that were changed, and what `describe` says of each.
+        The full names of the replaced attributes, with the result of `describe` for each.
     """
-    others = {id(old): new for old, new in pairs}
-    # One object may stand for several, each under a name of its own.
+    replacements = {id(old): new for old, new in pairs}
+    # `pow` and `tensor_pow` have one replacement, so they are restored by name.
     named = {(id(old), getattr(new, "__name__", None)): new for old, new in pairs}
     changed = {}
     for module in modules():
         for name, value in list(vars(module).items()):
-            if id(value) in others:
-                new = named.get((id(value), name), others[id(value)])
+            if id(value) in replacements:
+                new = named.get((id(value), name), replacements[id(value)])
                 setattr(module, name, new)
                 changed[f"{module.__name__}.{name}"] = describe(new)
     return changed

@@ -1,4 +1,4 @@
-"""Learning rates, as FastEstimator reads and prints them."""
+"""Learning rates in the types that FastEstimator returns."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["get_lr"]
 
 
 def get_lr(model: Any) -> Any:
-    """Read the learning rate of a model's current optimizer.
+    """Return the learning rate of a model's current optimizer.
 
     Args:
-        model: A model that was built.
+        model: A model from `build`.
 
     Returns:
-        The rate: in torch a float; in TensorFlow, where optimizers have it in single precision, a
-        number of that type, so that logs show 0.001 and not the digits behind it.
+        A float in torch, and a float32 in TensorFlow, so that logs show the digits of the rate that
+        was set (0.001).
 
     Raises:
-        AssertionError: If the model was not built, or has no optimizer.
-        ValueError: If the model is of no known framework.
+        AssertionError: If the model is not from `build`, or has no optimizer.
+        ValueError: If the framework of the model is unknown.
     """
     rate = fastnet.backend.get_lr(model)
     return np.float32(rate) if framework_of(model) == "tf" else rate

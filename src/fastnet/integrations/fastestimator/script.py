@@ -1,4 +1,4 @@
-"""A program run with fastnet in FastEstimator's place."""
+"""Runs a FastEstimator program with fastnet."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ from fastnet.integrations.fastestimator.swap import install
 __all__ = ["run_script"]
 
 
-def run_script(
-    path: str, args: Sequence[str] = (), reseed: bool = False, compile: bool = False
-) -> int:
-    """Run a program as Python would, swapped.
+def run_script(path: str, args: Sequence[str] = (), compile: bool = False) -> int:
+    """Call `install` and run a program as Python would.
 
     Args:
         path: The program: a file, or a folder with a ``__main__.py``.
-        args: Its arguments.
-        reseed: Whether networks in TensorFlow draw the same random numbers in each opening: see
-            `install`.
-        compile: Whether its networks compile their steps.
+        args: The arguments of the program.
+        compile: Whether networks compile their steps.
 
     Returns:
-        The status to exit with: 1 if the program failed, which is reported as Python does.
+        The exit status: 1 if the program raised an exception, whose traceback is printed.
 
     Raises:
-        FileNotFoundError: If there is no such program.
-        ModuleNotFoundError: If there is no FastEstimator.
-        UnknownVersionError: If it is of a version that fastnet does not know.
+        FileNotFoundError: If the program does not exist.
+        ModuleNotFoundError: If FastEstimator is not installed.
+        UnknownVersionError: If fastnet does not support its version.
         SystemExit: If the program exits.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no program '{path}' to run.")
-    install(reseed=reseed, compile=compile)
+    install(compile=compile)
     sys.argv = [path, *args]
-    # what Python itself would put there; a folder's own path is put there by runpy
+    # Python adds the folder of a script. For a folder with a __main__.py, runpy adds its path.
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isfile(path):
         sys.path.insert(0, folder)
@@ -45,7 +41,7 @@ def run_script(
         runpy.run_path(path, run_name="__main__")
     except Exception as error:
         trace = error.__traceback__
-        # the program's own lines, without those that run it
+        # Print only the frames of the program.
         while trace is not None and _is_runner(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)

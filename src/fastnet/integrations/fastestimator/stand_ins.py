@@ -1,9 +1,9 @@
-"""Classes of fastnet made fit for FastEstimator, which reads more on an object than a Network does.
+"""Classes that replace FastEstimator's.
 
-A stand-in is fastnet's class, and after it, for all that fastnet's has not, FastEstimator's own. So
-what it makes is an instance of both wherever a program asks; it tells how it was made, which
-reports print, and what of it is worth saving. The other way round, objects of either library that
-were not made by a stand-in count as its instances too.
+A stand-in derives from fastnet's class and then from FastEstimator's, so its objects are instances
+of both. Like FastEstimator's, they record how they were created, for reports, and restrict which
+attributes RestoreWizard saves. In the other direction, objects of either library are instances of
+the stand-in too.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ _made: dict[type, type] = {}
 
 
 def stand_in(own: type, theirs: type, members: Mapping[str, Any] | None = None) -> type:
-    """Make the class that stands in for one of FastEstimator's, or give the one that was made.
+    """Return the class that replaces one of FastEstimator's, which is created once.
 
     Args:
         own: fastnet's class.
         theirs: FastEstimator's class.
-        members: What it has besides.
-
-    Returns:
-        The class, the same one each time.
+        members: Additional attributes of the class.
     """
     made = _made.get(theirs)
     if made is None:
@@ -47,21 +44,16 @@ def stand_in(own: type, theirs: type, members: Mapping[str, Any] | None = None) 
             "__subclasshook__": classmethod(_is_either),
             "_stands_for": (own, theirs),
         }
-        # RestoreWizard saves and restores by these, which fastnet's class has for copies of itself
+        # RestoreWizard uses these methods; fastnet's class has others, for copies and pickles.
         for name in ("__getstate__", "__setstate__"):
-            given = getattr(theirs, name, None)
-            # FastEstimator leaves them to itself only where Python has none for all, as 3.11 has
-            is_default = given is getattr(object, name, None)
-            namespace[name] = getattr(tracing, name) if is_default else given
-        for base in theirs.__mro__:
-            for name, value in vars(base).items():
-                if isinstance(value, property) and not hasattr(own, name):
-                    # an attribute with fastnet, which could not be assigned to
-                    namespace.setdefault(name, None)
+            method = getattr(theirs, name, None)
+            # From Python 3.11 on every object has a __getstate__, so FastEstimator adds none.
+            is_default = method is getattr(object, name, None)
+            namespace[name] = getattr(tracing, name) if is_default else method
         namespace.update(members or {})
         bases: tuple[Any, ...] = (own, theirs)
         if getattr(theirs, "__parameters__", ()):
-            bases = tuple(one[_T] for one in bases)  # so that it can be subscripted, too
+            bases = tuple(base[_T] for base in bases)  # FastEstimator subscripts schedulers.
         made = types.new_class(
             theirs.__name__, bases, {"metaclass": abc.ABCMeta}, lambda body: body.update(namespace)
         )
@@ -71,34 +63,31 @@ def stand_in(own: type, theirs: type, members: Mapping[str, Any] | None = None) 
 
 def _is_either(cls: Any, other: type) -> Any:
     kinds = vars(cls).get("_stands_for")
-    if kinds is None:  # a program's own class, derived from a stand-in
+    if kinds is None:  # The program derived a class from a stand-in.
         return NotImplemented
     return any(kind in other.__mro__ for kind in kinds) or NotImplemented
 
 
 def _copy(self: Any) -> Any:
-    """Copy all of it: what FastEstimator says is worth saving is not enough to run."""
-    made = shallow_copy(self)
+    """Copy all attributes, also those that `__getstate__` leaves out."""
+    copied = shallow_copy(self)
     tables = dict(getattr(self, "_fe_traceability_summary", {}))
-    identify = import_module(f"{ROOT}.util.base_util").FEID
-    own = tables.pop(identify(id(self)), None)
-    if own is not None:
-        # its description, which goes by its id
-        table = shallow_copy(own)
-        table.fe_id = identify(id(made))
-        made._fe_traceability_summary = {table.fe_id: table, **tables}
-    return made
+    FEID = import_module(f"{ROOT}.util.base_util").FEID
+    table = tables.pop(FEID(id(self)), None)
+    if table is not None:
+        # Reports find the table of an object by its id.
+        copied_table = shallow_copy(table)
+        copied_table.fe_id = FEID(id(copied))
+        copied._fe_traceability_summary = {copied_table.fe_id: copied_table, **tables}
+    return copied
 
 
 def original_class(module: str, name: str) -> type:
-    """Find the class that FastEstimator itself has under a name, swapped or not.
+    """Return FastEstimator's class of a name, whether or not it is replaced.
 
     Args:
         module: The module, without the package's name.
-        name: The name in it.
-
-    Returns:
-        Its class.
+        name: The name of the class.
     """
     found: type = getattr(import_module(f"{ROOT}.{module}"), name)
     kinds = vars(found).get("_stands_for")

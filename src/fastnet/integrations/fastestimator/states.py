@@ -1,6 +1,6 @@
-"""What ops remember, saved and restored in the form that FastEstimator has for it.
+"""The states of ops in FastEstimator's format.
 
-So RestoreWizard can go on from what was saved, whether the program was swapped then or not.
+RestoreWizard can thus restore what it saved with fastnet without it, and the other way round.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from fastnet.integrations.fastestimator.stand_ins import ROOT
 __all__ = ["STATES"]
 
 
-def _save(op: Any, form: Mapping[str, Any]) -> dict[str, Any]:
+def _save(op: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     tracing: Any = import_module(f"{ROOT}.util.traceability_util")
-    return {**tracing.__getstate__(op), **form}
+    return {**tracing.__getstate__(op), **values}
 
 
 def _restore(op: Any, state: Mapping[str, Any]) -> None:
     tracing = import_module(f"{ROOT}.util.traceability_util")
-    # what fastnet's op does not have would only be put where nobody looks
+    # FastEstimator's ops have attributes that fastnet's lack.
     tracing.__setstate__(op, {key: value for key, value in state.items() if key in vars(op)})
 
 
 def _variable(framework: str, value: Any) -> Any:
-    """Make what FastEstimator can write a saved value into, or from."""
+    """Return a tensor that FastEstimator can save, and assign a saved value to."""
     if framework == "tf":
         return import_module("tensorflow").Variable(value, trainable=False)
     return import_module("torch").as_tensor(value)
@@ -58,7 +58,7 @@ def _restore_update(op: Any, state: Mapping[str, Any]) -> None:
     _restore(op, state)
     if "grad_sum" in state:
         sums = [np.asarray(value) for value in state["grad_sum"]]
-        # FastEstimator counts on after an update, and the sums are zero then
+        # FastEstimator does not reset the count after an update, and the sums are zero then.
         op.load_state_dict(
             {"merged": int(np.asarray(state["step"])) % op.merge_grad, "gradients": sums}
         )
@@ -68,7 +68,7 @@ def _save_super_loss(op: Any) -> dict[str, Any]:
     averages = op.state_dict()["averages"]
     if not averages:
         return _save(op, {})
-    framework = "tf" if "tf" in type(next(iter(op._averages.values()))).__module__ else "torch"
+    framework = "tf" if op.backend.__name__ == "fastnet.backend.tf" else "torch"
     return _save(
         op,
         {
@@ -98,11 +98,11 @@ def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
 
 def _trainable_shapes(model: Any, framework: str) -> list[tuple[int, ...]]:
     gradients = import_module(f"fastnet.backend.{framework}.gradients")
-    return [tuple(one.shape) for one in gradients.trainable(model)]
+    return [tuple(parameter.shape) for parameter in gradients.trainable(model)]
 
 
 STATES: dict[str, dict[str, Callable[..., Any]]] = {
     "SuperLoss": {"__getstate__": _save_super_loss, "__setstate__": _restore_super_loss},
     "UpdateOp": {"__getstate__": _save_update, "__setstate__": _restore_update},
 }
-"""For each class that remembers something: how it is saved, and restored."""
+"""The methods of stateful ops that RestoreWizard uses, by class."""

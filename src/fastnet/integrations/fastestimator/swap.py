@@ -1,4 +1,4 @@
-"""Swapping fastnet in, and out again."""
+"""Replaces FastEstimator's networks with fastnet's, and restores them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _current: Exchange | None = None
 
 
 class Swap:
-    """What `install` has swapped. As a context manager it leaves things as it has found them.
+    """The names that `install` replaces. As a context manager it restores the previous state.
 
     Args:
-        before: What was asked for before, or None if nothing was swapped.
+        before: The arguments of the previous `install`, or None if nothing was replaced.
     """
 
     def __init__(self, before: Setting | None) -> None:
@@ -34,29 +34,33 @@ class Swap:
 
     @property
     def pending(self) -> bool:
-        """Whether the swap waits for FastEstimator to be imported."""
-        return _current is not None and not _current.is_made
+        """Whether names will be replaced only after FastEstimator is imported."""
+        return _current is not None and not _current.is_active
 
     @property
     def changes(self) -> Changes:
-        """The names in FastEstimator's modules that are fastnet's now, or will be if pending."""
+        """The replaced names in FastEstimator's modules, or if pending, those to be replaced."""
         if _current is None:
             return Changes({}, f"Nothing in {ROOT} is fastnet's.")
         count = f"{len(_current.changes)} names in {ROOT}"
         if self.pending:
             text = (
-                f"{count} will be fastnet's as soon as it is imported, and all that mean the same:"
+                f"{count}, and all other names of the same objects, will be fastnet's after "
+                f"{ROOT} is imported:"
             )
         else:
             text = f"{count} are fastnet's:"
-        missing = [f"{name}: not swapped, as {why}" for name, why in _current.missing.items()]
+        missing = [
+            f"{name}: not replaced, because of: {reason}"
+            for name, reason in _current.missing.items()
+        ]
         return Changes(_current.changes, "\n".join([*missing, text]))
 
     def __str__(self) -> str:
         return str(self.changes)
 
     def __enter__(self) -> Self:
-        """Do nothing: it is swapped already."""
+        """Do nothing, because `install` has replaced the names already."""
         return self
 
     def __exit__(
@@ -65,65 +69,60 @@ class Swap:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        """Swap back to what was there before `install` was called."""
+        """Restore the state before `install` was called."""
         _switch(self._before)
 
 
-def install(ops: bool = True, reseed: bool = False, compile: bool | CompileOptions = False) -> Swap:
-    """Put fastnet in the place of FastEstimator's Network, and of what it runs.
+def install(ops: bool = True, compile: bool | CompileOptions = False) -> Swap:
+    """Replace FastEstimator's networks, models and ops with fastnet's.
 
-    It can be called before FastEstimator is imported, which this does not do, and after it. A
-    program's own modules are left alone: names that they have imported before stay as they are.
+    It can be called before or after FastEstimator is imported, and does not import it. Names that
+    other modules imported from FastEstimator before the call stay as they are.
 
     Args:
-        ops: Whether to swap tensor ops, losses, schedulers, slicers and backend functions too.
-            Otherwise only what makes networks and models is swapped.
-        reseed: Whether networks in TensorFlow draw the same random numbers in each opening, as
-            FastEstimator's do, which clear the Keras session whenever they are left. Otherwise
-            random numbers go on from opening to opening.
-        compile: Whether networks run their steps as compiled programs, or the options for that:
-            see `fastnet.Network`. Steps that cannot be compiled run as without it, with the reason
-            in `network.traces`.
+        ops: Whether to replace tensor ops, losses, schedulers, slicers and backend functions too.
+            Otherwise only networks and `build` are replaced.
+        compile: Whether networks compile their steps, or the options for that (see
+            `fastnet.Network`). A step that cannot be compiled runs as without `compile`, with the
+            reason in `network.traces`.
 
     Returns:
-        What was changed, to print; in a `with` statement it is swapped for the block.
+        The replaced names, which can be printed. In a `with` statement, they are replaced during
+        the block.
 
     Raises:
-        ModuleNotFoundError: If there is no FastEstimator.
-        UnknownVersionError: If it is of a version that fastnet does not know.
-        ValueError: If both `reseed` and `compile` are given.
+        ModuleNotFoundError: If FastEstimator is not installed.
+        UnknownVersionError: If fastnet does not support its version.
 
     >>> from fastnet.integrations.fastestimator import install, uninstall
     >>> install(compile=True)  # doctest: +SKIP
     """
-    if reseed and compile:
-        raise ValueError("install takes either reseed or compile: a compiled step is not reseeded.")
     check_version()
     with _lock:
         before = None if _current is None else _current.setting
-        _switch(Setting(bool(ops), bool(reseed), compile))
+        _switch(Setting(bool(ops), compile))
         return Swap(before)
 
 
 def uninstall() -> Changes:
-    """Put everything back.
+    """Restore all names in FastEstimator's modules.
 
-    Objects that were made meanwhile stay fastnet's, and go on working.
+    Objects that were created in the meantime stay fastnet's and keep working.
 
     Returns:
-        What was changed.
+        The restored names.
     """
     return _switch(None)
 
 
 def _switch(setting: Setting | None) -> Changes:
-    """Swap in as much as is asked for, and no more."""
+    """Restore all names, and then replace those of `setting`, unless they are replaced already."""
     global _current
     with _lock:
         restored: Changes = Changes({}, f"Nothing in {ROOT} was fastnet's.")
         if _current is not None and _current.setting != setting:
             names = _current.undo()
-            restored = Changes(names, f"{len(names)} names in {ROOT} are its own again:")
+            restored = Changes(names, f"{len(names)} names in {ROOT} are restored:")
             _current = None
         if _current is None and setting is not None:
             exchange = Exchange(setting)

@@ -1,4 +1,4 @@
-"""Which names of FastEstimator are fastnet's while it is swapped in."""
+"""The names of FastEstimator that `install` replaces."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from fastnet import backend
 __all__ = ["NETWORK", "OPS", "backend_module"]
 
 NETWORK = {
-    "network": (
-        "BaseNetwork",
-        "Network",
-        "TFNetwork",
-        "TorchNetwork",
-        "_build_optimizer",
-        "_collect_models",
-        "_fe_compile",
-        "build",
-    ),
+    "network": ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"),
 }
-"""Modules, without the package's name, and what is always swapped in them."""
+"""The names that are always replaced, by module without the package's name."""
 
 _BACKEND_MODULES = {"normalize": "_tensor_normalize", "resize_3d": "_resize3d"}
 
 
 def backend_module(name: str) -> str:
-    """Name the module that FastEstimator has a backend function in.
+    """Return the module that defines a backend function in FastEstimator.
 
     Args:
-        name: The function.
+        name: The name of the function.
 
     Returns:
         The module, without the package's name.
@@ -80,4 +71,4 @@ OPS = {
     "slicer.slicer": ("Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicers"),
     **{backend_module(name): (name,) for name in backend.__all__},
 }
-"""What is swapped besides, unless it is said not to be."""
+"""The names that are replaced unless `install(ops=False)` is called, by module."""

@@ -1,4 +1,4 @@
-"""The versions of FastEstimator that the swap knows."""
+"""The supported versions of FastEstimator."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ KNOWN = ("1.7.0",)
 
 
 class UnknownVersionError(RuntimeError):
-    """The FastEstimator that is installed is none that fastnet can be swapped into."""
+    """Raised if fastnet does not support the installed version of FastEstimator."""
 
 
 def check_version() -> str:
-    """Find out which FastEstimator there is, without importing it if that can be helped.
-
-    Returns:
-        Its version.
+    """Return the version of FastEstimator, which is imported only if it has no metadata.
 
     Raises:
-        ModuleNotFoundError: If there is none.
-        UnknownVersionError: If its version is not known.
+        ModuleNotFoundError: If FastEstimator is not installed.
+        UnknownVersionError: If fastnet does not support the version.
     """
     version = _find_version()
     if version not in KNOWN:
@@ -48,6 +45,6 @@ def _find_version() -> str:
                     "fastnet itself: it has the same names.",
                     name="fastestimator",
                 ) from None
-            # a source tree on the path, which only says so itself
+            # A source tree on the path has no metadata.
             package = import_module("fastestimator")
-    return str(getattr(package, "__version__", "of no version"))
+    return str(getattr(package, "__version__", "an unknown version"))

@@ -1,8 +1,8 @@
-"""Something to do as soon as FastEstimator has been imported.
+"""Calls a function after imports of FastEstimator.
 
-It imports its modules when they are first needed, and they import each other. What is swapped while
-one of them is in the middle of that would get into the classes that it defines; so this waits until
-the outermost of them is done.
+FastEstimator imports its modules lazily, and they import each other. Names that are replaced during
+such an import would become base classes in the modules that are still executing, so the function is
+called after the outermost import.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ __all__ = ["Waiting"]
 
 
 class Waiting(MetaPathFinder):
-    """Calls a function after each import of FastEstimator's modules, when all of them are whole.
+    """Calls a function after each outermost import of a module of FastEstimator.
 
     Args:
-        then: What to call.
+        callback: The function.
     """
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
         self._depth = 0
 
     def start(self) -> None:
-        """Look out for imports from now on."""
+        """Install the finder."""
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Remove the finder."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module as it would be found anyway, and have its import reported.
+        """Return the spec from the other finders, with a loader that reports its execution.
 
         Args:
-            fullname: The module's name.
-            path: Where its package is.
-            target: The module, if it is imported again.
+            fullname: The name of the module.
+            path: The path of its package.
+            target: The module, if it is reloaded.
 
         Returns:
-            What the other finders find; None for what is not FastEstimator's.
+            The spec, or None for modules of other packages.
         """
         if not fullname.startswith(f"{ROOT}."):
             return None
@@ -76,6 +76,6 @@ class Waiting(MetaPathFinder):
             finally:
                 self._depth -= 1
             if not self._depth and self in sys.meta_path:
-                self._then()
+                self._callback()
 
         loader.exec_module = exec_module

@@ -138,7 +138,7 @@ class TorchNetwork(BaseNetwork):
         try:
             device = self._find_device(self.models)
         except ValueError:  # The network was pickled on a machine with other devices.
-            device = self._choose_device()
+            device = get_device()
         if device != self.device:
             self._use_device(device)
 
@@ -178,9 +178,6 @@ class TorchNetwork(BaseNetwork):
         for op in get_current_items(self.ops):
             self._build(op)
 
-    def _choose_device(self) -> torch.device:
-        return get_device()
-
     def _find_device(self, models: Sequence[Model]) -> torch.device:
         built_on: dict[Any, list[Model]] = {}
         for model in models:
@@ -194,7 +191,7 @@ class TorchNetwork(BaseNetwork):
                     f"All models of a network must be on one device, but were built on {where}. "
                     "Build them on one device, or pass `device` to the network."
                 )
-            return next(iter(built_on), None) or self._choose_device()
+            return next(iter(built_on), None) or get_device()
         for device, own in built_on.items():
             wrapped = [name_of(model) for model in own if parallel_type(model) is not None]
             if wrapped and device != self._given_device:

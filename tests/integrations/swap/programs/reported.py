@@ -21,8 +21,8 @@ from recording import digits, mlp
 # parameters that only fastnet has: their rows, and what their number changes around other rows
 ADDED = re.compile(
     r"^.*textit\{(open\\_axes|compile|ignore\\_index|label\\_smoothing|axis"
-    r"|eval\\_layers|clip\\_norm|clip\\_value|outputs|rest)\}"
-    r"&(None|\\seqsplit\{(0\.0|False|`carry')\})\\\\.*\n"
+    r"|eval\\_layers|clip\\_norm|clip\\_value|outputs|rest|weight|skip\\_nonfinite|model\\_losses)\}"
+    r"&(None|\\seqsplit\{(0\.0|False|True|`carry')\})\\\\.*\n"
     r"|^\\rowcolor.*\n|\\bottomrule",
     re.MULTILINE,
 )
