@@ -27,7 +27,7 @@ def is_for_types(node: ast.AST) -> bool:
 
 
 def imports(node: ast.AST) -> Iterator[str]:
-    """Go through the modules of fastnet that code imports when it runs, at once or in a function."""
+    """Go through the modules that code imports when it runs, at once or in a function."""
     for child in ast.iter_child_nodes(node):
         if is_for_types(child):
             continue

@@ -77,7 +77,7 @@ class BaseNetwork(base.BaseNetwork):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        session_type = super(BaseNetwork, cls)._session_type
+        session_type = super()._session_type
         cls._session_type = type("Session", (_OutputsSession, session_type), {})
 
     def _init_state(self) -> None:

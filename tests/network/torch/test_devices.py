@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from fastnet.network.torch.session import move_optimizer
 from torch import nn
 
 from fastnet.network import Network, TorchNetwork
+from fastnet.network.torch.session import move_optimizer
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.programs import built, line, regression, run
