@@ -191,10 +191,10 @@ def check_optimizer(model: Model, optimizer: Any) -> None:
     get_framework(framework).check_owner(optimizer, model, name_of(model))
 
 
-def choose_optimizer(model: Model, epoch: int) -> None:
+def choose_optimizer(model: Model, epoch: int) -> Any:
     """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
 
-    A program may assign `current_optimizer` where no scheduler chooses it.
+    It is returned. A program may assign `current_optimizer` where no scheduler chooses it.
     """
     optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
     noted = _current_optimizers.get(model)
@@ -220,6 +220,7 @@ def choose_optimizer(model: Model, epoch: int) -> None:
     check_optimizer(model, value)
     set_metadata(model, "current_optimizer", value)
     note_optimizer(model)
+    return value
 
 
 def _beside(model: Model) -> Beside | None:

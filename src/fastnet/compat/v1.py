@@ -47,8 +47,7 @@ class _OutputsSession(Session):
         returned = {*self.plan.kernel.resolution.outputs.names(), *after}
 
         def run_outputs(batch: Mapping[str, Any]) -> dict[str, Any]:
-            result = run(batch)
-            return {key: result[key] for key in returned if key in result}
+            return {key: value for key, value in run(batch).items() if key in returned}
 
         return run_outputs
 
@@ -120,7 +119,12 @@ class BaseNetwork(base.BaseNetwork):
         # before it is entered: an interrupt in between must not leave a network that nobody unloads
         self._loaded = self._configured.session
         self._handled = sys.exc_info()[1]
-        self.__enter__()
+        try:
+            self.__enter__()
+        except BaseException:
+            if self._session is not self._loaded:
+                self._loaded = self._handled = None
+            raise
 
     def unload_epoch(self) -> None:
         """Restore the epoch; one that is not loaded is none to give back."""
@@ -128,7 +132,7 @@ class BaseNetwork(base.BaseNetwork):
             error = sys.exc_info()[1]
             # What the program was handling when it loaded the epoch is not an error of the epoch.
             self.__exit__(None, None if error is self._handled else error)
-            self._loaded = None
+            self._loaded = self._handled = None
 
     def run_step(self, batch: Mapping[str, Any]) -> Any:
         """Run one batch through the ops in force, and through postprocessing.

@@ -80,7 +80,7 @@ class BaseNetwork(Copyable):
     # Whether all outputs are returned if no keys are requested, and not none.
     _returns_all = True
     # How steps are compiled, or None.
-    _options: CompileOptions | None = None
+    _compile_options: CompileOptions | None = None
     _session_type: ClassVar[type[Session]] = Session
 
     def __init__(
@@ -109,13 +109,14 @@ class BaseNetwork(Copyable):
 
     def _init_state(self) -> None:
         """Set the attributes that copies do not share."""
-        # None unless the network is open. The mutex is held while it or its `run` changes.
+        # None unless the network is open.
         self._session: Session | None = None
+        # Times the network while it is profiled.
+        self._meter: Meter | None = None
+        # Held while `_session`, its `run` or `_meter` changes.
         self._mutex = threading.Lock()
         # Holds the session that this thread has configured and not entered yet.
         self._configured = threading.local()
-        # Times the network while it is profiled.
-        self._meter: Meter | None = None
         # The ids of the ops and models that were warned of.
         self._warned: set[int] = set()
 
@@ -224,16 +225,18 @@ class BaseNetwork(Copyable):
             if session is not None:
                 session.close(error)
         finally:
-            self._session = None
+            with self._mutex:
+                self._session = None
 
     def __repr__(self) -> str:
+        session = self._session
         parts = {
             "ops": len(self.ops),
             "postprocessing": len(self.postprocessing),
             "slicers": len(self.slicers),
             "models": list(map(name_of, self.models)),
             "device": self.device and str(self.device),
-            "mode": self._session and self._session.state["mode"],
+            "mode": None if session is None else session.state["mode"],
         }
         return format_repr(self, [f"{name}={value!r}" for name, value in parts.items() if value])
 
@@ -466,14 +469,15 @@ class BaseNetwork(Copyable):
         """Validate the arguments, find or build the execution plan, and make a session of it."""
         epoch, desired = check_request(mode, epoch, ds_id, desired_keys, self._first_epoch)
         started = perf_counter()
-        count = self._plans.count_built
         plan = self._find_plan(mode, epoch, ds_id, desired)
-        if not plan.is_checked:
+        is_new = not plan.is_checked
+        if is_new:
             plan.is_checked = True
             self._warn_of_mistakes(plan, mode, desired)
-        if self._meter is not None:
-            name = "resolve (computed)" if self._plans.count_built > count else "resolve (cached)"
-            self._meter.record(mode, name, perf_counter() - started)
+        meter = self._meter
+        if meter is not None:
+            name = "resolve (computed)" if is_new else "resolve (cached)"
+            meter.record(mode, name, perf_counter() - started)
 
         state: State = {
             "warmup": warmup,
@@ -519,14 +523,24 @@ class BaseNetwork(Copyable):
         started = perf_counter()
         session.prepare()
         with self._mutex:
-            session.compose(self._meter)
-        if self._meter is not None:
-            self._meter.record(session.state["mode"], "open", perf_counter() - started)
+            meter = self._meter
+            session.compose(meter)
+        if meter is not None:
+            meter.record(session.state["mode"], "open", perf_counter() - started)
 
     def _measure_with(self, meter: Meter | None) -> None:
-        """Start timing the network with a meter, or stop if it is None, even while it is open."""
-        self._meter = meter
+        """Start timing the network with a meter, or stop if it is None, even while it is open.
+
+        Raises:
+            ValueError: If it is being timed already.
+        """
         with self._mutex:
+            if meter is not None and self._meter is not None:
+                raise ValueError(
+                    f"This {type(self).__name__} is being profiled already. Leave that profile's "
+                    "block first; one profile measures all modes and epochs."
+                )
+            self._meter = meter
             if self._session is not None and self._session.is_prepared:
                 self._session.compose(meter)
 
@@ -541,6 +555,9 @@ class BaseNetwork(Copyable):
             f"This {type(self).__name__} is not open. Write "
             '`with network(mode="train", epoch=1):` around run_step.'
         )
+
+    def _raise_not_open(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        raise self._not_open()
 
     def _to_batch(self, data: Any) -> dict[str, Any]:
         """Return a copy of a batch of `transform` whose arrays and integers are tensors.
@@ -585,14 +602,14 @@ class BaseNetwork(Copyable):
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`; return the outputs over the batch's entries."""
         result = self.run_step(batch)
-        plan = self._plan()
-        outputs = () if plan is None else plan.kernel.resolution.outputs
+        plan = self._require_session().plan
+        outputs = plan.kernel.resolution.outputs
         for key, value in batch.items():
             if any(isinstance(leaf, float) for leaf in leaves_of(value)):
                 batch[key] = to_tensor(value, self.target_type)
                 if key in result and key not in outputs:
                     result[key] = batch[key]
-        if plan is None or plan.slicers:
+        if plan.slicers:
             return result
         # Keys that neither the ops nor the batch have come from postprocessing.
         written = {key: result[key] for key in result if key in outputs or key not in batch}

@@ -115,8 +115,9 @@ class Steps:
                 self.waited += drawn - started
                 self.ran += done - drawn
                 # Read it in every step: profiling may start in the middle of an epoch.
-                if network._meter is not None:
-                    network._meter.record(mode, WAIT, drawn - started)
+                meter = network._meter
+                if meter is not None:
+                    meter.record(mode, WAIT, drawn - started)
                 # The bar decides when to refresh, so that values are not fetched in each step.
                 if bar is not None and bar.update():
                     shown = {key: f"{self._read(result, key):.4g}" for key in self._show}

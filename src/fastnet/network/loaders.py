@@ -19,7 +19,7 @@ def begin_loader(loader: Any, session: Session) -> None:
     for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):
-            set_epoch(session.state["epoch"])
+            set_epoch(session.epoch)
     _notify_keras_dataset(loader, "on_epoch_begin")
 
 

@@ -20,13 +20,8 @@ def measured_by(network: BaseNetwork, meter: Meter) -> Iterator[None]:
     Raises:
         ValueError: If it is being timed already.
     """
-    if network._meter is not None:
-        raise ValueError(
-            f"This {type(network).__name__} is being profiled already. Leave that profile's block "
-            "first; one profile measures all modes and epochs."
-        )
+    network._measure_with(meter)
     try:
-        network._measure_with(meter)
         yield
     finally:
         network._measure_with(None)
@@ -39,7 +34,7 @@ def skip_exit_calls(network: BaseNetwork) -> None:
 
 def compiles_steps(network: BaseNetwork) -> bool:
     """Return whether a network was asked to compile its steps."""
-    return network._options is not None
+    return network._compile_options is not None
 
 
 def traces_of(network: BaseNetwork) -> tuple[TraceRecord, ...]:

@@ -8,7 +8,7 @@ again. Values that `forward` itself reads are live.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -74,9 +74,11 @@ class ExecutionPlan:
     forwards: list[Forward]
     # Called when a network that runs this plan is left without an error.
     on_exit: list[Callable[[], None]] = field(default_factory=list)
+    # Waits for the copies of what is returned, also to postprocessing; None if nothing is copied.
+    wait: Callable[[], None] | None = None
     # The traced and compiled programs of this plan.
     programs: dict[Hashable, Any] = field(default_factory=dict)
-    # Whether it was checked for missing and misplaced updates, and misspelled keys.
+    # Whether a session has used it, and mistakes such as missing updates were warned of.
     is_checked: bool = False
 
     def describe(self, index: int) -> str:
@@ -99,8 +101,6 @@ class PlanCache:
 
     def __init__(self, network: BaseNetwork, is_resolved: bool = False) -> None:
         self.step_options: StepOptions = network._step_options()
-        # How many plans were built so far.
-        self.count_built = 0
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
@@ -119,7 +119,6 @@ class PlanCache:
             plan = items.plans.get(key)
             if plan is None:
                 plan = self._build(items, key, epoch, scheduled)
-                self.count_built += 1
                 while len(items.plans) >= MAX_PLANS:
                     del items.plans[next(iter(items.plans))]
                 items.plans[key] = plan
@@ -147,38 +146,47 @@ class PlanCache:
             return self._items
 
     def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
+        """Return the items after a change, with the plans that it does not affect."""
         is_same = all(map(same_items, lists, items.contents))
         is_new = self._is_stale or bool(scheduled) or not is_same
         if not is_new and not items.have_outdated():
             items.renew(lists)
             return items
 
-        def is_outdated(op: Any) -> bool:
-            spec = items.specs.get(id(op))
-            return self._is_stale or (spec is not None and not _is_current(spec))
-
         extra = scheduled if is_new else items.extra
-        each = {id(one): one for one in [*_each_of(lists), *extra]}.values()
-        # Before they are checked, because an invalid setting raises the error of the constructor.
-        for item in [one for one in each if id(one) in items.specs]:
-            try:
-                resolve_settings(item, is_outdated, self._network._build)
-            except Exception as error:
-                note_failure(error, item, find_position(item, *lists[:2]), ())
-                raise
-        check_items(*lists)
-        for item in [one for one in each if id(one) not in items.specs]:
-            resolve_settings(item)
-            self._network._build(item)
+        self._resolve_changed(items, lists, extra)
         self._network._collect_models()
         if is_new:
             return _Items(lists, extra)
+
         made = _Items(lists, extra, items)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
             if made.select(mode, ds_id, plan.scheduled) == plan.selected:
                 made.plans[key] = plan
         return made
+
+    def _resolve_changed(self, items: _Items, lists: Lists, extra: Sequence[Any]) -> None:
+        """Resolve changed settings of known items, and prepare new ones."""
+
+        def is_outdated(op: Any) -> bool:
+            spec = items.specs.get(id(op))
+            return self._is_stale or (spec is not None and not _is_current(spec))
+
+        present = {id(item): item for item in [*_each_of(lists), *extra]}.values()
+        known = [item for item in present if id(item) in items.specs]
+        unknown = [item for item in present if id(item) not in items.specs]
+        # Before they are checked, because an invalid setting raises the error of the constructor.
+        for item in known:
+            try:
+                resolve_settings(item, is_outdated, self._network._build)
+            except Exception as error:
+                note_failure(error, item, find_position(item, *lists[:2]), ())
+                raise
+        check_items(*lists)
+        for item in unknown:
+            resolve_settings(item)
+            self._network._build(item)
 
     def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return the items as they are now, and the values of the schedulers in an epoch."""
@@ -193,11 +201,18 @@ class PlanCache:
     ) -> ExecutionPlan:
         mode, ds_id, desired, _ = key
         selected = items.select(mode, ds_id, scheduled)
-        specs, after, cutters = selected
-        slicers = [spec.item for spec in cutters]
+        specs, postprocessing, slicer_specs = selected
+        slicers = [spec.item for spec in slicer_specs]
         check_slicers(slicers)
-        context = f"{mode=}, {epoch=}, {ds_id=}"
-        resolution = resolve(items.table, specs, after, cutters, desired, context)
+        resolution = resolve(
+            items.table,
+            specs,
+            postprocessing,
+            slicer_specs,
+            desired,
+            context=f"{mode=}, {epoch=}, {ds_id=}",
+        )
+
         ops, forwards, models, gradient_indices = gather(specs)
         if items.has_meta_ops:
             # They prepare what is the same in each step.
@@ -208,24 +223,29 @@ class PlanCache:
         on_exit = []
         if gradient_indices or items.has_followers or first_deferred < len(ops):
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
-        clear, on_failure = self.step_options.clear, []
-        if clear is not None and (mode == "train" or gradient_indices):
-            on_failure = [partial(clear, model) for model in models]
-        step_options = (
-            self.step_options.move,
-            self.step_options.release,
-            self.step_options.setting(bool(gradient_indices)),
-            on_failure,
-            self.step_options.adopt,
+
+        options = self.step_options
+        on_failure = []
+        if options.clear is not None and (mode == "train" or gradient_indices):
+            on_failure = [partial(options.clear, model) for model in models]
+        kernel = KernelPlan(
+            items.table,
+            specs,
+            forwards,
+            resolution,
+            move=options.move,
+            release=options.release,
+            setting=options.setting(bool(gradient_indices)),
+            on_failure=on_failure,
+            adopt=options.adopt,
         )
-        kernel = KernelPlan(items.table, specs, forwards, resolution, *step_options)
         kernel.find_inactive_writer = partial(
             describe_inactive_writer, items.contents[0], ops, mode, ds_id
         )
         return ExecutionPlan(
             kernel=kernel,
             ops=ops,
-            postprocessing=[spec.item for spec in after],
+            postprocessing=[spec.item for spec in postprocessing],
             slicers=slicers,
             models=models,
             takes_gradients=bool(gradient_indices),
@@ -234,6 +254,7 @@ class PlanCache:
             table=items.table,
             forwards=forwards,
             on_exit=on_exit,
+            wait=options.wait if resolution.returned else None,
         )
 
 
@@ -313,16 +334,18 @@ class _Items:
         entries = self._entries
         if self.schedulers:
             values = dict(zip(map(id, self.schedulers), scheduled, strict=True))
-            entries = [
-                [
-                    entry if id(entry) not in values else self.specs[id(values[id(entry)])]
-                    for entry in each
-                    if is_given(values.get(id(entry), entry))
-                ]
-                for each in entries
-            ]
-        ops, after, slicers = (select(each, mode, ds_id) for each in entries)
-        return ops, after, slicers
+            entries = [self._with_values(each, values) for each in entries]
+        ops, postprocessing, slicers = (select(each, mode, ds_id) for each in entries)
+        return ops, postprocessing, slicers
+
+    def _with_values(self, entries: list[Any], values: Mapping[int, Any]) -> list[Any]:
+        """Return specs with those of the values of schedulers, by the schedulers' ids."""
+        specs = []
+        for entry in entries:
+            value = values.get(id(entry), entry)
+            if is_given(value):
+                specs.append(entry if value is entry else self.specs[id(value)])
+        return specs
 
 
 def _is_current(spec: OpSpec | SlicerSpec) -> bool:

@@ -33,7 +33,10 @@ class Session:
         run: Runs a step, including slicing and postprocessing. It is replaced while the network is
             open, possibly by another thread, if the network starts or ends to be profiled.
         bound: The plan bound to the state, which runs the ops eagerly.
+        is_prepared: Whether `prepare` has succeeded.
         is_transform: Whether this is a `transform` of a single batch.
+        epoch: The epoch. In TensorFlow that of the state is a tensor.
+        optimizers: The optimizers of the plan's models in this epoch, or None for none.
     """
 
     run: RunStep
@@ -46,7 +49,9 @@ class Session:
         self.state = state
         self.is_transform = False
         self.is_prepared = False
-        self.run = self._raise_not_open
+        self.epoch = int(state["epoch"])
+        self.optimizers: list[Any] = []
+        self.run = network._raise_not_open
         self._network = network
         # Called when the network is left without an error.
         self._exit_calls: Sequence[Callable[[], None]] = ()
@@ -58,8 +63,7 @@ class Session:
 
     def prepare(self) -> None:
         """Choose the optimizers of the epoch, prepare the models, and bind the plan."""
-        for model in self.plan.models:
-            choose_optimizer(model, self.state["epoch"])
+        self.optimizers = [choose_optimizer(model, self.epoch) for model in self.plan.models]
         if self.is_training:
             warn_of_partial_optimizers(self.plan)
         self._acquire()
@@ -93,6 +97,7 @@ class Session:
                 for call in self._exit_calls:
                     call()
         finally:
+            self.run = self._network._raise_not_open
             self._release()
 
     def skip_exit_calls(self) -> None:
@@ -126,14 +131,6 @@ class Session:
         """Return a step that returns what the network's `run_step` does."""
         return run
 
-    def _synchronizer(self) -> Callable[[], None] | None:
-        """Return the function that waits for queued copies, or None where there are none."""
-        return None
-
-    def _profiler_is_on(self) -> bool:
-        """Return whether the framework's profiler is on."""
-        return False
-
     def _ranges(self) -> OpRanges | None:
         """Return what names the ops to the framework's profiler, or None."""
         return None
@@ -144,11 +141,10 @@ class Session:
         """Return the step with slicing, waiting for the device and postprocessing around it."""
         plan = self.plan
         run = self._step(meter)
-        wait = self._synchronizer()
         if plan.slicers:
-            run = sliced(run, plan.slicers, wait, meter)
-        elif wait is not None:
-            run = waiting(run, wait, meter)
+            run = sliced(run, plan.slicers, plan.wait, meter)
+        elif plan.wait is not None:
+            run = waiting(run, plan.wait, meter)
         run = self._merged(run)
         if plan.postprocessing:
             target_type = self._network.target_type
@@ -172,12 +168,9 @@ class Session:
 
     def _step_meter(self, meter: Meter | None) -> StepMeter | None:
         """Return what times the steps, or names them to the framework's profiler, or None."""
-        if meter is not None:
-            return meter.open_step(self.plan, self.state, self._ranges())
-        if not self._profiler_is_on():
-            return None
         ranges = self._ranges()
-        return None if ranges is None else StepMeter(ranges.before, ranges.after)
-
-    def _raise_not_open(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        raise self._network._not_open()
+        if meter is not None:
+            return meter.open_step(self.plan, self.state, ranges)
+        if ranges is not None and ranges.active():
+            return StepMeter(ranges.before, ranges.after)
+        return None

@@ -94,7 +94,7 @@ def titles(ops: Sequence[Any]) -> list[str]:
 
 
 _REST = ("rest", "other")
-_WAIT = ("wait", "wait for the device")
+_SYNCHRONIZE = ("wait", "wait for the device")
 _CONVERSION = ("conversion", "arrays for postprocessing, and back")
 
 
@@ -111,7 +111,7 @@ def sliced(
         cut = _stamped(cut, meter, "cut", "cut")
         join = _stamped(join, meter, "join", "join")
         step = _stamped(step, meter, *_REST)
-        wait = wait and _stamped(wait, meter, *_WAIT)
+        wait = wait and _stamped(wait, meter, *_SYNCHRONIZE)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = []
@@ -131,7 +131,7 @@ def sliced(
 def waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
     """Wait for the device after a step."""
     if meter is not None:
-        step, wait = _stamped(step, meter, *_REST), _stamped(wait, meter, *_WAIT)
+        step, wait = _stamped(step, meter, *_REST), _stamped(wait, meter, *_SYNCHRONIZE)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)

@@ -101,15 +101,15 @@ class SectionRecorder(StepMeter):
             if not acquire(False):
                 self.unmeasured += 1
                 return plain(batch)
-            begun = len(log)
-            if begun > _MAX_STAMPS:
-                started = perf_counter()
-                self._sum_up()
-                begun = 0
-                log.stamp_at(BEGIN, started)  # Summing up counts as measuring.
-            else:
-                stamp(BEGIN)
             try:
+                begun = len(log)
+                if begun > _MAX_STAMPS:
+                    started = perf_counter()
+                    self._sum_up()
+                    begun = 0
+                    log.stamp_at(BEGIN, started)  # Summing up counts as measuring.
+                else:
+                    stamp(BEGIN)
                 if self._skip is not None:
                     if self._skip():
                         log.keep(begun)

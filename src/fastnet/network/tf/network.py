@@ -84,8 +84,8 @@ class TFNetwork(BaseNetwork):
         open_axes: Axes | None = None,
         compile: bool | CompileOptions = False,
     ) -> None:
-        self._options = read_compile(compile)
-        _require_xla(self._options)
+        self._compile_options = read_compile(compile)
+        _require_xla(self._compile_options)
         self._open_axes = OpenAxes(open_axes)
         super().__init__(
             target_type="tf",
@@ -97,7 +97,7 @@ class TFNetwork(BaseNetwork):
 
     def _init_state(self) -> None:
         super()._init_state()
-        self._programs = Programs(self._options)
+        self._programs = Programs(self._compile_options)
 
     def _trainable_in(self, value: Any) -> Iterator[tuple[str, Any]]:
         return _trainable_or_unbuilt_in(value)

@@ -166,10 +166,6 @@ class TFSession(Session):
             return lambda batch: run(merge_parts(batch))
         return lambda batch: merge_parts(run(batch))
 
-    def _profiler_is_on(self) -> bool:
-        """Return whether TensorFlow's profiler is on."""
-        return profiler_is_on()
-
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""
         return OpRanges(titles(self.plan.ops), tf.profiler.experimental.Trace, profiler_is_on)

@@ -87,9 +87,9 @@ class TorchNetwork(BaseNetwork):
         returns: Literal["cpu", "device"] | None = "cpu",
         compile: bool | CompileOptions = False,
     ) -> None:
-        self._options = read_compile(compile)
-        if self._options is not None:
-            _check_compile(self._options)
+        self._compile_options = read_compile(compile)
+        if self._compile_options is not None:
+            _check_compile(self._compile_options)
         if returns not in _RETURNS:
             raise ValueError(f"returns is 'cpu', 'device' or None, not {shorten(returns)}.")
         self._given_device = None if device is None else resolve_device(device)

@@ -101,8 +101,8 @@ class TorchSession(Session):
 
     def _clear_gradients(self) -> None:
         """Clear the gradients of all that is updated, except for what others are training."""
-        for model in self.plan.models:
-            self._updated.update(parameters_in(get_metadata(model, "current_optimizer")))
+        for optimizer in self.optimizers:
+            self._updated.update(parameters_in(optimizer))
         with _opening:
             # A step may be running in another thread, or around the op that opens this network.
             others: set[torch.Tensor] = set().union(*(session._updated for session in _training))
@@ -114,14 +114,14 @@ class TorchSession(Session):
         """Move the models back to the CPU, unless they stay on the device."""
         with _opening:
             _training.discard(self)
-        if self._compiled is not None:
-            self._compiled.records.summarize()
         if self._is_distributed:
             for model in self.plan.models:
                 reshard(model)
         if not self._network._keeps_on_device and self._device.type != "cpu":
             for model in self.plan.models:
                 self._move(model, torch.device("cpu"))
+        if self._compiled is not None:
+            self._compiled.records.summarize()
 
     def _move(self, model: Model, device: torch.device) -> None:
         if parallel_type(model) in ("ddp", "fsdp"):
@@ -132,11 +132,27 @@ class TorchSession(Session):
 
     def _bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
-        autocast = self._autocast()
         state = self._state_of_updates() if self.plan.takes_gradients else self.state
-        if autocast is None:
-            return BoundPlan(self.plan.kernel, state)
-        return BoundPlan(self.plan.kernel, state, autocast)
+        autocast = self._autocast()
+        bound = BoundPlan(self.plan.kernel, state, autocast)
+        if self._compiled is not None:
+            self._open_compiled(self._compiled, bound, autocast)
+        return bound
+
+    def _open_compiled(
+        self,
+        compiled: CompiledStep,
+        bound: BoundPlan,
+        autocast: Callable[[], AbstractContextManager[Any]] | None,
+    ) -> None:
+        """Prepare compiled steps, unless no step of the plan can be captured."""
+        from fastnet.network.torch.compiled.step import never_captured
+
+        if compiled.fallback_reason is None:
+            reason = never_captured(self.plan, self._device, self._is_distributed)
+            if reason is not None:
+                compiled.fall_back(reason, self.state)
+        compiled.open(bound, autocast)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:
         precision = self._network.mixed_precision
@@ -171,24 +187,16 @@ class TorchSession(Session):
         if compiled is None:
             return self._eager_step(meter)
 
-        if compiled.fallback_reason is None:
-            from fastnet.network.torch.compiled.step import never_captured
-
-            reason = never_captured(self.plan, self._device, self._is_distributed)
-            if reason is not None:
-                compiled.fall_back(reason, self.state)
         on_call = on_trace = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             on_trace = meter.trace_stamper(meter.row("rest", "other"))
-        return compiled.step(
-            self._eager_step(meter), self.bound, self._autocast(), on_call, on_trace
-        )
+        return compiled.step(self._eager_step(meter), on_call, on_trace)
 
     def _find_compiled_step(self) -> CompiledStep | None:
         """Return the `CompiledStep` of the plan, or None if steps run eagerly."""
         network, plan = self._network, self.plan
-        if network._options is None or self.state["eager"] or not plan.ops:
+        if network._compile_options is None or self.state["eager"] or not plan.ops:
             return None
         # Import lazily, because eager networks do not need these parts of torch.
         from fastnet.network.torch.compiled.step import CompiledStep
@@ -199,23 +207,13 @@ class TorchSession(Session):
         if key not in plan.programs:
             plan.programs[key] = CompiledStep(
                 plan,
-                network._options,
+                network._compile_options,
                 network._records,
                 network._plans.step_options,
                 network.device,
             )
         found: CompiledStep = plan.programs[key]
         return found
-
-    def _synchronizer(self) -> Callable[[], None] | None:
-        """Return the function that synchronizes the current stream; None if nothing is copied."""
-        # Keys that only postprocessing reads are also copied.
-        is_copied = bool(self.plan.kernel.resolution.returned)
-        return self._network._plans.step_options.wait if is_copied else None
-
-    def _profiler_is_on(self) -> bool:
-        """Return whether torch's profiler is on."""
-        return profiler_is_on()
 
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""

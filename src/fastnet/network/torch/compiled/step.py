@@ -99,17 +99,19 @@ class CompiledStep:
         """Run all further steps eagerly."""
         self._cache.fall_back(reason, context)
 
+    def open(self, bound: BoundPlan, make: Callable[[], Any] | None) -> None:
+        """Prepare the steps of a session: of its bound plan, and what makes its autocast."""
+        self._bound = bound
+        self._make = make
+        self._cache.open()
+
     def step(
         self,
         eager: RunStep,
-        bound: BoundPlan,
-        make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
         report: Report | None = None,
     ) -> RunStep:
-        """Return the function that runs the steps of a context."""
-        self._bound, self._make = bound, make
-        self._cache.open()
+        """Return the function that runs the steps of a session."""
         if self._cache.fallback_reason is not None and not self._cache.programs:
             return eager
         return partial(self._run, eager, called, report)
