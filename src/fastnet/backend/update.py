@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.errors import shorten
@@ -68,6 +68,9 @@ class MergedState(NamedTuple):
 class Update(ABC):
     """Updates the model of an UpdateOp: computes gradients, merges and clips them, and steps."""
 
+    joins_deferred: ClassVar[bool]
+    """Whether an update takes one step together with those of its model that were deferred."""
+
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
         self._model: Model = op.model
@@ -84,9 +87,16 @@ class Update(ABC):
             needs_stepped="stepped" in reports,
         )
         self.merges: int = op.merge_grad
-        # Whether gradients are added to the sums of earlier steps. Weighted gradients always are,
-        # because they are divided by the sum of their weights.
-        self.is_merging = op.merge_grad > 1 or self._weighted
+        # Weighted gradients are divided by the sum of their weights, so they are always merged.
+        self._always_merges: bool = op.merge_grad > 1 or self._weighted
+
+    @property
+    @abstractmethod
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps.
+
+        With `merge_grad` lowered to 1, the next step averages what was merged until then.
+        """
 
     @abstractmethod
     def __call__(
@@ -141,8 +151,6 @@ class Update(ABC):
                 f"steps {'without weights' if self._weighted else 'with weights'}, so its `weight` "
                 "cannot change before the update. Change it right after an update."
             )
-        # With `merge_grad` lowered to 1, the next step averages what was merged until then.
-        self.is_merging = True
         self.set_merged(merged, former.merged_parameters())
 
     def optimizer(self) -> Any:

@@ -41,6 +41,8 @@ class TFUpdate(Update):
     are enough.
     """
 
+    joins_deferred = False
+
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
         self._adds_losses: bool = op.model_losses
@@ -53,6 +55,12 @@ class TFUpdate(Update):
         self._merged: Any = None
         self._weight: Any = None
         self._sums: dict[int, _Sum] = {}
+
+    @property
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps."""
+        # A graph cannot depend on the number of merged steps.
+        return self._always_merges or self._merged is not None
 
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
@@ -84,7 +92,8 @@ class TFUpdate(Update):
                 )
             else:
                 clipped = self._clip(gradients, followers)
-                update = partial(self._apply, variables, followers, clipped)
+                scale = inner_scale_of(optimizer) if defer else None
+                update = partial(self._apply, variables, followers, clipped, scale)
                 values = self._values(clipped, total)
             if defer:
                 later = state["deferred"].setdefault(name_of(self._model), [])
@@ -209,6 +218,8 @@ class TFUpdate(Update):
             scalar = tf.convert_to_tensor(weight)
         except (TypeError, ValueError):
             raise self.not_a_weight(weight) from None
+        if scalar.dtype.is_bool:
+            scalar = tf.cast(scalar, tf.int64)
         if scalar.shape.num_elements() != 1 or not (
             scalar.dtype.is_floating or scalar.dtype.is_integer
         ):
@@ -245,9 +256,7 @@ class TFUpdate(Update):
             for one, total in zip(variables, totals, strict=True)
         ]
         clipped = self._clip(scale_gradients(self.optimizer(), averages), followers)
-        norm = clipped.norm
         return clipped._replace(
-            norm=None if norm is None else tf.where(is_weighted, norm, float("nan")),
             stepped=tf.logical_and(is_weighted, clipped.stepped),
             condition=is_weighted
             if clipped.condition is None
@@ -260,8 +269,21 @@ class TFUpdate(Update):
             return _clip_gradients(self.optimizer(), gradients, self._settings)
         return _Clipped(gradients, None, True)
 
-    def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
-        """Let the optimizer update the variables, and call the followers."""
+    def _apply(
+        self,
+        variables: Sequence[Any],
+        followers: Followers,
+        clipped: _Clipped,
+        scale: tf.Tensor | None = None,
+    ) -> None:
+        """Let the optimizer update the variables, and call the followers.
+
+        `scale` is the scale of the gradients of a deferred update, if they have one.
+        """
+        if scale is not None:
+            # An update in between may have changed the scale.
+            ratio = tf.convert_to_tensor(inner_scale_of(self.optimizer())) / scale
+            clipped = clipped._replace(gradients=multiply_gradients(clipped.gradients, ratio))
         # The optimizer's step changes what it depends on.
         stepped = self._stepped(clipped) if followers else False
         if clipped.condition is None:
@@ -284,12 +306,14 @@ class TFUpdate(Update):
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
-        norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
+        unknown = tf.constant(float("nan"))
         stepped = tf.convert_to_tensor(self._stepped(clipped))
+        norm = unknown if clipped.norm is None else tf.cast(clipped.norm, tf.float32)
         values = {
-            "grad_norm": tf.cast(norm, tf.float32),
+            # Without an update there is no norm.
+            "grad_norm": tf.where(stepped, norm, unknown),
             "stepped": stepped,
-            "total": tf.constant(float("nan")) if total is None else total,
+            "total": unknown if total is None else total,
         }
         return [values[report] for report in self._reports]
 

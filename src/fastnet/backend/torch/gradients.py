@@ -21,7 +21,7 @@ from fastnet.backend.torch.parameters import (
     reached,
     trainable,
 )
-from fastnet.backend.torch.update import TRAINED, unscaled
+from fastnet.backend.torch.update import TRAINED, OptimizerStep, unscaled
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 from fastnet.types import State
@@ -90,15 +90,20 @@ def update_model(
     deferred: dict[str, list[Callable[[], object]]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
-    step = partial(take_step, optimizer_of(model), name_of(model))
+    optimizer, name = optimizer_of(model), name_of(model)
+    step: Callable[[], object] = partial(take_step, optimizer, name)
+    earlier = deferred.get(name)
+    if earlier and isinstance(earlier[-1], OptimizerStep):
+        # Both steps are one, with the settings and followers of the UpdateOp that was deferred.
+        step = earlier[-1].with_more_gradients()
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
         gradients = average(gradients, parameters, groups)
     accumulate_gradients(parameters, gradients)
     if defer:
-        deferred[name_of(model)] = [step]
+        deferred[name] = [step]
         return
     step()
     # This step has used the gradients that an earlier update deferred.
-    deferred.pop(name_of(model), None)
+    deferred.pop(name, None)

@@ -29,7 +29,8 @@ class StepResult(NamedTuple):
     """The result of an optimizer's step.
 
     Attributes:
-        norm: The norm of all gradients before they were clipped, if it was needed.
+        norm: The norm of all gradients before they were clipped, if it was needed; NaN if the
+            optimizer has not stepped.
         stepped: Whether the optimizer has stepped; always True if it was not asked for.
     """
 
@@ -69,9 +70,6 @@ def take_step(
                 # Clipping values hides infinite ones.
                 is_finite = _all_finite(parameters)
             norm = _clip_gradients(settings, parameters)
-            if norm is not None and condition is not None:
-                # Without an update there is no norm.
-                norm = torch.where(condition.to(norm.device), norm, torch.nan)
             condition = _logical_and(condition, is_finite)
         if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
             # Reading the condition waits for the device.
@@ -85,7 +83,7 @@ def take_step(
         elif scaler is None:
             optimizer.step()
         else:
-            stepped = _step_scaled(optimizer, scaler, settings.needs_stepped)
+            stepped = _step_scaled(optimizer, scaler, settings.needs_stepped or norm is not None)
     except BaseException as error:
         if isinstance(error, Exception):
             add_note(error, f"Raised by the update of model '{model_name}'.")
@@ -95,6 +93,10 @@ def take_step(
         raise
     finally:
         clear_gradients(optimizer)
+    if norm is not None and isinstance(stepped, Tensor):
+        norm = torch.where(stepped.to(norm.device), norm, torch.nan)
+    elif norm is not None and not stepped:
+        norm = torch.full_like(norm, torch.nan)
     return StepResult(norm, stepped)
 
 
@@ -137,9 +139,10 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     checks = []
     for gradient in [one.grad for one in parameters if one.grad is not None]:
         if is_sharded(gradient):
-            # A norm, since it is that of all shards.
-            norm: Any = torch.linalg.vector_norm(gradient)
-            checks.append(torch.isfinite(norm.full_tensor()))
+            # The sum over all shards of 0 for each finite element, and NaN for each other one. A
+            # norm of finite elements may overflow.
+            total: Any = (gradient * 0).sum()
+            checks.append(torch.isfinite(total.full_tensor()))
         else:
             checks.append(torch.isfinite(_dense_view(gradient)).all())
     if not checks:

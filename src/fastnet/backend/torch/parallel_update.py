@@ -212,16 +212,30 @@ class ParallelUpdate(TorchUpdate):
 
     def apply_averages(
         self,
-        counted: Sequence[Parameter],
+        parameters: Sequence[Parameter],
         sums: Mapping[Parameter, Tensor],
         divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         # Another process may have merged gradients of other parameters.
-        trained = self.trained_now()
-        means = [sums[one] / divisor if one in sums else None for one in trained]
-        accumulate_gradients(trained, average(means, trained, self._groups))
+        merged = self._merged_by_any_rank(parameters, sums)
+        means = [sums[one] / divisor if one in sums else None for one in merged]
+        accumulate_gradients(merged, average(means, merged, self._groups))
         self._expect_buffers()
+
+    def _merged_by_any_rank(
+        self, parameters: Sequence[Parameter], sums: Mapping[Parameter, Tensor]
+    ) -> list[Parameter]:
+        """List trainable parameters, and those frozen since some process merged their gradients."""
+        frozen = [one for one in parameters if not one.requires_grad]
+        if frozen:
+            # Gradients of a large frozen part of the model are not communicated.
+            is_merged = torch.tensor([float(one in sums) for one in frozen])
+            is_merged = is_merged.to(frozen[0].device)
+            (shares,) = average([is_merged], [is_merged], self._groups)
+            assert shares is not None
+            frozen = [one for one, share in zip(frozen, shares.tolist(), strict=True) if share]
+        return [one for one in parameters if one.requires_grad] + frozen
 
     def updated_parameters(self) -> list[Parameter]:
         """List the parameters of the model, then others that its optimizer updates."""

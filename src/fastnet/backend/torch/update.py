@@ -57,7 +57,7 @@ class _RestoreSums:
 
 
 @dataclass(eq=False)
-class _OptimizerStep:
+class OptimizerStep:
     """The step of an optimizer, which is deferred or taken at once.
 
     Attributes:
@@ -77,24 +77,37 @@ class _OptimizerStep:
     condition: Tensor | None
 
     def __call__(self) -> None:
+        """Take the step."""
         self.update.finish(self)
 
-    def joined_with(self, earlier: object) -> _OptimizerStep:
-        """Return this step with the condition that it or an earlier one has gradients."""
-        if not isinstance(earlier, _OptimizerStep) or self.condition is None:
-            return self
-        condition = earlier.condition
-        if condition is not None:
-            condition = self.condition | condition.to(self.condition.device)
-        return replace(self, condition=condition)
+    def joined_with(self, earlier: object) -> OptimizerStep:
+        """Return this step with the gradients and followers of an earlier one.
+
+        It is taken if either of them has gradients.
+        """
+        if not isinstance(earlier, OptimizerStep):
+            return self.with_more_gradients()
+        condition = None
+        if self.condition is not None and earlier.condition is not None:
+            condition = self.condition | earlier.condition.to(self.condition.device)
+        # Both may have the same followers.
+        followers = dict.fromkeys((*earlier.followers, *self.followers))
+        return replace(self, condition=condition, followers=tuple(followers))
+
+    def with_more_gradients(self) -> OptimizerStep:
+        """Return this step for gradients that have no condition."""
+        return replace(self, condition=None)
 
 
 class TorchUpdate(Update):
     """Updates a torch model in the sequence that `UpdateOp` describes."""
 
+    joins_deferred = True
+
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        if self.is_merging and parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1:
+        is_replicated = parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1
+        if self._always_merges and is_replicated:
             has, instead = f"merge_grad={op.merge_grad}", "merge_grad=1"
             if self._weighted:
                 has, instead = f"{has} and weight={op.weight!r}", f"{instead} without a weight"
@@ -107,6 +120,11 @@ class TorchUpdate(Update):
         self._checked_context: State | None = None
         self._checked_optimizer: Any = None
         self._others: list[Module] = []
+
+    @property
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps."""
+        return self._always_merges or self.merged_gradients.times > 0
 
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
@@ -139,16 +157,16 @@ class TorchUpdate(Update):
         except BaseException as error:
             self._describe_failure(error, data)
             raise
-        step = _OptimizerStep(self, optimizer, followers, reports, state, condition)
+        step = OptimizerStep(self, optimizer, followers, reports, state, condition)
         self._step_or_defer(step, defer)
         return values
 
-    def _step_or_defer(self, step: _OptimizerStep, defer: bool) -> None:
+    def _step_or_defer(self, step: OptimizerStep, defer: bool) -> None:
         """Take the optimizer's step, now or later, with the gradients of deferred updates."""
         deferred, name = step.state["deferred"], self._named.model_name
-        if name in deferred:
+        if earlier := deferred.get(name):
             # Both steps are one, with the gradients of both updates.
-            step = step.joined_with(deferred[name][-1])
+            step = step.joined_with(earlier[-1])
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
@@ -161,10 +179,10 @@ class TorchUpdate(Update):
     def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
         """Report the step that an earlier update of the model has deferred, if there is one."""
         for step in state["deferred"].get(self._named.model_name, ()):
-            if isinstance(step, _OptimizerStep):
+            if isinstance(step, OptimizerStep):
                 step.update, step.reports = self, reports
 
-    def finish(self, step: _OptimizerStep) -> None:
+    def finish(self, step: OptimizerStep) -> None:
         """Take the optimizer's step, report it, and call the followers."""
         settings, reports = self._settings, step.reports
         if step.followers and not settings.needs_stepped:
@@ -197,7 +215,7 @@ class TorchUpdate(Update):
         optimizer = self.optimizer()
         state[UNDO].append(_RestoreSums(self, self.merged_gradients))
         condition = self._apply_merged(optimizer)
-        step = _OptimizerStep(self, optimizer, followers, None, state, condition)
+        step = OptimizerStep(self, optimizer, followers, None, state, condition)
         self._step_or_defer(step, defer)
 
     def clear_gradients(self) -> None:
@@ -279,8 +297,8 @@ class TorchUpdate(Update):
         """
         times, sums, weight = self.merged_gradients
         self.merged_gradients = Merged(0, {})
-        counted = [one for one in parameters_of(self._model, optimizer) if one in sums]
-        if lost := len(sums) - len(counted):
+        known = self.updated_parameters()
+        if lost := len(sums.keys() - known):
             warn(
                 f"UpdateOp of '{name_of(self._model)}' has merged gradients of {lost} parameters "
                 "that neither the model nor its optimizer has any more: these are lost. Replace "
@@ -292,12 +310,12 @@ class TorchUpdate(Update):
             sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
         if weight is None:
             # There are more steps than `merge_grad` if it was lowered meanwhile.
-            self.apply_averages(counted, sums, times)
+            self.apply_averages(known, sums, times)
             return None
         weight = self.average_over_ranks(weight)
         is_weighted = weight != 0
         # If all weights are 0, there is no step, and so it does not matter what they divide.
-        self.apply_averages(counted, sums, torch.where(is_weighted, weight, 1))
+        self.apply_averages(known, sums, torch.where(is_weighted, weight, 1))
         return is_weighted
 
     def average_over_ranks(self, weight: Tensor) -> Tensor:
@@ -306,14 +324,15 @@ class TorchUpdate(Update):
 
     def apply_averages(
         self,
-        counted: Sequence[Parameter],
+        parameters: Sequence[Parameter],
         sums: Mapping[Parameter, Tensor],
         divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients in `.grad`."""
+        merged = [one for one in parameters if one in sums]
         # A parameter may have changed its dtype since its gradients were merged.
-        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in counted]
-        accumulate_gradients(counted, averages)
+        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in merged]
+        accumulate_gradients(merged, averages)
 
     def _new_reports(self, data: Any) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""

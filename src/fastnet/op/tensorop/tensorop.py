@@ -159,6 +159,11 @@ class TensorOp(Op):
         """
         return None
 
+    @property
+    def needs_graph(self) -> bool:
+        """Whether the op differentiates a graph, which earlier ops must retain."""
+        return self.fe_retain_graph() is not None
+
 
 class LambdaOp(TensorOp):
     """Apply a function to the inputs. See `TensorOp` for `mode` and `ds_id`.
