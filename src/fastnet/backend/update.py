@@ -16,9 +16,6 @@ ALIKE_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
 REPORTS = ("grad_norm", "stepped", "total")
 """The names of the values that an update can write."""
 
-UNDO = "undo"
-"""The key of the state's list of functions that undo, if the step fails, what it has done."""
-
 Followers = Sequence[Callable[..., None]]
 """Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fastnet._execute import DEFERRED, UNDO, clean_up
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.update import ALIKE_SETTINGS, UNDO
+from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op, bind_forward
@@ -60,15 +61,15 @@ def _exit_call(
     # As in a step: what is deferred, and what is to be undone after an error.
     deferred: dict[str, list[Callable[[], None]]] = {}
     undo: list[Callable[[], None]] = []
-    state: State = {"deferred": deferred, UNDO: undo}
-    updates, flushes, drops = [], [], []
+    state: State = {DEFERRED: deferred, UNDO: undo}
+    flushes, drops, clears = [], [], []
     for index in gradient_indices:
         for update in updates_in([ops[index]]):
             following = followers.get(id(update.model), ()) if update is ops[index] else ()
             flush = update.flush_call(following, state, update.defer or index >= first_deferred)
             if flush is not None:
-                updates.append(update.updater())
                 flushes.append(flush)
+                clears.append(update.updater().clear_gradients)
             if (drop := update.drop_call()) is not None:
                 drops.append(drop)
 
@@ -83,15 +84,11 @@ def _exit_call(
             # After an error, windows are carried.
             for drop in drops:
                 drop()
-        except BaseException:
-            for restore in reversed(undo):
-                restore()
-            for update in updates:
-                update.clear_gradients()
+        except BaseException as error:
+            clean_up(state, clears, error)
             raise
-        finally:
-            deferred.clear()
-            undo.clear()
+        deferred.clear()
+        undo.clear()
 
     return end if flushes or drops else None
 

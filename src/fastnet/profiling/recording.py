@@ -174,7 +174,7 @@ class SectionRecorder(StepMeter):
             # Some ops update only in every nth step.
             period=lcm(*(one for one in merged if isinstance(one, int) and one > 0)),
             # Ops with losses to minimize update models; they may be inside of other ops.
-            trains=any(op.get_fe_loss_keys() for op in ops),
+            trains=any(op.updates_models for op in ops),
         )
 
     def timeline(self, name: str) -> Timeline:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from fastnet._execute import UNDO
 from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.backward import backward, isolated_backward
@@ -24,7 +25,7 @@ from fastnet.backend.torch.parameters import (
     trainable,
 )
 from fastnet.backend.torch.wrappers import parallel_type
-from fastnet.backend.update import UNDO, Followers, MergedState, Update
+from fastnet.backend.update import Followers, MergedState, Update
 from fastnet.errors import SECOND_ORDER_ADVICE, add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
