@@ -21,21 +21,19 @@ Followers = Sequence[Callable[..., None]]
 
 
 class StepSettings(NamedTuple):
-    """Settings of an optimizer's step, and which of its results are needed.
+    """Settings of an optimizer's step, and whether its norm is needed.
 
     Attributes:
         clip_norm: The maximum norm of all gradients, or None.
         clip_value: The maximum absolute value of an element, or None.
         skip_nonfinite: Whether to skip the step if a gradient is not finite.
         needs_norm: Whether the norm is needed.
-        needs_stepped: Whether it is needed that the step was taken.
     """
 
     clip_norm: float | None = None
     clip_value: float | None = None
     skip_nonfinite: bool = False
     needs_norm: bool = False
-    needs_stepped: bool = False
 
     @property
     def reads_gradients(self) -> bool:
@@ -81,7 +79,6 @@ class Update(ABC):
             op.clip_value,
             op.skip_nonfinite,
             needs_norm="grad_norm" in reports,
-            needs_stepped="stepped" in reports,
         )
         self.merges: int = op.merge_grad
         # Weighted gradients are divided by the sum of their weights, so they are always merged.

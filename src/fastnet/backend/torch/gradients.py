@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,14 +13,14 @@ from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.backward import call_engine, engine_suffices, own
-from fastnet.backend.torch.optimizer_step import take_step
+from fastnet.backend.torch.optimizer_step import PendingStep
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     parameters_in,
     reached,
     trainable,
 )
-from fastnet.backend.torch.update import TRAINED, OptimizerStep, unscaled
+from fastnet.backend.torch.update import TRAINED, unscaled
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 from fastnet.types import State
@@ -91,9 +90,9 @@ def update_model(
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
     optimizer, name = optimizer_of(model), name_of(model)
-    step: Callable[[], object] = partial(take_step, optimizer, name)
+    step: Callable[[], object] = PendingStep(optimizer, name)
     earlier = deferred.get(name)
-    if earlier and isinstance(earlier[-1], OptimizerStep):
+    if earlier and isinstance(earlier[-1], PendingStep):
         # Both steps are one, with the settings and followers of the UpdateOp that was deferred.
         step = earlier[-1].with_more_gradients()
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []

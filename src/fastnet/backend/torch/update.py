@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, 
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.backward import backward, isolated_backward
 from fastnet.backend.torch.optimizer_state import names_of
-from fastnet.backend.torch.optimizer_step import clear_model_gradients, take_step
+from fastnet.backend.torch.optimizer_step import PendingStep, clear_model_gradients
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     cleared_gradients,
@@ -55,49 +56,6 @@ class _RestoreSums:
 
     def __call__(self) -> None:
         self.update.merged_gradients = self.before
-
-
-@dataclass(eq=False)
-class OptimizerStep:
-    """The step of an optimizer, which is deferred or taken at once.
-
-    Attributes:
-        update: The update that it belongs to.
-        optimizer: The optimizer.
-        followers: What follows it.
-        reports: The tensors to fill in, by name.
-        state: The state of the network's step.
-        condition: A scalar, whether there is anything to step with; None if there always is.
-    """
-
-    update: TorchUpdate
-    optimizer: Any
-    followers: Followers
-    reports: Mapping[str, Tensor] | None
-    state: State
-    condition: Tensor | None
-
-    def __call__(self) -> None:
-        """Take the step."""
-        self.update.finish(self)
-
-    def joined_with(self, earlier: object) -> OptimizerStep:
-        """Return this step with the gradients and followers of an earlier one.
-
-        It is taken if either of them has gradients.
-        """
-        if not isinstance(earlier, OptimizerStep):
-            return self.with_more_gradients()
-        condition = None
-        if self.condition is not None and earlier.condition is not None:
-            condition = self.condition | earlier.condition.to(self.condition.device)
-        # Both may have the same followers.
-        followers = dict.fromkeys((*earlier.followers, *self.followers))
-        return replace(self, condition=condition, followers=tuple(followers))
-
-    def with_more_gradients(self) -> OptimizerStep:
-        """Return this step for gradients that have no condition."""
-        return replace(self, condition=None)
 
 
 class TorchUpdate(Update):
@@ -158,13 +116,24 @@ class TorchUpdate(Update):
         except BaseException as error:
             self._describe_failure(error, data)
             raise
-        step = OptimizerStep(self, optimizer, followers, reports, state, condition)
-        self._step_or_defer(step, defer)
+        self._step_or_defer(optimizer, condition, state, defer, followers, reports)
         return values
 
-    def _step_or_defer(self, step: OptimizerStep, defer: bool) -> None:
+    def _step_or_defer(
+        self,
+        optimizer: Any,
+        condition: Tensor | None,
+        state: State,
+        defer: bool,
+        followers: Followers,
+        reports: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Take the optimizer's step, now or later, with the gradients of deferred updates."""
-        deferred, name = step.state["deferred"], self._named.model_name
+        deferred, name = state["deferred"], self._named.model_name
+        forget = partial(self._forget_undo, state)
+        step = PendingStep(
+            optimizer, name, self._settings, condition, followers, reports, on_taken=forget
+        )
         if earlier := deferred.get(name):
             # Both steps are one, with the gradients of both updates.
             step = step.joined_with(earlier[-1])
@@ -179,27 +148,15 @@ class TorchUpdate(Update):
 
     def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
         """Report the step that an earlier update of the model has deferred, if there is one."""
-        for step in state["deferred"].get(self._named.model_name, ()):
-            if isinstance(step, OptimizerStep):
-                step.update, step.reports = self, reports
+        steps = state["deferred"].get(self._named.model_name, [])
+        for index, step in enumerate(steps):
+            if isinstance(step, PendingStep):
+                steps[index] = replace(step, settings=self._settings, reports=reports)
 
-    def finish(self, step: OptimizerStep) -> None:
-        """Take the optimizer's step, report it, and call the followers."""
-        settings, reports = self._settings, step.reports
-        if step.followers and not settings.needs_stepped:
-            settings = settings._replace(needs_stepped=True)
-        norm, stepped = take_step(step.optimizer, self._named.model_name, settings, step.condition)
-        if undo := step.state.get(UNDO):
-            # The optimizer's step cannot be undone, so neither can what was merged for it.
+    def _forget_undo(self, state: State) -> None:
+        """Keep what a step of the model has used: the step itself cannot be undone."""
+        if undo := state.get(UNDO):
             undo[:] = [one for one in undo if not self._is_used_up(one)]
-        if step.followers and stepped:
-            for follow in step.followers:
-                follow()
-        if reports:
-            if norm is not None and "grad_norm" in reports:
-                reports["grad_norm"].copy_(norm)
-            if "stepped" in reports:
-                reports["stepped"].fill_(stepped)
 
     def _is_used_up(self, undo: object) -> bool:
         """Return whether a step of the model has used what an update would restore."""
@@ -216,8 +173,7 @@ class TorchUpdate(Update):
         optimizer = self.optimizer()
         state[UNDO].append(_RestoreSums(self, self.merged_gradients))
         condition = self._apply_merged(optimizer)
-        step = OptimizerStep(self, optimizer, followers, None, state, condition)
-        self._step_or_defer(step, defer)
+        self._step_or_defer(optimizer, condition, state, defer, followers)
 
     def clear_gradients(self) -> None:
         """Clear the gradients that a failed update has left."""
