@@ -64,7 +64,7 @@ def _exit_call(
     state: State = {DEFERRED: deferred, UNDO: undo}
     flushes, drops, clears = [], [], []
     for index in gradient_indices:
-        for update in updates_in([ops[index]]):
+        for update in update_ops_in([ops[index]]):
             following = followers.get(id(update.model), ()) if update is ops[index] else ()
             flush = update.flush_call(following, state, update.defer or index >= first_deferred)
             if flush is not None:
@@ -93,7 +93,7 @@ def _exit_call(
     return end if flushes or drops else None
 
 
-def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
+def update_ops_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
     """Return the UpdateOps among ops, and inside of them."""
     return (op for op in with_inner_ops(ops) if isinstance(op, UpdateOp))
 
@@ -122,7 +122,7 @@ def _check_updates(
     # By model, the updates that may take one step together.
     shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
-        for update in updates_in([ops[index]]):
+        for update in update_ops_in([ops[index]]):
             together = shared.setdefault(id(update.model), [])
             together.append(update)
             if len(together) > 1 and update.updater().joins_deferred:

@@ -12,7 +12,7 @@ from torch.nn import Module
 from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.backend.torch.backward import call_engine, engine_suffices, own
+from fastnet.backend.torch.backward import call_engine, engine_suffices, unpatched
 from fastnet.backend.torch.optimizer_step import PendingStep
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
@@ -25,7 +25,7 @@ from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 from fastnet.types import State
 
-_grad = own(torch.autograd.grad)
+_grad = unpatched(torch.autograd.grad)
 
 
 @without_autocast

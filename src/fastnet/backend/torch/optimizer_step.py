@@ -13,7 +13,7 @@ from torch.nn import Module, Parameter
 
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.backend.torch.backward import own
+from fastnet.backend.torch.backward import unpatched
 from fastnet.backend.torch.parameters import parameters_in, parameters_of
 from fastnet.backend.torch.wrappers import is_sharded, parallel_type, reset_fsdp
 from fastnet.backend.update import PLAIN_STEP, Followers, StepSettings
@@ -23,7 +23,7 @@ STEP_IF = "_step_if"
 """The name of the function that a trace sets on an optimizer: it steps where a boolean scalar is
 true, which a trace cannot read."""
 
-_zero_grad = own(torch.optim.Optimizer.zero_grad)
+_zero_grad = unpatched(torch.optim.Optimizer.zero_grad)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ def _save_update(op: Any) -> dict[str, Any]:
     if op.merge_grad == 1:
         return _save(op, {})
     state = op.state_dict()
-    parameters = op.updater().merged_parameters()
+    parameters = op.updater().window_parameters()
     sums = [
         np.zeros(tuple(one.shape), "float32") if value is None else value
         for value, one in zip(state["gradients"], parameters, strict=True)

@@ -217,7 +217,7 @@ class TestErrorsOfAStep:
             run(network, X, "train")
         text = "".join(traceback.format_exception(caught.value))
         assert "gradients of 'm'" in text
-        assert "defer" not in text
+        assert "defer=True" not in text
         self.after(network, model)
 
 

@@ -15,7 +15,7 @@ from fastnet.backend.model_metadata import (
     require_built,
     set_metadata,
 )
-from fastnet.backend.update import REPORTS, Followers, MergedState, Update
+from fastnet.backend.update import REPORTS, Followers, SavedWindow, Update
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -330,12 +330,12 @@ class UpdateOp(HoldsModel):
             Under "weight" the sum of the weights, or None without weights; under "names" the names
             of these parameters, and under "model_name" that of the model.
         """
-        merged = self._update.merged()
+        merged = self._update.save_window()
         return {
-            "merged": merged.times,
+            "merged": merged.steps,
             "gradients": merged.gradients,
             "weight": merged.weight,
-            "names": self._update.names_of(self._update.merged_parameters()),
+            "names": self._update.names_of(self._update.window_parameters()),
             "model_name": name_of(self.model),
         }
 
@@ -358,9 +358,9 @@ class UpdateOp(HoldsModel):
                 "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
-            parameters = self._update.merged_parameters(state.get("names", ()))
-            merged = MergedState(int(state["merged"]), state["gradients"], state.get("weight"))
-            self._update.set_merged(merged, parameters)
+            parameters = self._update.window_parameters(state.get("names", ()))
+            merged = SavedWindow(int(state["merged"]), state["gradients"], state.get("weight"))
+            self._update.load_window(merged, parameters)
         else:
             self._update.drop()
 
@@ -406,7 +406,7 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
     name, saved = name_of(op.model), state.get("model_name")
     if saved is not None and saved != name:
         return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-    trained = update.merged_parameters(state.get("names", ()))
+    trained = update.window_parameters(state.get("names", ()))
     if len(gradients) != len(trained):
         return (
             f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
