@@ -91,21 +91,35 @@ class TFUpdate(Update):
             else:
                 gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
+            deferred = state["deferred"].setdefault(name_of(self._model), []) if defer else []
+            pending = self._pending_calls(deferred)
+            calls: Any
             if self.is_merging:
-                update, values = self._merge_gradients(
-                    gradients, weight, variables, followers, minimized
+                update, values, calls = self._merge_gradients(
+                    gradients, weight, variables, followers, minimized, pending
                 )
             else:
                 clipped = self._clip(gradients, followers)
                 scale = inner_scale_of(optimizer) if defer else None
                 update = partial(self._apply, variables, followers, clipped, scale)
-                values = self._values(clipped, minimized)
+                values = self._values(clipped, minimized, pending)
+                calls = clipped.stepped
             if defer:
-                later = state["deferred"].setdefault(name_of(self._model), [])
-                later.append(paused(tape)(update))
+                deferred.append(_DeferredUpdate(paused(tape)(update), calls))
             else:
                 update()
         return values
+
+    def _pending_calls(self, deferred: Sequence[Any]) -> Any:
+        """Return how many calls of an optimizer that accumulates gradients are deferred."""
+        if not self._counts_calls():
+            return 0
+        are_calls = [one.is_call if isinstance(one, _DeferredUpdate) else True for one in deferred]
+        return sum(tf.cast(one, tf.int64) for one in are_calls)
+
+    def _counts_calls(self) -> bool:
+        """Return whether the optimizer takes a step only in every nth call."""
+        return takes_step(self.optimizer()) is not True
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         now = tf.constant(self.window_steps(), tf.int64)
@@ -188,8 +202,14 @@ class TFUpdate(Update):
         variables: Sequence[Any],
         followers: Followers,
         minimized: tf.Tensor | None,
-    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
-        """Add gradients to the sums; return the update if there are enough, and its reports."""
+        pending: Any,
+    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None, Any]:
+        """Add gradients to the sums.
+
+        Returns:
+            The update if there are enough gradients, its reports, and whether it calls the
+            optimizer.
+        """
         self._make_sums(variables, gradients)
         scale = inner_scale_of(self.optimizer())
         if scale is not None:
@@ -211,7 +231,14 @@ class TFUpdate(Update):
         times = self._window_count.read_value()
         update = partial(self._apply_merged, variables, followers)
         finish = partial(_run_if, times >= self.window_length, update, [times])
-        return finish, self._merged_values(variables, times, minimized)
+        is_call: Any = True
+        if self._counts_calls():
+            is_call = tf.cond(
+                times >= self.window_length,
+                lambda: tf.convert_to_tensor(self._clip_averages(variables, times).stepped),
+                lambda: tf.constant(False),
+            )
+        return finish, self._merged_values(variables, times, minimized, pending), is_call
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -266,7 +293,8 @@ class TFUpdate(Update):
 
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
         """Return clipped gradients, with what is reported or followed."""
-        if self._step_settings.reads_gradients or self._reports or followers:
+        is_reported = bool(self._reports or followers)
+        if self._step_settings.reads_gradients or is_reported or self._counts_calls():
             return _clip_gradients(self.optimizer(), gradients, self._step_settings)
         return _Clipped(gradients, None, True)
 
@@ -298,17 +326,22 @@ class TFUpdate(Update):
         for follow in followers:
             follow(stepped)
 
-    def _stepped(self, clipped: _Clipped) -> Any:
-        """Return whether the optimizer's next call with these gradients updates the variables."""
-        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer())
+    def _stepped(self, clipped: _Clipped, pending: Any = 0) -> Any:
+        """Return whether the optimizer's call with these gradients updates the variables.
+
+        `pending` is the number of its calls before that.
+        """
+        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer(), pending)
         return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
 
-    def _values(self, clipped: _Clipped, minimized: tf.Tensor | None) -> list[tf.Tensor] | None:
+    def _values(
+        self, clipped: _Clipped, minimized: tf.Tensor | None, pending: Any = 0
+    ) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
         unknown = tf.constant(float("nan"))
-        stepped = tf.convert_to_tensor(self._stepped(clipped))
+        stepped = tf.convert_to_tensor(self._stepped(clipped, pending))
         norm = unknown if clipped.norm is None else tf.cast(clipped.norm, tf.float32)
         values = {
             # Without an update there is no norm.
@@ -334,7 +367,11 @@ class TFUpdate(Update):
         return [self._sums[id(one)].value if id(one) in self._sums else None for one in variables]
 
     def _merged_values(
-        self, variables: Sequence[Any], times: tf.Tensor, minimized: tf.Tensor | None
+        self,
+        variables: Sequence[Any],
+        times: tf.Tensor,
+        minimized: tf.Tensor | None,
+        pending: Any,
     ) -> list[Any] | None:
         """Return the reports of an update that takes place only if there are enough gradients."""
         if not self._reports:
@@ -346,7 +383,7 @@ class TFUpdate(Update):
             )
         return tf.cond(  # type: ignore[no-any-return]
             times >= self.window_length,
-            lambda: self._values(self._clip_averages(variables, times), minimized),
+            lambda: self._values(self._clip_averages(variables, times), minimized, pending),
             lambda: self._values(_NO_UPDATE, minimized),
         )
 
@@ -475,6 +512,16 @@ def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence
         context.merge_call(run_on_all, args=(condition, tuple(given)))
     else:
         tf.cond(condition, lambda: run(*given), lambda: tf.constant(False))
+
+
+class _DeferredUpdate(NamedTuple):
+    """An update that is deferred, and whether it will call the optimizer."""
+
+    update: Callable[[], Any]
+    is_call: tf.Tensor | bool
+
+    def __call__(self) -> None:
+        self.update()
 
 
 class _Clipped(NamedTuple):

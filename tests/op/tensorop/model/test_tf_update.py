@@ -434,6 +434,26 @@ def test_an_optimizer_that_accumulates(eager: bool, scales: bool, defer: bool, m
         np.testing.assert_allclose(own, mean, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.skipif(not KERAS_3, reason="optimizers of Keras 2 accumulate nothing")
+@EITHER_WAY
+@pytest.mark.parametrize("merge", [1, 2])
+def test_deferred_calls_of_an_optimizer_that_accumulates(eager: bool, merge: int) -> None:
+    """Each reports whether it will be the third call of the optimizer."""
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    model = build(mlp, lambda: optimizer)
+    first, loss, _ = supervised(model)
+    updates = [
+        UpdateOp(model, "loss", defer=True, merge_grad=count, outputs={"stepped": key})
+        for key, count in (("a", merge), ("b", 1))
+    ]
+    calls, network = 0, TFNetwork([first, loss, *updates])
+    for number, result in enumerate(train(network, batches(6), eager), 1):
+        for key, is_call in (("a", number % merge == 0), ("b", True)):
+            calls += is_call
+            assert bool(result[key]) == (is_call and calls % 3 == 0)
+    assert int(optimizer.iterations) == calls // 3
+
+
 @EITHER_WAY
 @pytest.mark.parametrize("scales", [False, True])
 @pytest.mark.parametrize("place", ["both deferred", "second at once", "update_model"])
