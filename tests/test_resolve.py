@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.ops import Delete, Op, Slicer, resolve, specs_of
+from fastnet.op.tensorop.foreign_op import models_and_gradients
+from tests.kernel.ops import Delete, Op, Slicer, resolve
 from tests.reference import Kernel
 
 pytestmark = pytest.mark.fast
@@ -65,7 +66,7 @@ class TestIsCurrent:
     def test_a_changed_op(self, kernel: Kernel, attribute: str, value: Any) -> None:
         op = Trained([[1]], retain=True)
         op.inputs, op.outputs, op.mode = ["x"], ["z"], {"train"}
-        spec = kernel.OpSpec(op, kernel.KeyTable())
+        spec = kernel.OpSpec(op, kernel.KeyTable(), read_use=models_and_gradients)
         assert spec.is_current()
         setattr(op, attribute, value)
         assert not spec.is_current()
@@ -81,7 +82,7 @@ class TestIsCurrent:
     def test_equal_values_are_no_change(self, kernel: Kernel) -> None:
         first, second = [1], [1]
         op = Trained([first, second], retain=True)
-        spec = kernel.OpSpec(op, kernel.KeyTable())
+        spec = kernel.OpSpec(op, kernel.KeyTable(), read_use=models_and_gradients)
         op.models, op.mode, op.inputs, op.retain = [second, first], [], (), False
         assert spec.is_current()
 
@@ -108,7 +109,8 @@ class TestGather:
         # Models are compared by identity.
         a, b, c = [1], [1], [2]
         ops = [Trained([a]), Trained([b, a], retain=False), Op(), Trained([c, b], retain=True)]
-        specs = specs_of(kernel, kernel.KeyTable(), ops)
+        table = kernel.KeyTable()
+        specs = [kernel.OpSpec(op, table, read_use=models_and_gradients) for op in ops]
         found, forwards, models, gradient_indices = kernel.gather(specs)
         assert found == ops
         assert forwards == [op.forward for op in ops]

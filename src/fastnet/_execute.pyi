@@ -8,6 +8,9 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, Resolution
 from fastnet._stamps import StampLog
 
+DEFERRED: str
+UNDO: str
+
 @final
 class KernelPlan:
     resolution: Resolution
@@ -59,6 +62,9 @@ class BoundPlan:
         around: int = 0,
     ) -> dict[str, Any]: ...
 
+def clean_up(
+    state: dict[str, Any], functions: Sequence[Callable[[], None]], error: BaseException
+) -> None: ...
 def get_inputs_by_op(op: object, store: Mapping[str, Any], copy_on_write: bool = False) -> Any: ...
 def split_outputs(
     op: object, result: object, keys: Sequence[str], source: str = "forward"

@@ -47,8 +47,12 @@ cdef extern from "Python.h":
 cdef enum:
     STACK_SLOTS = 64
 
-cdef str DEFERRED = "deferred"
-cdef str UNDO = "undo"
+# The keys of a step's context for the functions that are due at its end, in lists by the names of
+# models, and for the list of functions that undo, if the step fails, what it has done.
+DEFERRED = "deferred"
+UNDO = "undo"
+cdef str DEFERRED_KEY = DEFERRED
+cdef str UNDO_KEY = UNDO
 
 # The rows that each timed step has once, in their order.
 cdef enum Span:
@@ -483,7 +487,7 @@ cdef class KernelPlan:
             index = -1
             stamp(times, DISPATCH)
             # No other context uses this dict, so a borrowed reference is safe.
-            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
+            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED_KEY)
             if found != NULL and PyObject_IsTrue(<object> found):
                 inside = before_op(times, self._n_steps)
                 run_deferred(<object> found)
@@ -495,11 +499,11 @@ cdef class KernelPlan:
             result = self._collect(slots, batch, merge, times)
             if self._on_failure:
                 # The step has succeeded, so there is nothing to undo.
-                found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO)
+                found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO_KEY)
                 if found != NULL and isinstance(<object> found, list):
                     (<list> found).clear()
         except BaseException as error:
-            self._clean_up(state, error)
+            clean_up(state, self._on_failure, error)
             if index >= 0:
                 note_failure(error, self._op(index), index, self._reads_of(index, slots))
             if inside:
@@ -520,19 +524,6 @@ cdef class KernelPlan:
             PyObject_CallOneArg(self._write_setting, <object> setting)
         finally:
             Py_XDECREF(setting)
-        return 0
-
-    cdef int _clean_up(self, dict state, object error) except -1:
-        """Discard deferred functions; call those that undo, the last first, then `on_failure`."""
-        cdef object deferred = state.get(DEFERRED)
-        cdef object undo = state.get(UNDO) if self._on_failure else None
-        if isinstance(deferred, dict):
-            deferred.clear()
-        if isinstance(undo, list):
-            while undo:
-                call_cleanup((<list> undo).pop(), error)
-        for function in self._on_failure:
-            call_cleanup(function, error)
         return 0
 
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
@@ -913,6 +904,23 @@ cdef int run_deferred(object deferred) except -1:
             for function in functions:
                 function()
     return 0
+
+
+def clean_up(dict state not None, functions, error):
+    """Clean up after a failed step, or after one that ends a context.
+
+    Deferred functions are discarded, those of the context that undo are called, the last one first,
+    and then `functions`. If one raises, this is noted on the error, and the others are called.
+    """
+    cdef object deferred = state.get(DEFERRED_KEY)
+    cdef object undo = state.get(UNDO_KEY) if functions else None
+    if isinstance(deferred, dict):
+        deferred.clear()
+    if isinstance(undo, list):
+        while undo:
+            call_cleanup((<list> undo).pop(), error)
+    for function in functions:
+        call_cleanup(function, error)
 
 
 cdef int call_cleanup(object function, object error) except -1:

@@ -46,7 +46,10 @@ cdef class OpSpec(Spec):
     cdef Py_ssize_t n_outputs
     cdef Py_ssize_t* ids  # of the inputs, then of the outputs
     cdef KeyTable _table
+    cdef object _read_use
 
+    cdef tuple _use(self)
+    cdef bint _has_current_use(self) except -1
     cdef bint _has_keys(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1
 
 

@@ -33,7 +33,13 @@ class OpSpec(Spec):
     models: tuple[Any, ...]
     takes_gradients: bool
 
-    def __init__(self, op: object, table: KeyTable, deletes: bool = False) -> None: ...
+    def __init__(
+        self,
+        op: object,
+        table: KeyTable,
+        deletes: bool = False,
+        read_use: Callable[[Any], tuple[tuple[Any, ...], bool]] | None = None,
+    ) -> None: ...
     def is_current(self) -> bool: ...
 
 class SlicerSpec(Spec):

@@ -194,21 +194,22 @@ cdef set as_set(names):
 cdef class OpSpec(Spec):
     """The keys and settings of an op or a postprocessing op, read once.
 
-    `deletes` says that the op deletes its inputs after it has run. `takes_gradients` is true if
-    the op has a setting for whether it retains the graph.
+    `deletes` says that the op deletes its inputs after it has run. `read_use` is a function that
+    returns the models that the op holds, as a tuple, and whether it takes gradients; None for an op
+    without either.
     """
 
     def __cinit__(self):
         self.ids = NULL
 
-    def __init__(self, op, KeyTable table not None, bint deletes=False):
+    def __init__(self, op, KeyTable table not None, bint deletes=False, read_use=None):
         Spec.__init__(self, op)
         self.in_list = op.in_list
         self.out_list = op.out_list
         self.deletes = deletes
         self.forward = getattr(op, "forward", None)
-        self.models = models_of(op)
-        self.takes_gradients = takes_gradients(op)
+        self._read_use = read_use
+        self.models, self.takes_gradients = self._use()
         self._table = table
         cdef list ids = [table.intern(key) for key in op.inputs]
         cdef Py_ssize_t n_inputs = len(ids)
@@ -247,9 +248,15 @@ cdef class OpSpec(Spec):
             and bool(op.in_list) == self.in_list
             and bool(op.out_list) == self.out_list
             and same_callable(getattr(op, "forward", None), self.forward)
-            and same_models(models_of(op), self.models)
-            and takes_gradients(op) == self.takes_gradients
+            and self._has_current_use()
         )
+
+    cdef tuple _use(self):
+        return ((), False) if self._read_use is None else self._read_use(self.item)
+
+    cdef bint _has_current_use(self) except -1:
+        models, takes_gradients = self._use()
+        return same_models(models, self.models) and takes_gradients == self.takes_gradients
 
 
 cdef bint same_callable(one, other) except -1:
@@ -262,19 +269,9 @@ cdef bint same_callable(one, other) except -1:
     return one == other
 
 
-cdef tuple models_of(op):
-    get_models = getattr(op, "get_fe_models", None)
-    return () if get_models is None else tuple(get_models())
-
-
 cdef bint same_models(tuple models, tuple others):
     # An op may return its models in any order, and a model need not be comparable.
     return {id(model) for model in models} == {id(model) for model in others}
-
-
-cdef bint takes_gradients(op) except -1:
-    retain = getattr(op, "fe_retain_graph", None)
-    return retain is not None and retain() is not None
 
 
 cdef class SlicerSpec(Spec):

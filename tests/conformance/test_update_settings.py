@@ -349,6 +349,7 @@ def test_a_step_that_overflows_is_none(fw: Framework, clip: dict[str, Any]) -> N
             # unscaled, and before it is clipped
             np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=3e-2)
         else:
+            assert np.isnan(result["norm"])
             assert_same((fw.weights(model), fw.weights(ema.averaged)), before)
     for own, expected in zip(fw.weights(ema.averaged), loop.average, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-2, atol=1e-2)
@@ -546,7 +547,8 @@ def test_weights_are_single_numbers(fw: Framework, weight: Any, found: str) -> N
     with pytest.raises(Exception, match=error):
         fw.step(network, {**batch, "count": weight}, "train")
     assert_same(fw.weights(model), list(LAYERS[0]))
-    fw.step(network, {**batch, "count": np.array(2.0, "float32")}, "train")
+    for count in (np.array(False), np.array(2.0, "float32")):
+        fw.step(network, {**batch, "count": count}, "train")
     loop = Loop()
     loop.step([batch])
     assert_same(fw.weights(model), loop.line.weights)
@@ -572,6 +574,7 @@ def test_gradients_that_are_not_finite_are_skipped(
         for number in range(6)
     ]
     assert [bool(result["stepped"]) for result in results] == expected
+    assert [not np.isnan(result["norm"]) for result in results] == expected
     # A loop leaves the windows with the batch out.
     kept = batches[: 2 // merge * merge] + batches[2 // merge * merge + merge :]
     fw.steps(fw.network([*regression(other, **settings), other_ema]), kept, "train")

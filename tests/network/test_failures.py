@@ -139,6 +139,40 @@ def test_merged_gradients_when_a_deferred_update_fails(
     assert second.state_dict()["merged"] == 1
 
 
+def test_windows_to_drop_are_carried_if_a_flush_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = two_models(merge_grad=3)
+    for update, rest in zip(network.ops[-2:], ("drop", "flush"), strict=True):
+        update.rest = rest
+
+    def fail(closure: Any = None) -> None:
+        raise Trouble("as told")
+
+    with monkeypatch.context() as patch, pytest.raises(Trouble), network("train"):  # noqa: PT012
+        network.run_step({"x": torch.ones(4, 2)})
+        patch.setattr(network.models[1].current_optimizer, "step", fail)
+    assert [update.state_dict()["merged"] for update in network.ops[-2:]] == [1, 1]
+    with network("train"):
+        pass
+    assert [update.state_dict()["merged"] for update in network.ops[-2:]] == [0, 0]
+
+
+def test_error_of_a_flush_is_raised_if_cleaning_up_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = two_models(merge_grad=3, rest="flush")
+    first, second = (model.current_optimizer for model in network.models)
+
+    def refuse(set_to_none: bool = True) -> None:
+        raise ArithmeticError("cannot clear")
+
+    def fail(closure: Any = None) -> None:
+        monkeypatch.setattr(first, "zero_grad", refuse)
+        raise Trouble("as told")
+
+    monkeypatch.setattr(second, "step", fail)
+    with pytest.raises(Trouble, match="as told"), network("train"):
+        network.run_step({"x": torch.ones(4, 2)})
+    assert [update.state_dict()["merged"] for update in network.ops[-2:]] == [0, 1]
+
+
 def test_an_update_before_the_op_that_fails_counts() -> None:
     def fail(y: Any, ok: int) -> Any:
         if not ok:

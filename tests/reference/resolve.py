@@ -69,14 +69,6 @@ class Spec:
         return mode_fits and (included or not_excluded)
 
 
-def models_of(op: Any) -> tuple[Any, ...]:
-    return tuple(op.get_fe_models()) if hasattr(op, "get_fe_models") else ()
-
-
-def takes_gradients(op: Any) -> bool:
-    return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
-
-
 def as_set(names: Iterable[str] | None) -> set[str]:
     if names is None:
         return set()
@@ -84,21 +76,23 @@ def as_set(names: Iterable[str] | None) -> set[str]:
 
 
 class OpSpec(Spec):
-    def __init__(self, op: Any, table: KeyTable, deletes: bool = False) -> None:
+    def __init__(
+        self, op: Any, table: KeyTable, deletes: bool = False, read_use: Any = None
+    ) -> None:
         super().__init__(op)
         self.forward = getattr(op, "forward", None)
         self.in_list = bool(op.in_list)
         self.out_list = bool(op.out_list)
         self.deletes = deletes
-        self.models = models_of(op)
-        self.takes_gradients = takes_gradients(op)
+        self.read_use = read_use
+        self.models, self.takes_gradients = ((), False) if read_use is None else read_use(op)
         self.inputs: list[str] = list(op.inputs)
         self.outputs: list[str] = list(op.outputs)
         for key in self.inputs + self.outputs:
             table.intern(key)
 
     def is_current(self) -> bool:
-        now = OpSpec(self.item, KeyTable(), self.deletes)
+        now = OpSpec(self.item, KeyTable(), self.deletes, self.read_use)
         same_models = {id(model) for model in now.models} == {id(model) for model in self.models}
         now.models = self.models
         return same_models and vars(now) == vars(self)

@@ -79,7 +79,9 @@ def update_model(
         model: A model from `fastnet.build`.
         gradients: The gradient of each trainable parameter, in order, or None for no gradient.
         defer: Whether to append the step to `deferred` instead.
-        deferred: Lists of deferred functions by model name.
+        deferred: Lists of deferred functions by model name, as in ``state["deferred"]``. In torch
+            a step that an UpdateOp of the model has deferred is the same step, with the sum of
+            both gradients.
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.errors import shorten
@@ -16,29 +16,24 @@ ALIKE_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
 REPORTS = ("grad_norm", "stepped", "total")
 """The names of the values that an update can write."""
 
-UNDO = "undo"
-"""The key of the state's list of functions that undo, if the step fails, what it has done."""
-
 Followers = Sequence[Callable[..., None]]
 """Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 
 
 class StepSettings(NamedTuple):
-    """Settings of an optimizer's step, and which of its results are needed.
+    """Settings of an optimizer's step, and whether its norm is needed.
 
     Attributes:
         clip_norm: The maximum norm of all gradients, or None.
         clip_value: The maximum absolute value of an element, or None.
         skip_nonfinite: Whether to skip the step if a gradient is not finite.
         needs_norm: Whether the norm is needed.
-        needs_stepped: Whether it is needed that the step was taken.
     """
 
     clip_norm: float | None = None
     clip_value: float | None = None
     skip_nonfinite: bool = False
     needs_norm: bool = False
-    needs_stepped: bool = False
 
     @property
     def reads_gradients(self) -> bool:
@@ -51,16 +46,16 @@ PLAIN_STEP = StepSettings()
 """A step that only takes the gradients as they are."""
 
 
-class MergedState(NamedTuple):
+class SavedWindow(NamedTuple):
     """The gradients that were merged since the last update.
 
     Attributes:
-        times: The number of merged steps.
-        gradients: The sum for each of `merged_parameters`, or None.
+        steps: The number of merged steps.
+        gradients: The sum for each of `window_parameters`, or None.
         weight: The sum of the weights; None without weights.
     """
 
-    times: int
+    steps: int
     gradients: Sequence[Any]
     weight: float | None = None
 
@@ -68,58 +63,124 @@ class MergedState(NamedTuple):
 class Update(ABC):
     """Updates the model of an UpdateOp: computes gradients, merges and clips them, and steps."""
 
+    joins_deferred: ClassVar[bool]
+    """Whether an update takes one step together with those of its model that were deferred."""
+
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
         self._model: Model = op.model
         # The current optimizer changes with the epoch, so it is read from here in every step.
         self._holder = holder_of(op.model, "current_optimizer")
-        self._given = op.gradients is not None
+        self._gradients_are_given = op.gradients is not None
         self._weighted = op.weight is not None
         self._reports = tuple(reports)
-        self._settings = StepSettings(
+        self._step_settings = StepSettings(
             op.clip_norm,
             op.clip_value,
             op.skip_nonfinite,
             needs_norm="grad_norm" in reports,
-            needs_stepped="stepped" in reports,
         )
-        self.merges: int = op.merge_grad
-        # Whether gradients are added to the sums of earlier steps. Weighted gradients always are,
-        # because they are divided by the sum of their weights.
-        self.is_merging = op.merge_grad > 1 or self._weighted
+        self.window_length: int = op.merge_grad
+        # Weighted gradients are divided by the sum of their weights, so they are always merged.
+        self._always_merges: bool = op.merge_grad > 1 or self._weighted
 
+    @property
     @abstractmethod
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps.
+
+        With `merge_grad` lowered to 1, the next step averages what was merged until then.
+        """
+
     def __call__(
         self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
     ) -> list[Any] | None:
-        """Run the update; return the values of the reports, or None without reports."""
+        """Run the update.
+
+        Args:
+            data: The loss, or the given gradients; in a list with their weight if they have one.
+            state: The context of the step.
+            defer: Whether the optimizer steps at the end of the step.
+            retain_graph: Whether a later op differentiates the graph of the loss.
+            followers: Functions to call after the optimizer's step. In torch they are called only
+                if it was taken.
+
+        Returns:
+            The values of the reports, in order, or None without reports.
+        """
+        loss_or_gradients, weight = data if self._weighted else (data, None)
+        if state["warmup"]:
+            return self._report_warmup(loss_or_gradients)
+        return self._run(loss_or_gradients, weight, state, defer, retain_graph, followers)
 
     @abstractmethod
+    def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
+        """Return the values of the reports of a step without an update."""
+
+    @abstractmethod
+    def _run(
+        self,
+        loss_or_gradients: Any,
+        weight: Any,
+        state: State,
+        defer: bool,
+        retain_graph: bool,
+        followers: Followers,
+    ) -> list[Any] | None:
+        """Run the sequence: backward, merge, clip, and step or defer."""
+
     def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any.
 
         In torch the step is deferred by `state` if `defer` is true, as in a step of a network, and
         what undoes it is added to the state.
         """
+        if self.window_steps():
+            self._flush(followers, state, defer)
+
+    @abstractmethod
+    def window_steps(self) -> int:
+        """Return the number of steps merged since the last update."""
+
+    @abstractmethod
+    def _flush(self, followers: Followers, state: State, defer: bool) -> None:
+        """Update with the average of the merged gradients."""
 
     @abstractmethod
     def clear_gradients(self) -> None:
         """Clear the gradients that a failed update has left."""
 
     @abstractmethod
-    def merged(self) -> MergedState:
+    def save_window(self) -> SavedWindow:
         """Return copies of what was merged since the last update."""
 
     @abstractmethod
-    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
         """Continue from what `merged` returned, with the parameters of the gradients."""
 
-    @abstractmethod
-    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
+    def window_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
         """List the trainable parameters in order, then frozen ones that have merged gradients.
 
         With the names of a list that was saved, the frozen ones are those that end the list.
         """
+        trained, frozen = self.trained_parameters(), self.frozen_parameters()
+        if names is None:
+            return trained + list(filter(self.has_sum, frozen))
+        saved = names[len(trained) :]
+        named = zip(frozen, self.names_of(frozen), strict=True)
+        return trained + [one for one, name in named if name and name in saved]
+
+    @abstractmethod
+    def trained_parameters(self) -> list[Any]:
+        """List the trainable parameters, in torch followed by others that the optimizer updates."""
+
+    @abstractmethod
+    def frozen_parameters(self) -> list[Any]:
+        """List the parameters that are not trainable now."""
+
+    @abstractmethod
+    def has_sum(self, parameter: Any) -> bool:
+        """Return whether gradients of a parameter have been merged."""
 
     @abstractmethod
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
@@ -127,40 +188,38 @@ class Update(ABC):
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
-        parameters = self.merged_parameters()
-        self.set_merged(MergedState(0, [None] * len(parameters)), parameters)
+        parameters = self.window_parameters()
+        self.load_window(SavedWindow(0, [None] * len(parameters)), parameters)
 
     def continue_from(self, former: Update) -> None:
         """Take over the merged gradients of the update that this one replaces."""
-        merged = former.merged()
-        if not merged.times:
+        merged = former.save_window()
+        if not merged.steps:
             return
         if (merged.weight is None) == self._weighted:
             raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' has merged the gradients of {merged.times} "
+                f"UpdateOp of '{name_of(self._model)}' has merged the gradients of {merged.steps} "
                 f"steps {'without weights' if self._weighted else 'with weights'}, so its `weight` "
                 "cannot change before the update. Change it right after an update."
             )
-        # With `merge_grad` lowered to 1, the next step averages what was merged until then.
-        self.is_merging = True
-        self.set_merged(merged, former.merged_parameters())
+        self.load_window(merged, former.window_parameters())
 
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""
         optimizer = getattr(self._holder, "current_optimizer", None)
         return optimizer_of(self._model) if optimizer is None else optimizer
 
-    def not_a_loss(self, given: Any) -> ValueError:
+    def not_a_loss(self, value: Any) -> ValueError:
         """Return the error for a loss that is not a tensor."""
         return ValueError(
             f"UpdateOp of '{name_of(self._model)}' expects a tensor as its loss "
-            f"'{self._op.loss_name}', but got {type(given).__name__}."
+            f"'{self._op.loss_name}', but got {type(value).__name__}."
         )
 
-    def not_a_weight(self, given: Any) -> ValueError:
+    def not_a_weight(self, value: Any) -> ValueError:
         """Return the error for a weight that is not one number."""
-        shape = getattr(given, "shape", None)
-        found = shorten(given) if shape is None else f"a value of the shape {tuple(shape)}"
+        shape = getattr(value, "shape", None)
+        found = shorten(value) if shape is None else f"a value of the shape {tuple(shape)}"
         return ValueError(
             f"UpdateOp of '{name_of(self._model)}' expects one number as its weight "
             f"'{self._op.weight}', such as the number of tokens of the batch, but got {found}."

@@ -10,7 +10,7 @@ from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.op.op import is_delete
-from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.foreign_op import as_tensor_op, inner_ops_of, takes_gradients
 from fastnet.op.tensorop.gradient.gradient import GradientOp
 from fastnet.types import Model, is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
@@ -146,7 +146,7 @@ def _read_item(read: Callable[[Any], Spec], value: Any, mode: str, ds_id: str | 
 def describe(value: Any, index: int | None = None) -> Item:
     """Return the item of an op or slicer by its attributes alone."""
     is_slicer = hasattr(value, "slice_inputs")
-    inner = tuple(describe(op, index) for index, op in enumerate(_inner_ops(value)))
+    inner = tuple(describe(op, index) for index, op in enumerate(inner_ops_of(value)))
     outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
     deletes = not is_slicer and is_delete(value)
     adapted = as_tensor_op(value)
@@ -160,7 +160,7 @@ def describe(value: Any, index: int | None = None) -> Item:
         modes=tuple(sorted(_strings(value, "mode"))),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
         models=_model_names(adapted.get_fe_models()),
-        takes_gradients=adapted.fe_retain_graph() is not None,
+        takes_gradients=takes_gradients(value),
         # An update that is given gradients does not read its loss.
         losses=tuple(key for key in inputs if key in losses and not inner),
         is_first_order=isinstance(value, GradientOp) and not value.higher_order,
@@ -181,13 +181,6 @@ def _strings(value: Any, attribute: str) -> tuple[str, ...]:
     if names is None:
         return ()
     return (names,) if isinstance(names, str) else tuple(map(str, names))
-
-
-def _inner_ops(value: Any) -> list[Any]:
-    """Return the ops of any meta op: several in `ops`, or one in `op`."""
-    ops = getattr(value, "ops", None)
-    found = ops if isinstance(ops, (list, tuple)) else [getattr(value, "op", None)]
-    return [op for op in found if hasattr(op, "forward")]
 
 
 def _format_settings(value: Any, inner: tuple[Item, ...]) -> str:

@@ -24,6 +24,7 @@ from fastnet.network.updates import bind_updates
 from fastnet.network.validation import check_items, describe_inactive_writer, find_position
 from fastnet.op.op import Op, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
+from fastnet.op.tensorop.foreign_op import models_and_gradients
 from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
@@ -373,4 +374,4 @@ def _each_of(lists: Iterable[Iterable[Any]]) -> list[Any]:
 def _read(item: Any, table: KeyTable) -> OpSpec | SlicerSpec:
     if hasattr(item, "slice_inputs"):
         return SlicerSpec(item, table)
-    return OpSpec(item, table, is_delete(item))
+    return OpSpec(item, table, is_delete(item), models_and_gradients)

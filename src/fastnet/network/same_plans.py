@@ -54,9 +54,9 @@ def _describe(
     yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
     for index, op in enumerate(plan.ops):
         for inner in with_inner_ops([op]):
-            alike = getattr(inner, "alike_on_ranks", ())
-            settings = {key: _plain(getattr(inner, key)) for key in alike}
-            names = sorted(map(name_of, as_tensor_op(inner).get_fe_models()))
+            adapted = as_tensor_op(inner)
+            settings = {key: _plain(getattr(inner, key)) for key in adapted.alike_on_ranks}
+            names = sorted(map(name_of, adapted.get_fe_models()))
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
     for slicer in plan.slicers:
         keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]

@@ -56,7 +56,7 @@ def warn_of_updates_in(mode: str, network: BaseNetwork, plan: ExecutionPlan) -> 
     """Warn, once each, of ops that update models in a mode that is not "train"."""
     warned: set[int] = network._warned
     for index, op in enumerate(plan.ops):
-        if _updates(op) and id(op) not in warned:
+        if _is_update(op) and id(op) not in warned:
             warned.add(id(op))
             names = ", ".join(repr(name_of(model)) for model in as_tensor_op(op).get_fe_models())
             warn(
@@ -74,7 +74,7 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
         # Keras's optimizers raise an error for a variable that they were not built for.
         if not hasattr(optimizer, "param_groups"):
             continue
-        if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _updates(op)):
+        if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _is_update(op)):
             continue
         _compared.add(optimizer)
         own = {id(one) for one in _optimized(model)}
@@ -97,14 +97,14 @@ def _optimized(model: Model) -> Iterator[Any]:
             yield from group["params"]
 
 
-def _updates(op: Any) -> bool:
-    return bool(as_tensor_op(op).get_fe_loss_keys())
+def _is_update(op: Any) -> bool:
+    return as_tensor_op(op).updates_models
 
 
 def _may_update(op: Any) -> bool:
     """Return whether an op may update its models: updates do, and ops of the program might."""
     is_own = not is_library(type(op).__module__)
-    return not isinstance(op, MetaOp) and (is_own or _updates(op))
+    return not isinstance(op, MetaOp) and (is_own or _is_update(op))
 
 
 def _lacks_update(network: BaseNetwork, model: Model) -> bool:
@@ -123,7 +123,7 @@ def _models_of_losses(network: BaseNetwork, plan: ExecutionPlan) -> list[Model]:
     needed: set[str] = network.get_loss_keys()
     models: dict[int, Model] = {}
     for op, (inputs, outputs, *_) in reversed([*zip(plan.ops, plan.kernel.flow, strict=True)]):
-        if _updates(op):
+        if _is_update(op):
             needed.update(op.get_fe_loss_keys())
         elif isinstance(op, LossOp) or not needed.isdisjoint(outputs):
             needed.difference_update(outputs)

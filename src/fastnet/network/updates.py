@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fastnet._execute import DEFERRED, UNDO, clean_up
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.update import ALIKE_SETTINGS, UNDO
+from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
-from fastnet.op.tensorop.foreign_op import bind_forward
+from fastnet.op.tensorop.foreign_op import as_tensor_op, bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward, State
@@ -28,7 +29,8 @@ def bind_updates(
     _check_updates(ops, gradient_indices, first_deferred)
     updating = [ops[index] for index in gradient_indices]
     followers = _followers_of(ops, updating)
-    last = max(gradient_indices, default=-1)
+    graph_indices = (index for index in gradient_indices if as_tensor_op(ops[index]).needs_graph)
+    last = max(graph_indices, default=-1)
     for index in {*gradient_indices, *range(first_deferred, len(ops))}:
         op = ops[index]
         defer, retain = index >= first_deferred, index < last
@@ -59,38 +61,39 @@ def _exit_call(
     # As in a step: what is deferred, and what is to be undone after an error.
     deferred: dict[str, list[Callable[[], None]]] = {}
     undo: list[Callable[[], None]] = []
-    state: State = {"deferred": deferred, UNDO: undo}
-    updates, calls = [], []
+    state: State = {DEFERRED: deferred, UNDO: undo}
+    flushes, drops, clears = [], [], []
     for index in gradient_indices:
-        for update in updates_in([ops[index]]):
+        for update in update_ops_in([ops[index]]):
             following = followers.get(id(update.model), ()) if update is ops[index] else ()
-            call = update.exit_call(following, state, update.defer or index >= first_deferred)
-            if call is not None:
-                updates.append(update.updater())
-                calls.append(call)
+            flush = update.flush_call(following, state, update.defer or index >= first_deferred)
+            if flush is not None:
+                flushes.append(flush)
+                clears.append(update.updater().clear_gradients)
+            if (drop := update.drop_call()) is not None:
+                drops.append(drop)
 
     def end() -> None:
         """Take deferred steps after all gradients are averaged."""
         try:
-            for call in calls:
-                call()
+            for flush in flushes:
+                flush()
             for steps in deferred.values():
                 for step in steps:
                     step()
-        except BaseException:
-            for restore in reversed(undo):
-                restore()
-            for update in updates:
-                update.clear_gradients()
+            # After an error, windows are carried.
+            for drop in drops:
+                drop()
+        except BaseException as error:
+            clean_up(state, clears, error)
             raise
-        finally:
-            deferred.clear()
-            undo.clear()
+        deferred.clear()
+        undo.clear()
 
-    return end if calls else None
+    return end if flushes or drops else None
 
 
-def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
+def update_ops_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
     """Return the UpdateOps among ops, and inside of them."""
     return (op for op in with_inner_ops(ops) if isinstance(op, UpdateOp))
 
@@ -119,15 +122,15 @@ def _check_updates(
     # By model, the updates that may take one step together.
     shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
-        for update in updates_in([ops[index]]):
+        for update in update_ops_in([ops[index]]):
             together = shared.setdefault(id(update.model), [])
             together.append(update)
+            if len(together) > 1 and update.updater().joins_deferred:
+                _check_same_settings(together)
             if update.defer or index >= first_deferred:
                 _check_readers(update, index, ops)
-            elif len(together) == 1:
+            else:
                 together.clear()
-            if len(together) > 1:
-                _check_same_settings(together)
 
 
 def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:

@@ -168,7 +168,7 @@ class SectionRecorder(StepMeter):
             self.sizes or {},
             self._events.spans() if self._events is not None else (),
             # Ops with losses to minimize update models; they may be inside of other ops.
-            trains=any(as_tensor_op(op).get_fe_loss_keys() for op in self.plan.ops),
+            trains=any(as_tensor_op(op).updates_models for op in self.plan.ops),
         )
 
     def timeline(self, name: str) -> Timeline:

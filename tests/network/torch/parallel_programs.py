@@ -323,6 +323,16 @@ class Frozen(Program):
         model[2].requires_grad_(step < 4)
 
 
+class FrozenInWindow(Program):
+    """A layer is trained in the first half of each window only."""
+
+    merge, steps = 4, 8
+    has_loop = False  # DistributedDataParallel would leave the layer different on each rank.
+
+    def before(self, models: Models, step: int) -> None:
+        innermost(models[0])[0].requires_grad_(step % 4 == 0)
+
+
 class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

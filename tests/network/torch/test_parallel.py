@@ -388,6 +388,24 @@ def test_all_ranks_skip_a_gradient_that_is_not_finite(engine: str) -> None:
         assert 1e-4 < distance(states[1], states[2]) < 1
 
 
+def step_by_large_gradients(engine: str) -> bool:
+    """Train with finite gradients whose squares overflow."""
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    model = fastnet.build(seeded(mlp), sgd(1e-20), parallel=engine, **options)
+    ops = [
+        ModelOp(model, "x", "y"),
+        LambdaOp(lambda y: 1e25 * y.mean(), "y", "loss"),
+        UpdateOp(model, "loss", skip_nonfinite=True, outputs={"stepped": "stepped"}),
+    ]
+    with fastnet.Network(ops)("train", 1) as network:
+        return bool(network.run_step({"x": torch.ones(4, 16)})["stepped"])
+
+
+@EITHER
+def test_large_gradients_are_finite(engine: str) -> None:
+    assert ranks(2)(step_by_large_gradients, engine) == [True, True]
+
+
 @EITHER
 def test_parallel_models_are_used_like_others(engine: str) -> None:
     expected = engine, "m", [{True}, {False}], ((4, 4), (4, 32)), True

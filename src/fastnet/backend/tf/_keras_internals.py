@@ -85,15 +85,17 @@ def own_weights(layer: Any) -> list[Any]:
     ]
 
 
-def takes_step(optimizer: Any) -> Any:
-    """Return whether the next call of an optimizer updates weights, or else only accumulates.
+def takes_step(optimizer: Any, pending_calls: Any = 0) -> Any:
+    """Return whether the call of an optimizer after pending ones updates weights, or accumulates.
 
     A boolean tensor, or True without `gradient_accumulation_steps`, or without the private name.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     steps = getattr(inner, "gradient_accumulation_steps", None)
     calls = getattr(inner, "_iterations", None)
-    return True if not steps or calls is None else (calls.value + 1) % steps == 0
+    if not steps or calls is None:
+        return True
+    return (calls.value + pending_calls + 1) % steps == 0
 
 
 def slot_names(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:

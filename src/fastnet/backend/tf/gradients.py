@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -85,8 +84,12 @@ def update_model(
     defer: bool,
     deferred: dict[str, list[Callable[[], None]]],
 ) -> None:
-    gradients = scale_gradients(optimizer_of(model), gradients)
-    update = partial(apply_gradients, model, gradients, model.trainable_variables)
+    def update() -> None:
+        # Updates that were deferred earlier may change the scale.
+        scaled = scale_gradients(optimizer_of(model), gradients)
+        apply_gradients(model, scaled, model.trainable_variables)
+
+    optimizer_of(model)  # Raises if there is none.
     if defer:
         deferred.setdefault(name_of(model), []).append(update)
     else:

@@ -27,7 +27,7 @@ from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
-from fastnet.backend.update import Followers, MergedState, StepSettings, Update
+from fastnet.backend.update import Followers, SavedWindow, StepSettings, Update
 from fastnet.errors import SECOND_ORDER_ADVICE
 from fastnet.types import State
 from fastnet.util.warnings import warn
@@ -41,6 +41,8 @@ class TFUpdate(Update):
     are enough.
     """
 
+    joins_deferred = False
+
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
         self._adds_losses: bool = op.model_losses
@@ -50,27 +52,38 @@ class TFUpdate(Update):
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
             )
         # Variables: the number of merged steps, and the sum of their weights.
-        self._merged: Any = None
-        self._weight: Any = None
+        self._window_count: Any = None
+        self._weight_sum: Any = None
         self._sums: dict[int, _Sum] = {}
 
-    def __call__(
-        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    @property
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps."""
+        # A graph cannot depend on the number of merged steps.
+        return self._always_merges or self._window_count is not None
+
+    def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
+        known = "total" in self._reports and not self._gradients_are_given
+        return self._values(_NO_UPDATE, self._minimized(loss_or_gradients) if known else None)
+
+    def _run(
+        self,
+        data: Any,
+        weight: Any,
+        state: State,
+        defer: bool,
+        retain_graph: bool,
+        followers: Followers,
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, clip, and step or defer."""
-        data, weight = data if self._weighted else (data, None)
-        if state["warmup"]:
-            known = "total" in self._reports and not self._given
-            return self._values(_NO_UPDATE, self._total(data) if known else None)
         optimizer = self.optimizer()
         variables = self._find_trainable(optimizer)
         tape: Any = state.get("tape")
-        total = loss = None
-        if not self._given:
+        minimized = loss = None
+        if not self._gradients_are_given:
             if tape is None:
                 raise no_tape()
-            total = self._total(data)
-            loss = self._scaled(total, optimizer)
+            minimized = self._minimized(data)
+            loss = self._scaled(minimized, optimizer)
         with paused(tape):  # Later gradients do not depend on what an update computes.
             gradients: Sequence[Any]
             if loss is None:
@@ -78,27 +91,38 @@ class TFUpdate(Update):
             else:
                 gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
+            deferred = state["deferred"].setdefault(name_of(self._model), []) if defer else []
+            pending = self._pending_calls(deferred)
+            calls: Any
             if self.is_merging:
-                update, values = self._merge_gradients(
-                    gradients, weight, variables, followers, total
+                update, values, calls = self._merge_gradients(
+                    gradients, weight, variables, followers, minimized, pending
                 )
             else:
                 clipped = self._clip(gradients, followers)
-                update = partial(self._apply, variables, followers, clipped)
-                values = self._values(clipped, total)
+                scale = inner_scale_of(optimizer) if defer else None
+                update = partial(self._apply, variables, followers, clipped, scale)
+                values = self._values(clipped, minimized, pending)
+                calls = clipped.stepped
             if defer:
-                later = state["deferred"].setdefault(name_of(self._model), [])
-                later.append(paused(tape)(update))
+                deferred.append(_DeferredUpdate(paused(tape)(update), calls))
             else:
                 update()
         return values
 
-    def flush(self, followers: Followers, state: State, defer: bool) -> None:
-        """Update with the average of the gradients merged since the last update, if any."""
-        times = self._merged_times()
-        if not times:
-            return
-        now = tf.constant(times, tf.int64)
+    def _pending_calls(self, deferred: Sequence[Any]) -> Any:
+        """Return how many calls of an optimizer that accumulates gradients are deferred."""
+        if not self._counts_calls():
+            return 0
+        are_calls = [one.is_call if isinstance(one, _DeferredUpdate) else True for one in deferred]
+        return sum(tf.cast(one, tf.int64) for one in are_calls)
+
+    def _counts_calls(self) -> bool:
+        """Return whether the optimizer takes a step only in every nth call."""
+        return takes_step(self.optimizer()) is not True
+
+    def _flush(self, followers: Followers, state: State, defer: bool) -> None:
+        now = tf.constant(self.window_steps(), tf.int64)
         update = partial(self._apply_merged, trainable(self._model), followers, now)
         strategy = strategy_of(self._model)
         if strategy is not None and tf.distribute.in_cross_replica_context():
@@ -123,7 +147,7 @@ class TFUpdate(Update):
             )
         return variables
 
-    def _total(self, loss: Any) -> tf.Tensor:
+    def _minimized(self, loss: Any) -> tf.Tensor:
         """Return the mean of the loss, with the model's own losses."""
         if not tf.is_tensor(loss):
             raise self.not_a_loss(loss)
@@ -177,9 +201,15 @@ class TFUpdate(Update):
         weight: Any,
         variables: Sequence[Any],
         followers: Followers,
-        total: tf.Tensor | None,
-    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None]:
-        """Add gradients to the sums; return the update if there are enough, and its reports."""
+        minimized: tf.Tensor | None,
+        pending: Any,
+    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None, Any]:
+        """Add gradients to the sums.
+
+        Returns:
+            The update if there are enough gradients, its reports, and whether it calls the
+            optimizer.
+        """
         self._make_sums(variables, gradients)
         scale = inner_scale_of(self.optimizer())
         if scale is not None:
@@ -187,21 +217,28 @@ class TFUpdate(Update):
             gradients = multiply_gradients(gradients, 1 / scale)
         if self._weighted:
             weight = self._check_weight(weight)
-            self._weight.assign_add(tf.cast(weight, self._weight.dtype))
+            self._weight_sum.assign_add(tf.cast(weight, self._weight_sum.dtype))
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
-                summed = self._sums[id(variable)].total
+                summed = self._sums[id(variable)].value
                 addend = tf.cast(tf.convert_to_tensor(gradient), summed.dtype)
                 if self._weighted:
                     # Steps of weight 0 add nothing, even where their gradients are NaN.
                     product = addend * tf.cast(weight, summed.dtype)
                     addend = tf.where(weight != 0, product, tf.zeros_like(product))
                 summed.assign_add(addend)
-        self._merged.assign_add(1)
-        times = self._merged.read_value()
+        self._window_count.assign_add(1)
+        times = self._window_count.read_value()
         update = partial(self._apply_merged, variables, followers)
-        finish = partial(_run_if, times >= self.merges, update, [times])
-        return finish, self._merged_values(variables, times, total)
+        finish = partial(_run_if, times >= self.window_length, update, [times])
+        is_call: Any = True
+        if self._counts_calls():
+            is_call = tf.cond(
+                times >= self.window_length,
+                lambda: tf.convert_to_tensor(self._clip_averages(variables, times).stepped),
+                lambda: tf.constant(False),
+            )
+        return finish, self._merged_values(variables, times, minimized, pending), is_call
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -209,6 +246,8 @@ class TFUpdate(Update):
             scalar = tf.convert_to_tensor(weight)
         except (TypeError, ValueError):
             raise self.not_a_weight(weight) from None
+        if scalar.dtype.is_bool:
+            scalar = tf.cast(scalar, tf.int64)
         if scalar.shape.num_elements() != 1 or not (
             scalar.dtype.is_floating or scalar.dtype.is_integer
         ):
@@ -220,10 +259,10 @@ class TFUpdate(Update):
     ) -> tf.Tensor:
         self._apply(variables, followers, self._clip_averages(variables, times, followers))
         for each in self._sums.values():
-            each.total.assign(tf.zeros_like(each.total))
-        self._merged.assign(0)
+            each.value.assign(tf.zeros_like(each.value))
+        self._window_count.assign(0)
         if self._weighted:
-            self._weight.assign(0)
+            self._weight_sum.assign(0)
         return tf.constant(True)
 
     def _clip_averages(
@@ -232,22 +271,20 @@ class TFUpdate(Update):
         """Return the clipped averages of the sums."""
         if not self._weighted:
             return self._clip(self._averages(variables, times), followers)
-        weight = self._weight.read_value()
+        weight = self._weight_sum.read_value()
         if replica_count() > 1:
             context = tf.distribute.get_replica_context()
             weight = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
         # If all weights are 0, there is no step, and so it does not matter what they divide.
         is_weighted = weight != 0
         divisor = tf.where(is_weighted, weight, tf.ones_like(weight))
-        totals = self._totals(variables)
+        sums = self._sums_for(variables)
         averages = [
-            None if total is None else tf.cast(total / tf.cast(divisor, total.dtype), one.dtype)
-            for one, total in zip(variables, totals, strict=True)
+            None if value is None else tf.cast(value / tf.cast(divisor, value.dtype), one.dtype)
+            for one, value in zip(variables, sums, strict=True)
         ]
         clipped = self._clip(scale_gradients(self.optimizer(), averages), followers)
-        norm = clipped.norm
         return clipped._replace(
-            norm=None if norm is None else tf.where(is_weighted, norm, float("nan")),
             stepped=tf.logical_and(is_weighted, clipped.stepped),
             condition=is_weighted
             if clipped.condition is None
@@ -256,12 +293,26 @@ class TFUpdate(Update):
 
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
         """Return clipped gradients, with what is reported or followed."""
-        if self._settings.reads_gradients or self._reports or followers:
-            return _clip_gradients(self.optimizer(), gradients, self._settings)
+        is_reported = bool(self._reports or followers)
+        if self._step_settings.reads_gradients or is_reported or self._counts_calls():
+            return _clip_gradients(self.optimizer(), gradients, self._step_settings)
         return _Clipped(gradients, None, True)
 
-    def _apply(self, variables: Sequence[Any], followers: Followers, clipped: _Clipped) -> None:
-        """Let the optimizer update the variables, and call the followers."""
+    def _apply(
+        self,
+        variables: Sequence[Any],
+        followers: Followers,
+        clipped: _Clipped,
+        scale: tf.Tensor | None = None,
+    ) -> None:
+        """Let the optimizer update the variables, and call the followers.
+
+        `scale` is the scale of the gradients of a deferred update, if they have one.
+        """
+        if scale is not None:
+            # An update in between may have changed the scale.
+            ratio = tf.convert_to_tensor(inner_scale_of(self.optimizer())) / scale
+            clipped = clipped._replace(gradients=multiply_gradients(clipped.gradients, ratio))
         # The optimizer's step changes what it depends on.
         stepped = self._stepped(clipped) if followers else False
         if clipped.condition is None:
@@ -275,21 +326,28 @@ class TFUpdate(Update):
         for follow in followers:
             follow(stepped)
 
-    def _stepped(self, clipped: _Clipped) -> Any:
-        """Return whether the optimizer's next call with these gradients updates the variables."""
-        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer())
+    def _stepped(self, clipped: _Clipped, pending: Any = 0) -> Any:
+        """Return whether the optimizer's call with these gradients updates the variables.
+
+        `pending` is the number of its calls before that.
+        """
+        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer(), pending)
         return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
 
-    def _values(self, clipped: _Clipped, total: tf.Tensor | None) -> list[tf.Tensor] | None:
+    def _values(
+        self, clipped: _Clipped, minimized: tf.Tensor | None, pending: Any = 0
+    ) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
         if not self._reports:
             return None
-        norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
-        stepped = tf.convert_to_tensor(self._stepped(clipped))
+        unknown = tf.constant(float("nan"))
+        stepped = tf.convert_to_tensor(self._stepped(clipped, pending))
+        norm = unknown if clipped.norm is None else tf.cast(clipped.norm, tf.float32)
         values = {
-            "grad_norm": tf.cast(norm, tf.float32),
+            # Without an update there is no norm.
+            "grad_norm": tf.where(stepped, norm, unknown),
             "stepped": stepped,
-            "total": tf.constant(float("nan")) if total is None else total,
+            "total": unknown if minimized is None else minimized,
         }
         return [values[report] for report in self._reports]
 
@@ -297,19 +355,23 @@ class TFUpdate(Update):
         """Return the averages of the sums, scaled as the optimizer expects them."""
         # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
         # update, and fewer if they are flushed.
-        share = tf.cast(self.merges, tf.float32) / tf.cast(times, tf.float32)
+        share = tf.cast(self.window_length, tf.float32) / tf.cast(times, tf.float32)
         averages = [
-            None if one is None else one / self.merges * tf.cast(share, one.dtype)
-            for one in self._totals(variables)
+            None if one is None else one / self.window_length * tf.cast(share, one.dtype)
+            for one in self._sums_for(variables)
         ]
         return scale_gradients(self.optimizer(), averages)
 
-    def _totals(self, variables: Sequence[Any]) -> list[Any]:
+    def _sums_for(self, variables: Sequence[Any]) -> list[Any]:
         """Return the sum for each variable, or None."""
-        return [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
+        return [self._sums[id(one)].value if id(one) in self._sums else None for one in variables]
 
     def _merged_values(
-        self, variables: Sequence[Any], times: tf.Tensor, total: tf.Tensor | None
+        self,
+        variables: Sequence[Any],
+        times: tf.Tensor,
+        minimized: tf.Tensor | None,
+        pending: Any,
     ) -> list[Any] | None:
         """Return the reports of an update that takes place only if there are enough gradients."""
         if not self._reports:
@@ -320,64 +382,63 @@ class TFUpdate(Update):
                 "it cannot report updates within a step. Leave `outputs` out."
             )
         return tf.cond(  # type: ignore[no-any-return]
-            times >= self.merges,
-            lambda: self._values(self._clip_averages(variables, times), total),
-            lambda: self._values(_NO_UPDATE, total),
+            times >= self.window_length,
+            lambda: self._values(self._clip_averages(variables, times), minimized, pending),
+            lambda: self._values(_NO_UPDATE, minimized),
         )
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         with tf.init_scope():  # The sums outlive the step and its graph.
-            if self._merged is None:
-                self._merged = _variable_per_replica(
+            if self._window_count is None:
+                self._window_count = _variable_per_replica(
                     tf.constant(0, tf.int64), tf.VariableAggregation.ONLY_FIRST_REPLICA
                 )
-            if self._weighted and self._weight is None:
-                self._weight = _variable_per_replica(
+            if self._weighted and self._weight_sum is None:
+                self._weight_sum = _variable_per_replica(
                     tf.constant(0, tf.float64), tf.VariableAggregation.SUM
                 )
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable, self._weighted)
 
-    def _merged_times(self) -> int:
-        return 0 if self._merged is None else int(self._merged.numpy())
+    def window_steps(self) -> int:
+        """Return the number of steps merged since the last update."""
+        return 0 if self._window_count is None else int(self._window_count.numpy())
 
-    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
-        """List the trainable variables, then frozen ones that have merged gradients."""
-        trained = trainable(self._model)
-        if names is None and not self._sums:
-            return trained
-        ids = set(map(id, trained))
-        frozen = [
-            (name, weight)
-            for name, weight in named_weights(self._model).items()
-            if id(weight) not in ids
-        ]
-        if names is None:
-            return trained + [weight for _, weight in frozen if id(weight) in self._sums]
-        return trained + [weight for name, weight in frozen if name in names[len(trained) :]]
+    def trained_parameters(self) -> list[Any]:
+        """List the trainable variables of the model."""
+        return trainable(self._model)
 
-    def merged(self) -> MergedState:
+    def frozen_parameters(self) -> list[Any]:
+        """List the variables of the model that are not trainable now."""
+        trained = set(map(id, trainable(self._model)))
+        return [one for one in named_weights(self._model).values() if id(one) not in trained]
+
+    def has_sum(self, parameter: Any) -> bool:
+        """Return whether gradients of a variable have been merged."""
+        return id(parameter) in self._sums
+
+    def save_window(self) -> SavedWindow:
         """Return what was merged since the last update, the sums as arrays."""
-        sums = [self._sums.get(id(variable)) for variable in self.merged_parameters()]
+        sums = [self._sums.get(id(variable)) for variable in self.window_parameters()]
         arrays = [None if one is None else one.to_array() for one in sums]
         weight = None
         if self._weighted:
-            weight = 0.0 if self._weight is None else float(self._weight.numpy())
-        return MergedState(self._merged_times(), arrays, weight)
+            weight = 0.0 if self._weight_sum is None else float(self._weight_sum.numpy())
+        return SavedWindow(self.window_steps(), arrays, weight)
 
-    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
         """Continue from what `merged` returned, with the variables of the gradients."""
-        if self._merged is None and not merged.times:
+        if self._window_count is None and not merged.steps:
             return  # A new variable would make traces invalid.
         self._make_sums(parameters, merged.gradients)
-        self._merged.assign(merged.times)
+        self._window_count.assign(merged.steps)
         if self._weighted:
-            _put(self._weight, merged.weight or 0)
+            _put(self._weight_sum, merged.weight or 0)
         for variable, gradient in zip(parameters, merged.gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
-                _put(self._sums[id(variable)].total, total)
+                _put(self._sums[id(variable)].value, total)
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of variables."""
@@ -385,16 +446,16 @@ class TFUpdate(Update):
         return [names[id(variable)] for variable in parameters]
 
     def __getstate__(self) -> dict[str, Any]:
-        merged = self.merged()
-        names = self.names_of(self.merged_parameters()) if merged.times else []
-        unset: dict[str, Any] = {"_merged": None, "_weight": None, "_sums": {}}
+        merged = self.save_window()
+        names = self.names_of(self.window_parameters()) if merged.steps else []
+        unset: dict[str, Any] = {"_window_count": None, "_weight_sum": None, "_sums": {}}
         return {**vars(self), **unset, "state": (merged, names)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         merged, names = state.pop("state")
         vars(self).update(state)
-        if merged.times:
-            self.set_merged(merged, self.merged_parameters(names))
+        if merged.steps:
+            self.load_window(merged, self.window_parameters(names))
 
 
 class _Sum:
@@ -405,11 +466,11 @@ class _Sum:
         dtype = tf.as_dtype(variable.dtype)
         # Weighted sums of halves would overflow.
         zeros = tf.zeros(variable.shape, tf.float32 if is_weighted and dtype.size < 4 else dtype)
-        self.total = _variable_per_replica(zeros, tf.VariableAggregation.SUM)
+        self.value = _variable_per_replica(zeros, tf.VariableAggregation.SUM)
 
     def to_array(self) -> np.ndarray[Any, Any]:
         """Return the sum as an array, of float32 for bfloat16, which numpy can only pickle."""
-        array: np.ndarray[Any, Any] = np.array(self.total.numpy())
+        array: np.ndarray[Any, Any] = np.array(self.value.numpy())
         return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
@@ -451,6 +512,16 @@ def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence
         context.merge_call(run_on_all, args=(condition, tuple(given)))
     else:
         tf.cond(condition, lambda: run(*given), lambda: tf.constant(False))
+
+
+class _DeferredUpdate(NamedTuple):
+    """An update that is deferred, and whether it will call the optimizer."""
+
+    update: Callable[[], Any]
+    is_call: tf.Tensor | bool
+
+    def __call__(self) -> None:
+        self.update()
 
 
 class _Clipped(NamedTuple):

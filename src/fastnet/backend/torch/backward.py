@@ -13,20 +13,20 @@ from torch.overrides import has_torch_function
 from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
 from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.parameters import (
-    cleared_gradients,
+    gradients_set_aside,
     parameters_of,
     parameters_of_others,
     reached,
 )
 
 
-def own(function: Any) -> Any:
+def unpatched(function: Any) -> Any:
     """Return a function of torch, or an object that equals nothing if a program has replaced it."""
     return function if is_torchs(function) else object()
 
 
-_tensor_backward = own(Tensor.backward)
-_backward = own(torch.autograd.backward)
+_tensor_backward = unpatched(Tensor.backward)
+_backward = unpatched(torch.autograd.backward)
 
 
 def engine_suffices(target: Tensor, *sources: Tensor) -> bool:
@@ -99,5 +99,5 @@ def isolated_backward(
     needs_whole_graph = hidden or not _is_direct(loss)
     inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
     # A leaf that is left may pass its gradient on to a foreign parameter.
-    with cleared_gradients(foreign):
+    with gradients_set_aside(foreign):
         backward(loss, inputs, retain_graph)

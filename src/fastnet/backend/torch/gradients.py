@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch.nn import Module
 from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.backend.torch.backward import call_engine, engine_suffices, own
-from fastnet.backend.torch.optimizer_step import take_step
+from fastnet.backend.torch.backward import call_engine, engine_suffices, unpatched
+from fastnet.backend.torch.optimizer_step import PendingStep
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     parameters_in,
@@ -26,7 +25,7 @@ from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note
 from fastnet.types import State
 
-_grad = own(torch.autograd.grad)
+_grad = unpatched(torch.autograd.grad)
 
 
 @without_autocast
@@ -90,15 +89,20 @@ def update_model(
     deferred: dict[str, list[Callable[[], object]]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
-    step = partial(take_step, optimizer_of(model), name_of(model))
+    optimizer, name = optimizer_of(model), name_of(model)
+    step: Callable[[], object] = PendingStep(optimizer, name)
+    earlier = deferred.get(name)
+    if earlier and isinstance(earlier[-1], PendingStep):
+        # Both steps are one, with the settings and followers of the UpdateOp that was deferred.
+        step = earlier[-1].with_more_gradients()
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
         gradients = average(gradients, parameters, groups)
     accumulate_gradients(parameters, gradients)
     if defer:
-        deferred[name_of(model)] = [step]
+        deferred[name] = [step]
         return
     step()
     # This step has used the gradients that an earlier update deferred.
-    deferred.pop(name_of(model), None)
+    deferred.pop(name, None)

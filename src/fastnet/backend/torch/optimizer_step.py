@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,90 +13,125 @@ from torch.nn import Module, Parameter
 
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.backend.torch.backward import own
+from fastnet.backend.torch.backward import unpatched
 from fastnet.backend.torch.parameters import parameters_in, parameters_of
 from fastnet.backend.torch.wrappers import is_sharded, parallel_type, reset_fsdp
-from fastnet.backend.update import PLAIN_STEP, StepSettings
+from fastnet.backend.update import PLAIN_STEP, Followers, StepSettings
 from fastnet.errors import add_note
 
 STEP_IF = "_step_if"
 """The name of the function that a trace sets on an optimizer: it steps where a boolean scalar is
 true, which a trace cannot read."""
 
-_zero_grad = own(torch.optim.Optimizer.zero_grad)
+_zero_grad = unpatched(torch.optim.Optimizer.zero_grad)
 
 
-class StepResult(NamedTuple):
-    """The result of an optimizer's step.
+@dataclass(frozen=True, eq=False)
+class PendingStep:
+    """A step of an optimizer, which is taken when this is called: at once, or deferred.
 
     Attributes:
-        norm: The norm of all gradients before they were clipped, if it was needed.
-        stepped: Whether the optimizer has stepped; always True if it was not asked for.
-    """
-
-    norm: Tensor | None
-    stepped: bool | Tensor
-
-
-@without_autocast
-def take_step(
-    optimizer: Any,
-    model_name: str,
-    settings: StepSettings = PLAIN_STEP,
-    condition: Tensor | None = None,
-) -> StepResult:
-    """Let an optimizer step, and clear its gradients.
-
-    Args:
         optimizer: The optimizer, which may have a GradScaler.
         model_name: The name of its model, for errors.
-        settings: How gradients are clipped, and what is needed of the result.
-        condition: A scalar, whether to step at all; None to step.
-
-    Returns:
-        The norm of the gradients, and whether the optimizer has stepped.
+        settings: How gradients are clipped, and whether the norm is needed.
+        condition: A scalar, whether there is anything to step with; None if there always is.
+        followers: Functions that are called after the step, if it was taken.
+        reports: The tensors to fill in, by name.
+        on_taken: A function that is called after the step, whether it was taken or skipped.
     """
-    scaler = getattr(optimizer, "scaler", None)
-    norm: Tensor | None = None
-    stepped: bool | Tensor = True
-    try:
-        if settings.reads_gradients:
+
+    optimizer: Any
+    model_name: str
+    settings: StepSettings = PLAIN_STEP
+    condition: Tensor | None = None
+    followers: Followers = ()
+    reports: Mapping[str, Tensor] | None = None
+    on_taken: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        """Take the step and clear its gradients, call the followers, and report."""
+        norm, stepped = self._step_optimizer()
+        if self.on_taken is not None:
+            self.on_taken()
+        if self.followers and stepped:
+            for follow in self.followers:
+                follow()
+        if self.reports:
+            if norm is not None and "grad_norm" in self.reports:
+                self.reports["grad_norm"].copy_(norm)
+            if "stepped" in self.reports:
+                self.reports["stepped"].fill_(stepped)
+
+    def joined_with(self, earlier: object) -> PendingStep:
+        """Return this step with the gradients and followers of an earlier one.
+
+        It is taken if either of them has gradients.
+        """
+        if not isinstance(earlier, PendingStep):
+            return self.with_more_gradients()
+        condition = None
+        if self.condition is not None and earlier.condition is not None:
+            condition = self.condition | earlier.condition.to(self.condition.device)
+        # Both may have the same followers.
+        followers = dict.fromkeys((*earlier.followers, *self.followers))
+        return replace(self, condition=condition, followers=tuple(followers))
+
+    def with_more_gradients(self) -> PendingStep:
+        """Return this step for gradients that have no condition."""
+        return replace(self, condition=None)
+
+    @without_autocast
+    def _step_optimizer(self) -> tuple[Tensor | None, bool | Tensor]:
+        """Let the optimizer step, and clear its gradients.
+
+        Returns:
+            The norm of all gradients before they were clipped, if it is needed, NaN if the
+            optimizer has not stepped; and whether it has, always True if that is not needed.
+        """
+        optimizer, condition = self.optimizer, self.condition
+        scaler = getattr(optimizer, "scaler", None)
+        norm: Tensor | None = None
+        stepped: bool | Tensor = True
+        try:
+            if self.settings.reads_gradients:
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
+                parameters = parameters_in(optimizer)
+                _coalesce_gradients(parameters)
+                is_finite = None
+                if self.settings.skip_nonfinite and scaler is None:
+                    # Clipping values hides infinite ones.
+                    is_finite = _all_finite(parameters)
+                norm = _clip_gradients(self.settings, parameters)
+                condition = _logical_and(condition, is_finite)
+            if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
+                # Reading the condition waits for the device.
+                condition, stepped = None, bool(condition)
+            if condition is not None:
+                getattr(optimizer, STEP_IF)(condition)
+                stepped = condition
+            elif not stepped:
+                if scaler is not None:
+                    _reset_scaler(scaler, optimizer)
+            elif scaler is None:
+                optimizer.step()
+            else:
+                reports_step = norm is not None or "stepped" in (self.reports or ())
+                stepped = _step_scaled(optimizer, scaler, bool(self.followers) or reports_step)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                add_note(error, f"Raised by the update of model '{self.model_name}'.")
             if scaler is not None:
-                scaler.unscale_(optimizer)
-            parameters = parameters_in(optimizer)
-            _coalesce_gradients(parameters)
-            is_finite = None
-            if settings.skip_nonfinite and scaler is None:
-                # Clipping values hides infinite ones.
-                is_finite = _all_finite(parameters)
-            norm = _clip_gradients(settings, parameters)
-            if norm is not None and condition is not None:
-                # Without an update there is no norm.
-                norm = torch.where(condition.to(norm.device), norm, torch.nan)
-            condition = _logical_and(condition, is_finite)
-        if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
-            # Reading the condition waits for the device.
-            condition, stepped = None, bool(condition)
-        if condition is not None:
-            getattr(optimizer, STEP_IF)(condition)
-            stepped = condition
-        elif not stepped:
-            if scaler is not None:
-                _reset_scaler(scaler, optimizer)
-        elif scaler is None:
-            optimizer.step()
-        else:
-            stepped = _step_scaled(optimizer, scaler, settings.needs_stepped)
-    except BaseException as error:
-        if isinstance(error, Exception):
-            add_note(error, f"Raised by the update of model '{model_name}'.")
-        if scaler is not None:
-            with suppress(Exception):  # It must not hide the error.
-                _reset_scaler(scaler, optimizer)
-        raise
-    finally:
-        clear_gradients(optimizer)
-    return StepResult(norm, stepped)
+                with suppress(Exception):  # It must not hide the error.
+                    _reset_scaler(scaler, optimizer)
+            raise
+        finally:
+            clear_gradients(optimizer)
+        if norm is not None and isinstance(stepped, Tensor):
+            norm = torch.where(stepped.to(norm.device), norm, torch.nan)
+        elif norm is not None and not stepped:
+            norm = torch.full_like(norm, torch.nan)
+        return norm, stepped
 
 
 def _step_scaled(optimizer: Any, scaler: Any, needs_stepped: bool) -> bool:
@@ -137,9 +173,10 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     checks = []
     for gradient in [one.grad for one in parameters if one.grad is not None]:
         if is_sharded(gradient):
-            # A norm, since it is that of all shards.
-            norm: Any = torch.linalg.vector_norm(gradient)
-            checks.append(torch.isfinite(norm.full_tensor()))
+            # The sum over all shards of 0 for each finite element, and NaN for each other one. A
+            # norm of finite elements may overflow.
+            total: Any = (gradient * 0).sum()
+            checks.append(torch.isfinite(total.full_tensor()))
         else:
             checks.append(torch.isfinite(_dense_view(gradient)).all())
     if not checks:

@@ -25,7 +25,7 @@ from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
-    cleared_gradients,
+    gradients_set_aside,
     parameters_in,
     parameters_of,
     parameters_of_others,
@@ -120,45 +120,50 @@ class ParallelUpdate(TorchUpdate):
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
         self._parameters = list(op.model.parameters()) if self._is_sharded else []
-        self._entered: State = {}
         # The ids of the parameters whose gradients the engine averages, if it does.
         self._of_engine: set[int] = set()
         self._isolates_shards = False
         self._wrappers: list[Any] = []
 
-    def __call__(
-        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    def on_context(self, state: State) -> None:
+        """Find the parameters whose gradients the engine averages."""
+        super().on_context(state)
+        reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
+        self._of_engine = set(map(id, reduced))
+        optimizer = get_metadata(self._model, "current_optimizer")
+        updated = set(map(id, parameters_of(self._model, optimizer)))
+        # An optimizer may update several models.
+        self._wrappers = [
+            one for one in list(_reduced) if not updated.isdisjoint(map(id, one.parameters()))
+        ]
+        models = [self._model, *state.get(TRAINED, ())]
+        self._isolates_shards = any(parallel_type(model) == "fsdp" for model in models)
+
+    def _run(
+        self,
+        data: Any,
+        weight: Any,
+        state: State,
+        defer: bool,
+        retain_graph: bool,
+        followers: Followers,
     ) -> list[Any] | None:
-        """Run the sequence of `TorchUpdate`."""
-        if state is not self._entered:
-            self._entered = state
-            reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
-            self._of_engine = set(map(id, reduced))
-            optimizer = get_metadata(self._model, "current_optimizer")
-            updated = set(map(id, parameters_of(self._model, optimizer)))
-            # An optimizer may update several models.
-            self._wrappers = [
-                one for one in list(_reduced) if not updated.isdisjoint(map(id, one.parameters()))
-            ]
-            models = [self._model, *state.get(TRAINED, ())]
-            self._isolates_shards = any(parallel_type(model) == "fsdp" for model in models)
-        if self._given and self._is_sharded:
+        if self._gradients_are_given and self._is_sharded:
             reshard(self._model)
-        return super().__call__(data, state, defer, retain_graph, followers)
+        return super()._run(data, weight, state, defer, retain_graph, followers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_entered": {}, "_wrappers": []}
+        return {**super().__getstate__(), "_wrappers": []}
 
-    def flush(self, followers: Followers, state: State, defer: bool) -> None:
-        """Update with the average of the gradients merged since the last update, if any."""
+    def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         reshard(self._model)
-        super().flush(followers, state, defer)
+        super()._flush(followers, state, defer)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the averaged gradients of the loss in `.grad`."""
         self._add_own_gradients(data, optimizer, retain_graph)
         done: set[int] = set()
-        if self._is_sharded or _is_reduced_by_ddp(self._model, self._wrapper, self._entered):
+        if self._is_sharded or _is_reduced_by_ddp(self._model, self._wrapper, self._context or {}):
             done = self._of_engine
         rest = [one for one in parameters_in(optimizer) if id(one) not in done]
         rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
@@ -169,12 +174,12 @@ class ParallelUpdate(TorchUpdate):
 
     def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate gradients, which are of this process only unless the engine averages them."""
-        if not (self._others and self._isolates_shards):
+        if not (self._other_models and self._isolates_shards):
             super().add_gradients(data, optimizer, retain_graph)
             return
-        own = set(map(id, self.trained_now()))
+        own = set(map(id, self.trained_parameters()))
         # The leaves of the graph are gathered parameters, so they cannot tell the models apart.
-        with cleared_gradients(parameters_of_others(self._others, own)):
+        with gradients_set_aside(parameters_of_others(self._other_models, own)):
             backward(self.scaled_loss(data, optimizer), None, retain_graph)
 
     def _expect_buffers(self) -> None:
@@ -182,13 +187,13 @@ class ParallelUpdate(TorchUpdate):
         for wrapper in self._wrappers:
             wrapper.require_forward_param_sync = True
 
-    def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:
+    def prepare_given(self, gradients: Any, parameters: Sequence[Any]) -> Sequence[Any]:
         """Check the given gradients and average them; averages of averages are the same."""
-        checked = super().check_gradients(gradients, trained)
+        checked = super().prepare_given(gradients, parameters)
         if self.is_merging:
             return [one.full_tensor() if is_sharded(one) else one for one in checked]
         self._expect_buffers()
-        return average(checked, trained, self._groups)
+        return average(checked, parameters, self._groups)
 
     def separate_gradients(
         self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
@@ -196,8 +201,8 @@ class ParallelUpdate(TorchUpdate):
         """Compute full gradients of this process apart from those in `.grad`."""
         # FSDP2 keeps what it has not communicated, in a dtype of its own, in a private place.
         communicates = self._is_sharded and reduces_in_own_dtype(self._model)
-        models = [] if communicates else [self._model, *self._others]
-        with cleared_gradients(parameters), fsdp_no_sync(models):
+        models = [] if communicates else [self._model, *self._other_models]
+        with gradients_set_aside(parameters), fsdp_no_sync(models):
             self._add_own_gradients(data, optimizer, retain_graph)
             own = map(id, self._parameters)
             gathered = dict(zip(own, self._model.parameters(), strict=False))
@@ -205,23 +210,37 @@ class ParallelUpdate(TorchUpdate):
 
     def average_over_ranks(self, weight: Tensor) -> Tensor:
         """Return the average of a weight over the processes that train the model together."""
-        on_device = weight.to(self.trained_now()[0].device, torch.float64)
+        on_device = weight.to(self.trained_parameters()[0].device, torch.float64)
         (mean,) = average([on_device], [on_device], self._groups)
         assert mean is not None
         return mean
 
     def apply_averages(
         self,
-        counted: Sequence[Parameter],
+        parameters: Sequence[Parameter],
         sums: Mapping[Parameter, Tensor],
         divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         # Another process may have merged gradients of other parameters.
-        trained = self.trained_now()
-        means = [sums[one] / divisor if one in sums else None for one in trained]
-        accumulate_gradients(trained, average(means, trained, self._groups))
+        merged = self._merged_by_any_rank(parameters, sums)
+        means = [sums[one] / divisor if one in sums else None for one in merged]
+        accumulate_gradients(merged, average(means, merged, self._groups))
         self._expect_buffers()
+
+    def _merged_by_any_rank(
+        self, parameters: Sequence[Parameter], sums: Mapping[Parameter, Tensor]
+    ) -> list[Parameter]:
+        """List trainable parameters, and those frozen since some process merged their gradients."""
+        frozen = [one for one in parameters if not one.requires_grad]
+        if frozen:
+            # Gradients of a large frozen part of the model are not communicated.
+            is_merged = torch.tensor([float(one in sums) for one in frozen])
+            is_merged = is_merged.to(frozen[0].device)
+            (shares,) = average([is_merged], [is_merged], self._groups)
+            assert shares is not None
+            frozen = [one for one, share in zip(frozen, shares.tolist(), strict=True) if share]
+        return [one for one in parameters if one.requires_grad] + frozen
 
     def updated_parameters(self) -> list[Parameter]:
         """List the parameters of the model, then others that its optimizer updates."""
@@ -266,7 +285,7 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
             for one in parameters_of(other, get_metadata(other, "current_optimizer"))
         ]
         leaves, _ = reached(final)
-        with cleared_gradients([*leaves, *others, *parameters]):
+        with gradients_set_aside([*leaves, *others, *parameters]):
             backward(final.sum(), None, retain_graph)
             return [parameter.grad for parameter in parameters]
 

@@ -58,7 +58,7 @@ def parameters_of_others(others: Iterable[Module], own: Collection[int]) -> list
 
 
 @contextmanager
-def cleared_gradients(parameters: Iterable[Tensor]) -> Iterator[None]:
+def gradients_set_aside(parameters: Iterable[Tensor]) -> Iterator[None]:
     """Clear the gradients of parameters, and restore them on exit."""
     # Models may share a parameter. Its gradient is saved once, before it is cleared.
     saved = {parameter: parameter.grad for parameter in parameters}

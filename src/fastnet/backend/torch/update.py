@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from fastnet._execute import UNDO
 from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.backward import backward, isolated_backward
 from fastnet.backend.torch.optimizer_state import names_of
-from fastnet.backend.torch.optimizer_step import clear_model_gradients, take_step
+from fastnet.backend.torch.optimizer_step import PendingStep, clear_model_gradients
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
-    cleared_gradients,
+    gradients_set_aside,
     is_about_parameter,
     parameters_of,
     reached,
     trainable,
 )
 from fastnet.backend.torch.wrappers import parallel_type
-from fastnet.backend.update import UNDO, Followers, MergedState, Update
+from fastnet.backend.update import Followers, SavedWindow, Update
 from fastnet.errors import SECOND_ORDER_ADVICE, add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -34,67 +36,41 @@ TRAINED = "trained_models"
 """The key of the step's context that lists the jointly trained models, if there are several."""
 
 
-class Merged(NamedTuple):
+class Window(NamedTuple):
     """The number of merged steps, and the sums of their unscaled gradients and of their weights.
 
     Immutable: each step replaces it, so that a failed step can restore the previous one.
     """
 
-    times: int
+    steps: int
     sums: Mapping[Parameter, Tensor]
     weight: Tensor | None = None
 
 
 @dataclass(eq=False)
-class _RestoreSums:
+class _RestoreWindow:
     """Restores the sums of an update after a failed step."""
 
     update: TorchUpdate
-    before: Merged
+    before: Window
 
     def __call__(self) -> None:
-        self.update.merged_gradients = self.before
-
-
-@dataclass(eq=False)
-class _OptimizerStep:
-    """The step of an optimizer, which is deferred or taken at once.
-
-    Attributes:
-        update: The update that it belongs to.
-        optimizer: The optimizer.
-        followers: What follows it.
-        reports: The tensors to fill in, by name.
-        state: The state of the network's step.
-        condition: A scalar, whether there is anything to step with; None if there always is.
-    """
-
-    update: TorchUpdate
-    optimizer: Any
-    followers: Followers
-    reports: Mapping[str, Tensor] | None
-    state: State
-    condition: Tensor | None
-
-    def __call__(self) -> None:
-        self.update.finish(self)
-
-    def joined_with(self, earlier: object) -> _OptimizerStep:
-        """Return this step with the condition that it or an earlier one has gradients."""
-        if not isinstance(earlier, _OptimizerStep) or self.condition is None:
-            return self
-        condition = earlier.condition
-        if condition is not None:
-            condition = self.condition | condition.to(self.condition.device)
-        return replace(self, condition=condition)
+        self.update.window = self.before
 
 
 class TorchUpdate(Update):
-    """Updates a torch model in the sequence that `UpdateOp` describes."""
+    """Updates a torch model in the sequence that `UpdateOp` describes.
+
+    `ParallelUpdate` derives from it for models that several processes train. It overrides the
+    public methods that compute, average and list gradients.
+    """
+
+    joins_deferred = True
 
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
-        if self.is_merging and parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1:
+        is_replicated = parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1
+        if self._always_merges and is_replicated:
             has, instead = f"merge_grad={op.merge_grad}", "merge_grad=1"
             if self._weighted:
                 has, instead = f"{has} and weight={op.weight!r}", f"{instead} without a weight"
@@ -103,52 +79,81 @@ class TorchUpdate(Update):
                 f"devices. Use {instead}."
             )
         self._named = holder_of(op.model, "model_name")
-        self.merged_gradients = Merged(0, {})
-        self._checked_context: State | None = None
+        self.window = Window(0, {})
+        self._context: State | None = None
+        self._is_reach_checked = False
         self._checked_optimizer: Any = None
-        self._others: list[Module] = []
+        self._other_models: list[Module] = []
 
-    def __call__(
-        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    @property
+    def is_merging(self) -> bool:
+        """Whether gradients are added to the sums of earlier steps."""
+        return self._always_merges or self.window.steps > 0
+
+    def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
+        return list(self._new_reports(loss_or_gradients).values()) if self._reports else None
+
+    def on_context(self, state: State) -> None:
+        """Prepare for the steps of a training context, before the first of them."""
+        self._context = state
+        self._is_reach_checked = False
+        self._other_models = [one for one in state.get(TRAINED, ()) if one is not self._model]
+
+    def _run(
+        self,
+        data: Any,
+        weight: Any,
+        state: State,
+        defer: bool,
+        retain_graph: bool,
+        followers: Followers,
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, clip, and step or defer."""
-        data, weight = data if self._weighted else (data, None)
+        if state is not self._context:
+            self.on_context(state)
         reports = self._new_reports(data) if self._reports else None
         values = None if reports is None else list(reports.values())
-        if state["warmup"]:
-            return values
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
         self._check_trainable(optimizer)
-        self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         condition: Tensor | None = None
         try:
             if self.is_merging:
                 self._merge_gradients(data, weight, optimizer, retain_graph, state)
-                if self.merged_gradients.times < self.merges:
+                if self.window.steps < self.window_length:
                     if reports and defer:
                         self._report_deferred(reports, state)
                     return values
                 condition = self._apply_merged(optimizer)
-            elif self._given:
+            elif self._gradients_are_given:
                 parameters = trainable(self._model)
-                accumulate_gradients(parameters, self.check_gradients(data, parameters))
+                accumulate_gradients(parameters, self.prepare_given(data, parameters))
             else:
                 self.add_gradients(data, optimizer, retain_graph)
-                if state is not self._checked_context:
-                    self._check_reached(data, state, (one.grad for one in self._model.parameters()))
+                if not self._is_reach_checked:
+                    self._check_reached(data, (one.grad for one in self._model.parameters()))
         except BaseException as error:
             self._describe_failure(error, data)
             raise
-        step = _OptimizerStep(self, optimizer, followers, reports, state, condition)
-        self._step_or_defer(step, defer)
+        self._step_or_defer(optimizer, condition, state, defer, followers, reports)
         return values
 
-    def _step_or_defer(self, step: _OptimizerStep, defer: bool) -> None:
+    def _step_or_defer(
+        self,
+        optimizer: Any,
+        condition: Tensor | None,
+        state: State,
+        defer: bool,
+        followers: Followers,
+        reports: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Take the optimizer's step, now or later, with the gradients of deferred updates."""
-        deferred, name = step.state["deferred"], self._named.model_name
-        if name in deferred:
+        deferred, name = state["deferred"], self._named.model_name
+        forget = partial(self._forget_undo, state)
+        step = PendingStep(
+            optimizer, name, self._step_settings, condition, followers, reports, on_taken=forget
+        )
+        if earlier := deferred.get(name):
             # Both steps are one, with the gradients of both updates.
-            step = step.joined_with(deferred[name][-1])
+            step = step.joined_with(earlier[-1])
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
@@ -160,55 +165,47 @@ class TorchUpdate(Update):
 
     def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
         """Report the step that an earlier update of the model has deferred, if there is one."""
-        for step in state["deferred"].get(self._named.model_name, ()):
-            if isinstance(step, _OptimizerStep):
-                step.update, step.reports = self, reports
+        steps = state["deferred"].get(self._named.model_name, [])
+        for index, step in enumerate(steps):
+            if isinstance(step, PendingStep):
+                steps[index] = replace(step, settings=self._step_settings, reports=reports)
 
-    def finish(self, step: _OptimizerStep) -> None:
-        """Take the optimizer's step, report it, and call the followers."""
-        settings, reports = self._settings, step.reports
-        if step.followers and not settings.needs_stepped:
-            settings = settings._replace(needs_stepped=True)
-        norm, stepped = take_step(step.optimizer, self._named.model_name, settings, step.condition)
-        if undo := step.state.get(UNDO):
-            # The optimizer's step cannot be undone, so neither can what was merged for it.
+    def _forget_undo(self, state: State) -> None:
+        """Keep what a step of the model has used: the step itself cannot be undone."""
+        if undo := state.get(UNDO):
             undo[:] = [one for one in undo if not self._is_used_up(one)]
-        if step.followers and stepped:
-            for follow in step.followers:
-                follow()
-        if reports:
-            if norm is not None and "grad_norm" in reports:
-                reports["grad_norm"].copy_(norm)
-            if "stepped" in reports:
-                reports["stepped"].fill_(stepped)
 
     def _is_used_up(self, undo: object) -> bool:
         """Return whether a step of the model has used what an update would restore."""
         return (
-            isinstance(undo, _RestoreSums)
+            isinstance(undo, _RestoreWindow)
             and undo.update._model is self._model
-            and not undo.update.merged_gradients.times
+            and not undo.update.window.steps
         )
 
-    def flush(self, followers: Followers, state: State, defer: bool) -> None:
-        """Update with the average of the gradients merged since the last update, if any."""
-        if not self.merged_gradients.times:
-            return
+    def window_steps(self) -> int:
+        """Return the number of steps merged since the last update."""
+        return self.window.steps
+
+    def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         optimizer = self.optimizer()
-        state[UNDO].append(_RestoreSums(self, self.merged_gradients))
+        state[UNDO].append(_RestoreWindow(self, self.window))
         condition = self._apply_merged(optimizer)
-        step = _OptimizerStep(self, optimizer, followers, None, state, condition)
-        self._step_or_defer(step, defer)
+        self._step_or_defer(optimizer, condition, state, defer, followers)
 
     def clear_gradients(self) -> None:
         """Clear the gradients that a failed update has left."""
         clear_model_gradients(self._model)
 
+    def prepare_given(self, gradients: Any, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Return the given gradients as they are accumulated; raise a ValueError for others."""
+        return self.check_gradients(gradients, parameters)
+
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the gradients of the loss in `.grad`, apart from those of other models."""
         loss = self.scaled_loss(data, optimizer)
-        if self._others:
-            isolated_backward(loss, retain_graph, self._model, optimizer, self._others)
+        if self._other_models:
+            isolated_backward(loss, retain_graph, self._model, optimizer, self._other_models)
         else:
             backward(loss, None, retain_graph)
 
@@ -226,17 +223,17 @@ class TorchUpdate(Update):
         self, data: Any, weight: Any, optimizer: Any, retain_graph: bool, state: State
     ) -> None:
         """Add the step's gradients, multiplied by its weight if it has one, to the sums."""
-        if self._given:
+        if self._gradients_are_given:
             parameters = trainable(self._model)
-            gradients = self.check_gradients(data, parameters)
+            gradients = self.prepare_given(data, parameters)
         else:
-            parameters = self.trained_now()
+            parameters = self.trained_parameters()
             gradients = self.separate_gradients(data, optimizer, parameters, retain_graph)
-            if state is not self._checked_context:
-                self._check_reached(data, state, gradients)
+            if not self._is_reach_checked:
+                self._check_reached(data, gradients)
         # Until the update, the scale may change, and so may the optimizer.
         gradients = unscaled(gradients, getattr(optimizer, "scaler", None))
-        times, before, total_weight = self.merged_gradients
+        steps, before, total_weight = self.window
         if self._weighted:
             weight = self._check_weight(weight)
             gradients = _multiply_by_weight(gradients, weight)
@@ -248,8 +245,8 @@ class TorchUpdate(Update):
             if gradient is not None:
                 sums[parameter] = _add(sums.get(parameter), gradient.detach())
         if UNDO in state:
-            state[UNDO].append(_RestoreSums(self, self.merged_gradients))
-        self.merged_gradients = Merged(times + 1, sums, total_weight)
+            state[UNDO].append(_RestoreWindow(self, self.window))
+        self.window = Window(steps + 1, sums, total_weight)
 
     def _check_weight(self, weight: Any) -> Tensor:
         """Return a weight as a scalar, an integer of 64 bits or of its floating dtype."""
@@ -267,7 +264,7 @@ class TorchUpdate(Update):
         self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
     ) -> list[Tensor | None]:
         """Compute gradients apart from those in `.grad`, which a deferred step may need."""
-        with cleared_gradients(parameters):
+        with gradients_set_aside(parameters):
             self.add_gradients(data, optimizer, retain_graph)
             return [parameter.grad for parameter in parameters]
 
@@ -277,10 +274,10 @@ class TorchUpdate(Update):
         Returns:
             Whether there is anything to update with, a scalar; None if there always is.
         """
-        times, sums, weight = self.merged_gradients
-        self.merged_gradients = Merged(0, {})
-        counted = [one for one in parameters_of(self._model, optimizer) if one in sums]
-        if lost := len(sums) - len(counted):
+        steps, sums, weight = self.window
+        self.window = Window(0, {})
+        known = self.updated_parameters()
+        if lost := len(sums.keys() - known):
             warn(
                 f"UpdateOp of '{name_of(self._model)}' has merged gradients of {lost} parameters "
                 "that neither the model nor its optimizer has any more: these are lost. Replace "
@@ -292,12 +289,12 @@ class TorchUpdate(Update):
             sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
         if weight is None:
             # There are more steps than `merge_grad` if it was lowered meanwhile.
-            self.apply_averages(counted, sums, times)
+            self.apply_averages(known, sums, steps)
             return None
         weight = self.average_over_ranks(weight)
         is_weighted = weight != 0
         # If all weights are 0, there is no step, and so it does not matter what they divide.
-        self.apply_averages(counted, sums, torch.where(is_weighted, weight, 1))
+        self.apply_averages(known, sums, torch.where(is_weighted, weight, 1))
         return is_weighted
 
     def average_over_ranks(self, weight: Tensor) -> Tensor:
@@ -306,14 +303,15 @@ class TorchUpdate(Update):
 
     def apply_averages(
         self,
-        counted: Sequence[Parameter],
+        parameters: Sequence[Parameter],
         sums: Mapping[Parameter, Tensor],
         divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients in `.grad`."""
+        merged = [one for one in parameters if one in sums]
         # A parameter may have changed its dtype since its gradients were merged.
-        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in counted]
-        accumulate_gradients(counted, averages)
+        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in merged]
+        accumulate_gradients(merged, averages)
 
     def _new_reports(self, data: Any) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
@@ -324,18 +322,22 @@ class TorchUpdate(Update):
             "stepped": torch.zeros((), dtype=torch.bool, device=device),
         }
         if "total" in self._reports:
-            is_loss = isinstance(data, Tensor) and data.is_floating_point() and not self._given
+            is_loss = (
+                isinstance(data, Tensor)
+                and data.is_floating_point()
+                and not self._gradients_are_given
+            )
             made["total"] = data.detach().mean() if is_loss else unknown.clone()
         return {report: made[report] for report in self._reports}
 
-    def merged(self) -> MergedState:
+    def save_window(self) -> SavedWindow:
         """Return copies of what was merged since the last update."""
-        times, sums, weight = self.merged_gradients
-        found = [sums.get(parameter) for parameter in self.merged_parameters()]
+        steps, sums, weight = self.window
+        found = [sums.get(parameter) for parameter in self.window_parameters()]
         copies = [None if one is None else one.clone() for one in found]
-        return MergedState(times, copies, None if weight is None else weight.item())
+        return SavedWindow(steps, copies, None if weight is None else weight.item())
 
-    def set_merged(self, merged: MergedState, parameters: Sequence[Any]) -> None:
+    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
         """Continue from what `merged` returned, with the parameters of the gradients."""
         sums = {}
         for parameter, gradient in zip(parameters, merged.gradients, strict=True):
@@ -346,9 +348,9 @@ class TorchUpdate(Update):
         if merged.weight is not None:
             dtype = torch.int64 if isinstance(merged.weight, int) else torch.float64
             weight = torch.tensor(merged.weight, dtype=dtype)
-        self.merged_gradients = Merged(merged.times, sums, weight)
+        self.window = Window(merged.steps, sums, weight)
 
-    def trained_now(self) -> list[Parameter]:
+    def trained_parameters(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
         return [one for one in self.updated_parameters() if one.requires_grad]
 
@@ -356,16 +358,13 @@ class TorchUpdate(Update):
         """List the parameters of the model, then others that its optimizer updates."""
         return parameters_of(self._model, getattr(self._holder, "current_optimizer", None))
 
-    def merged_parameters(self, names: Sequence[str] | None = None) -> list[Parameter]:
-        """List the trainable parameters, then frozen ones that have merged gradients."""
-        trained = self.trained_now()
-        frozen = [one for one in self.updated_parameters() if not one.requires_grad]
-        if names is None:
-            merged = [one for one in frozen if one in self.merged_gradients.sums]
-        else:
-            named = zip(frozen, names_of(frozen, self._model), strict=True)
-            merged = [one for one, name in named if name and name in names[len(trained) :]]
-        return trained + merged
+    def frozen_parameters(self) -> list[Parameter]:
+        """List the parameters of the model and its optimizer that are not trainable now."""
+        return [one for one in self.updated_parameters() if not one.requires_grad]
+
+    def has_sum(self, parameter: Parameter) -> bool:
+        """Return whether gradients of a parameter have been merged."""
+        return parameter in self.window.sums
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
@@ -374,8 +373,8 @@ class TorchUpdate(Update):
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.
         scalers = [(one, getattr(one, "scaler", None)) for one in every_optimizer_of(self._model)]
-        unset = dict.fromkeys(("_checked_context", "_checked_optimizer"))
-        return {**vars(self), **unset, "_others": [], "scalers": scalers}
+        unset = dict.fromkeys(("_context", "_checked_optimizer"))
+        return {**vars(self), **unset, "_other_models": [], "scalers": scalers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for optimizer, scaler in state.pop("scalers"):
@@ -396,9 +395,9 @@ class TorchUpdate(Update):
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
 
-    def _check_reached(self, loss: Tensor, state: State, gradients: Iterable[Any]) -> None:
+    def _check_reached(self, loss: Tensor, gradients: Iterable[Any]) -> None:
         """Warn in the first step of a context if the loss does not depend on the model."""
-        self._checked_context = state
+        self._is_reach_checked = True
         if any(gradient is not None for gradient in gradients):
             return
         # A hook may have removed the gradients, so ask the graph.
@@ -427,7 +426,7 @@ class TorchUpdate(Update):
             ) from error
         if str(error).startswith(OVERWRITTEN):
             note = f"Raised by the gradients of '{name_of(self._model)}'."
-            if is_about_parameter(str(error), [self._model, *self._others]):
+            if is_about_parameter(str(error), [self._model, *self._other_models]):
                 note += (
                     " If an earlier update in this step has overwritten the variables, pass "
                     "defer=True to the UpdateOps of models that work together with this one."

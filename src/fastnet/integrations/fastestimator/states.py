@@ -40,28 +40,38 @@ def _save_update(op: Any) -> dict[str, Any]:
     if op.merge_grad == 1:
         return _save(op, {})
     state = op.state_dict()
-    shapes = _trainable_shapes(op.model, framework)
+    parameters = op.updater().window_parameters()
     sums = [
-        np.zeros(shape, "float32") if value is None else value
-        for value, shape in zip(state["gradients"], shapes, strict=True)
+        np.zeros(tuple(one.shape), "float32") if value is None else value
+        for value, one in zip(state["gradients"], parameters, strict=True)
     ]
-    return _save(
-        op,
-        {
-            "step": _variable(framework, np.int64(state["merged"])),
-            "grad_sum": [_variable(framework, value) for value in sums],
-        },
-    )
+    variables = [_variable(framework, value) for value in sums]
+    # FastEstimator sums the gradients of trainable weights alone. Others follow them: those of
+    # another model that the optimizer updates, and of weights that were frozen meanwhile.
+    count = _count_trainable(op.model, framework)
+    form = {
+        "step": _variable(framework, np.int64(state["merged"])),
+        "grad_sum": variables[:count],
+        "other_grad_sum": variables[count:],
+        "grad_names": state["names"],
+        "weight_sum": state["weight"],
+    }
+    return _save(op, form)
 
 
 def _restore_update(op: Any, state: Mapping[str, Any]) -> None:
     _restore(op, state)
     if "grad_sum" in state:
-        sums = [np.asarray(value) for value in state["grad_sum"]]
-        # FastEstimator does not reset the count after an update, and the sums are zero then.
-        op.load_state_dict(
-            {"merged": int(np.asarray(state["step"])) % op.merge_grad, "gradients": sums}
-        )
+        variables = [*state["grad_sum"], *state.get("other_grad_sum", ())]
+        window = {
+            # FastEstimator does not reset the count after an update, and the sums are zero then.
+            "merged": int(np.asarray(state["step"])) % op.merge_grad,
+            "gradients": [np.asarray(value) for value in variables],
+            "weight": state.get("weight_sum"),
+        }
+        # FastEstimator saves no names.
+        names = {"names": state["grad_names"]} if "grad_names" in state else {}
+        op.load_state_dict({**window, **names})
 
 
 def _save_super_loss(op: Any) -> dict[str, Any]:
@@ -96,9 +106,9 @@ def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
     )
 
 
-def _trainable_shapes(model: Any, framework: str) -> list[tuple[int, ...]]:
+def _count_trainable(model: Any, framework: str) -> int:
     gradients = import_module(f"fastnet.backend.{framework}.gradients")
-    return [tuple(parameter.shape) for parameter in gradients.trainable(model)]
+    return len(gradients.trainable(model))
 
 
 STATES: dict[str, dict[str, Callable[..., Any]]] = {

@@ -49,7 +49,7 @@ class Replicas:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
         for op in ops:
             adapted = as_tensor_op(op)
-            for model in adapted.get_fe_models() if adapted.get_fe_loss_keys() else ():
+            for model in adapted.get_fe_models() if adapted.updates_models else ():
                 if self.count > 1 and strategy_of(model) is not self.strategy:
                     raise ValueError(
                         f"Model '{name_of(model)}' is to be updated under a "

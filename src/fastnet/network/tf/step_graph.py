@@ -29,6 +29,7 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.replicas import Replicas
 from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.types import Forward, State
 from fastnet.util.warnings import warn
 
@@ -233,7 +234,7 @@ def _in_graph(op: Any, index: int, forward: Forward) -> Forward:
     """Run an op's forward as code of a graph, under a name that errors and profiles show."""
     name = _scope(op, index)
     module = getattr(getattr(type(op), "forward", None), "__module__", None) or ""
-    own = module.startswith("fastnet.") and not getattr(op, "calls_user_code", False)
+    own = module.startswith("fastnet.") and not as_tensor_op(op).calls_user_code
 
     def run(data: Any, state: State) -> Any:
         with tf.name_scope(name):

@@ -206,7 +206,7 @@ class TorchNetwork(BaseNetwork):
         # Consecutive updates at the end compute all gradients before any optimizer steps, because
         # an in-place change of a model would invalidate the autograd graph of the next loss.
         first = len(ops)
-        while first and as_tensor_op(ops[first - 1]).defer is not None:
+        while first and as_tensor_op(ops[first - 1]).is_deferrable:
             first -= 1
         return first
 

@@ -15,6 +15,7 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op, takes_gradients
+from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model, State
 
@@ -53,12 +54,16 @@ def require_engines(plan: ExecutionPlan) -> None:
 def require_plain_models(plan: ExecutionPlan) -> None:
     """Raise a ValueError for a second-order gradient beside a model that is sharded."""
     sharded = [name_of(model) for model in plan.models if parallel_type(model) == "fsdp"]
-    if sharded and any(getattr(op, "higher_order", False) for op in with_inner_ops(plan.ops)):
+    if sharded and any(map(_is_of_higher_order, with_inner_ops(plan.ops))):
         raise ValueError(
             f"A GradientOp has higher_order=True, but the model '{sharded[0]}' is sharded by "
             "FSDP2, which frees weights that the second gradient needs. Build it with "
             "parallel='ddp'."
         )
+
+
+def _is_of_higher_order(op: Any) -> bool:
+    return isinstance(op, GradientOp) and op.higher_order
 
 
 def compare_plans(plan: ExecutionPlan, state: State) -> bool:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
-from fastnet._execute import BoundPlan
+from fastnet._execute import UNDO, BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
@@ -22,7 +22,6 @@ from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
-from fastnet.backend.update import UNDO
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.session import Session
 from fastnet.network.step import StepMeter, titles

@@ -51,6 +51,18 @@ def takes_gradients(op: Any) -> bool:
     return as_tensor_op(op).fe_retain_graph() is not None
 
 
+def models_and_gradients(op: Any) -> tuple[tuple[Model, ...], bool]:
+    """Return the models that an op holds, and whether it takes gradients."""
+    return tuple(as_tensor_op(op).get_fe_models()), takes_gradients(op)
+
+
+def inner_ops_of(op: Any) -> list[Any]:
+    """Return the ops of any meta op: several in `ops`, or one in `op`."""
+    ops = getattr(op, "ops", None)
+    found = ops if isinstance(ops, (list, tuple)) else [getattr(op, "op", None)]
+    return [inner for inner in found if hasattr(inner, "forward")]
+
+
 def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
     """Return an op's forward with the settings that a network has for it; the op keeps its own."""
     adapted = as_tensor_op(op)

@@ -159,6 +159,21 @@ class TensorOp(Op):
         """
         return None
 
+    @property
+    def updates_models(self) -> bool:
+        """Whether the op minimizes losses of its models."""
+        return bool(self.get_fe_loss_keys())
+
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether updates before this op may wait until the end of the step."""
+        return self.defer is not None
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether the op differentiates a graph, which earlier ops must retain."""
+        return self.fe_retain_graph() is not None
+
 
 class LambdaOp(TensorOp):
     """Apply a function to the inputs. See `TensorOp` for `mode` and `ds_id`.

@@ -9,9 +9,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from fastnet.backend import update_model
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.keras_models import (
     BY_NAME,
@@ -431,6 +432,77 @@ def test_an_optimizer_that_accumulates(eager: bool, scales: bool, defer: bool, m
     assert ema.state_dict()["updates"] == int(optimizer.iterations) == 2
     for own, mean in zip(weights(ema.averaged), means, strict=True):
         np.testing.assert_allclose(own, mean, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(not KERAS_3, reason="optimizers of Keras 2 accumulate nothing")
+@EITHER_WAY
+@pytest.mark.parametrize("merge", [1, 2])
+def test_deferred_calls_of_an_optimizer_that_accumulates(eager: bool, merge: int) -> None:
+    """Each reports whether it will be the third call of the optimizer."""
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    model = build(mlp, lambda: optimizer)
+    first, loss, _ = supervised(model)
+    updates = [
+        UpdateOp(model, "loss", defer=True, merge_grad=count, outputs={"stepped": key})
+        for key, count in (("a", merge), ("b", 1))
+    ]
+    calls, network = 0, TFNetwork([first, loss, *updates])
+    for number, result in enumerate(train(network, batches(6), eager), 1):
+        for key, is_call in (("a", number % merge == 0), ("b", True)):
+            calls += is_call
+            assert bool(result[key]) == (is_call and calls % 3 == 0)
+    assert int(optimizer.iterations) == calls // 3
+
+
+@EITHER_WAY
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("place", ["both deferred", "second at once", "update_model"])
+def test_deferred_updates_take_steps_of_their_own(eager: bool, scales: bool, place: str) -> None:
+    """Each clips by its own norm, also if the loss scale grows with each step."""
+    if scales and not KERAS_3:
+        pytest.skip("optimizers of Keras 2 unscale gradients outside of them")
+    model, twin = twins(mlp)
+
+    def optimizer() -> Any:
+        sgd = BY_NAME.SGD(0.1)
+        options = {"initial_scale": 8.0, "dynamic_growth_steps": 1}
+        return SCALING.LossScaleOptimizer(sgd, **options) if scales else sgd
+
+    model = made(model, optimizer)
+    ones = [tf.ones(one.shape) for one in model.trainable_variables]
+
+    class Ones(TensorOp):
+        def forward(self, data: Any, state: Any) -> None:
+            update_model(model, ones, True, state["deferred"])
+
+    first, loss, update = supervised(model, defer=True, clip_norm=0.1, outputs={"grad_norm": "a"})
+    other = LambdaOp(lambda y: tf.reduce_mean(y**2), "y", "other")
+    second: Any = UpdateOp(
+        model,
+        "other",
+        defer=place == "both deferred",
+        clip_norm=0.2,
+        outputs={"grad_norm": "b"},
+    )
+    if place == "update_model":
+        second = Ones()
+    network = TFNetwork([first, loss, other, update, second])
+    data = batches(3)
+    results = train(network, data, eager)
+    for batch, result in zip(data, results, strict=True):
+        with tf.GradientTape(persistent=True) as tape:
+            y = twin(batch["x"])
+            losses = tf.reduce_mean(classify(y, batch)), tf.reduce_mean(y**2)
+        for key, value, limit in zip("ab", losses, (0.1, 0.2), strict=True):
+            gradients = tape.gradient(value, twin.trainable_variables)
+            if place == "update_model" and key == "b":
+                gradients, norm = ones, None
+            else:
+                gradients, norm = tf.clip_by_global_norm(gradients, limit)
+                np.testing.assert_allclose(result[key], norm, rtol=1e-4)
+            for variable, gradient in zip(twin.trainable_variables, gradients, strict=True):
+                variable.assign_sub(0.1 * gradient)
+    assert_close(model, twin, 1e-4)
 
 
 def test_what_is_for_torch_is_refused() -> None:

@@ -25,6 +25,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
+from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import EpochScheduler
 from tests.network.programs import (
     Image,
@@ -35,6 +36,7 @@ from tests.network.programs import (
     run_all,
     same_weights,
     sgd,
+    supervised,
     twins,
 )
 from tests.network.torch.compiled.steps import QUICK
@@ -375,3 +377,26 @@ def test_an_epoch_that_ends_by_an_error_is_none() -> None:
     assert fastnet.backend.get_lr(model) == 0.1
     run_all(network, [{"x": torch.ones(2, 2)}])
     assert fastnet.backend.get_lr(model) == 0.05
+
+
+class Counting(FollowsUpdates):
+    """Counts updates in a tensor."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, mode="train", ds_id=None)
+        self.count = torch.zeros(())
+
+    def follow(self, stepped: Any = True) -> None:
+        self.advance()
+
+    def advance(self) -> None:
+        self.count += 1
+
+
+def test_compiled_step_advances_followers_of_a_program() -> None:
+    model = built(mlp, "sgd")
+    follower = Counting(model)
+    network = TorchNetwork([*supervised(model), follower], compile=QUICK)
+    run_all(network, batches(5))
+    assert follower.count == 5
+    assert [trace.fallback for trace in network.traces] == [None]

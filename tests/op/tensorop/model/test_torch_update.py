@@ -19,7 +19,8 @@ from fastnet.backend import update_model
 from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network import programs
 from tests.network.programs import (
@@ -149,9 +150,13 @@ def test_a_graph_is_kept_for_as_long_as_a_later_op_takes_gradients_of_it(merge: 
         [*ops, again],
         # the update itself comes too late, as `again` keeps nothing
         [*ops, again, UpdateOp(model, "loss", defer=True)],
+        # a later update or op of updates that is given gradients needs no graph
+        [*ops, again, UpdateOp(model, "loss", gradients="g")],
+        [*ops, again, Fuse([UpdateOp(model, "loss", gradients="g")])],
+        [*ops[:2], Fuse([ops[2], UpdateOp(model, "loss", gradients="g")]), again],
     ):
         with pytest.raises(RuntimeError, match="through the graph a second time"):
-            run(TorchNetwork(late), X, "train")
+            run(TorchNetwork(late), {**X, "g": [torch.ones(1, 2), torch.ones(1)]}, "train")
         assert no_gradients(model)
 
 
@@ -212,7 +217,7 @@ class TestErrorsOfAStep:
             run(network, X, "train")
         text = "".join(traceback.format_exception(caught.value))
         assert "gradients of 'm'" in text
-        assert "defer" not in text
+        assert "defer=True" not in text
         self.after(network, model)
 
 
@@ -590,6 +595,98 @@ class TestUpdatesThatShareAStep:
             check(own, other, [], [])
 
 
+class Ones(TensorOp):
+    """Updates a model by gradients of 1, through `update_model`."""
+
+    def __init__(self, model: nn.Module, defer: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.put_off = defer
+
+    def forward(self, data: Any, state: Any) -> None:
+        gradients = [torch.ones_like(one) for one in self.model.parameters()]
+        update_model(self.model, gradients, self.put_off, state["deferred"])
+
+    def get_fe_models(self) -> set[Any]:
+        return {self.model}
+
+
+class TestUpdateModelBesideUpdateOps:
+    """`update_model` in an op, in a step that has deferred an UpdateOp, or defers one later."""
+
+    @staticmethod
+    def step_by_hand(twin: nn.Module, loss: bool, clip: float | None = None) -> float:
+        """Step with gradients of 1, and those of the loss; return their norm."""
+        if loss:
+            (twin(X["x"]) ** 2).mean().backward()
+        for one in twin.parameters():
+            one.grad = torch.ones_like(one) + (0 if one.grad is None else one.grad)
+        norm = float(nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf")))
+        sgd()(twin.parameters()).step()
+        return norm
+
+    @pytest.mark.parametrize("defer", [False, True])
+    def test_joins_deferred_step(self, defer: bool) -> None:
+        """It is clipped, reported and followed like that of the UpdateOp alone."""
+        model, twin = twins(line)
+        built(model, sgd())
+        ema = EMA(model, decay=0.5)
+        ops = regression(model, defer=True, clip_norm=0.5, outputs=TOLD)
+        (result,) = run_all(TorchNetwork([*ops, Ones(model, defer), ema]), [X])
+        norm = self.step_by_hand(twin, loss=True, clip=0.5)
+        check(model, twin, [result], [norm])
+        assert result["stepped"]
+        assert ema.state_dict()["updates"] == 1
+
+    @pytest.mark.parametrize("count", [0, 2])
+    def test_deferred_step_is_taken_whatever_the_weight(self, count: int) -> None:
+        model, twin = twins(line)
+        built(model, sgd())
+        first, loss, update = regression(model, weight="count", outputs=TOLD)
+        network = TorchNetwork([first, loss, Ones(model, True), update])
+        (result,) = run_all(network, [{**X, "count": count}])
+        norm = self.step_by_hand(twin, loss=count > 0)
+        check(model, twin, [result], [norm])
+        assert result["stepped"]
+
+
+def test_followers_of_a_deferred_update_follow_the_joint_step() -> None:
+    """Nothing follows an UpdateOp inside of another op, but here its step is also another's."""
+    model, twin = twins(line)
+    built(model, sgd())
+    ema = EMA(model, decay=0.5)
+    ops = [*regression(model, defer=True), Fuse([UpdateOp(model, "loss", defer=True)])]
+    network = TorchNetwork([*ops, LambdaOp(lambda x: x, "x", "copy"), ema])
+    run_all(network, [X])
+    assert ema.state_dict()["updates"] == 1
+    by_hand(twin, [[X]], lambda one: 2 * (twin(one["x"]) ** 2).mean())
+    check(ema.averaged, twin, [], [])
+
+
+def test_list_of_deferred_functions_may_be_empty() -> None:
+    class Emptied(TensorOp):
+        def forward(self, data: Any, state: Any) -> None:
+            state["deferred"]["m"] = []
+
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+    run_all(TorchNetwork([Emptied(), *regression(model)]), [X])
+    by_hand(twin, [[X]], lambda one: (twin(one["x"]) ** 2).mean())
+    check(model, twin, [], [])
+
+
+def test_update_does_not_merge_after_a_lowered_window() -> None:
+    model = built(line, sgd())
+    network = TorchNetwork(regression(model, merge_grad=3))
+    update = network.ops[-1]
+    run_all(network, [X] * 2)
+    update.merge_grad = 1
+    with network("train"):
+        assert update.updater().is_merging
+        network.run_step(X)
+        assert not update.updater().is_merging
+
+
 def test_a_flush_that_fails_leaves_no_gradients() -> None:
     """The window is carried over."""
     model, twin = twins(mlp)
@@ -789,6 +886,29 @@ def test_update_before_another_op_has_settings_of_its_own() -> None:
             assert float(result[key]) == pytest.approx(norm, rel=1e-5)
     for own, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_update_after_a_joint_step_has_settings_of_its_own() -> None:
+    """A deferred update, one at once, which takes both steps, and a deferred one after them."""
+    model, twin = twins(mlp)
+    built(model, sgd())
+    joint = {"clip_norm": 0.1}
+    first = [
+        *supervised(model, defer=True, **joint),
+        UpdateOp(model, "loss", **joint, outputs={"grad_norm": "early"}),
+    ]
+    network = TorchNetwork([*first, *supervised(model, clip_norm=0.2, outputs=TOLD)])
+    for batch in batches(3):
+        result = run(network, batch, "train")
+        for key, limit, factor in (("early", 0.1, 2), ("norm", 0.2, 1)):
+            (norm,) = by_hand(
+                twin,
+                [[batch]],
+                lambda one, factor=factor: factor * cross_entropy(twin(one["x"]), one["t"]),
+                limit,
+            )
+            assert float(result[key]) == pytest.approx(norm, rel=1e-5)
+    check(model, twin, [], [])
 
 
 @pytest.mark.parametrize("scheduled", [False, True])

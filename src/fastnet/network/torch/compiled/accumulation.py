@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastnet.backend.torch.update import Merged, TorchUpdate
+from fastnet.backend.torch.update import TorchUpdate, Window
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
-from fastnet.network.updates import updates_in
+from fastnet.network.updates import update_ops_in
 
 
 class _UpdatePhase(NamedTuple):
@@ -32,9 +32,9 @@ class Accumulation:
     """The gradients that the updates of a plan accumulate."""
 
     def __init__(self, ops: Sequence[Any]) -> None:
-        self._ops = [op for op in updates_in(ops) if op.updater().is_merging]
+        self._ops = [op for op in update_ops_in(ops) if op.updater().is_merging]
         # The last accumulated gradients of each update, with their phase.
-        self._known: list[tuple[Merged | None, _UpdatePhase | None]] = [(None, None)] * len(
+        self._known: list[tuple[Window | None, _UpdatePhase | None]] = [(None, None)] * len(
             self._ops
         )
 
@@ -52,25 +52,25 @@ class Accumulation:
             count *= min(max(op.merge_grad, 2), 3)
         return count
 
-    def now(self) -> list[Merged]:
+    def now(self) -> list[Window]:
         """Return the gradients accumulated so far."""
-        return [one.merged_gradients for one in self.updates]
+        return [one.window for one in self.updates]
 
     def phases(self) -> list[_UpdatePhase]:
         """Return the phase of each update in the next step."""
         found = []
         for index, update in enumerate(self.updates):
-            merged, phase = self._known[index]
-            if phase is None or merged is not update.merged_gradients:
-                merged = update.merged_gradients
+            window, phase = self._known[index]
+            if phase is None or window is not update.window:
+                window = update.window
                 phase = _UpdatePhase(
-                    _averaged(merged.times, update),
+                    _averaged(window.steps, update),
                     tuple(
                         (key, one.dtype, one.shape, one.stride())
-                        for key, one in _sums_of(merged).items()
+                        for key, one in _sums_of(window).items()
                     ),
                 )
-                self._known[index] = merged, phase
+                self._known[index] = window, phase
             found.append(phase)
         return found
 
@@ -79,23 +79,23 @@ class Accumulation:
         return self.replaced_by(self.now())
 
     @contextmanager
-    def replaced_by(self, merged: Sequence[Merged]) -> Iterator[None]:
+    def replaced_by(self, windows: Sequence[Window]) -> Iterator[None]:
         """Replace the accumulated gradients temporarily."""
         original = self.now()
         try:
-            self._set(merged)
+            self._set(windows)
             yield
         finally:
             self._set(original)
 
-    def store(self, merged: Sequence[Merged], phases: Sequence[_UpdatePhase]) -> None:
+    def store(self, windows: Sequence[Window], phases: Sequence[_UpdatePhase]) -> None:
         """Store the gradients that a step has left."""
-        self._set(merged)
-        self._known = list(zip(merged, phases, strict=True))
+        self._set(windows)
+        self._known = list(zip(windows, phases, strict=True))
 
-    def _set(self, merged: Sequence[Merged]) -> None:
-        for update, one in zip(self.updates, merged, strict=True):
-            update.merged_gradients = one
+    def _set(self, windows: Sequence[Window]) -> None:
+        for update, one in zip(self.updates, windows, strict=True):
+            update.window = one
 
 
 class Phase:
@@ -131,10 +131,10 @@ class Phase:
     ) -> Iterator[Callable[[], list[torch.Tensor]]]:
         """Replace the sums with fake tensors during a trace; yield a function for the new sums."""
         fake_sums = iter(sums)
-        replaced: list[Merged] = []
-        for merged, phase in zip(self._accumulation.now(), self._phases, strict=True):
+        replaced: list[Window] = []
+        for window, phase in zip(self._accumulation.now(), self._phases, strict=True):
             fakes = {one[0]: next(fake_sums) for one in phase.sums}
-            replaced.append(_merged(merged.times, fakes, fakes_by_id))
+            replaced.append(_window_of(window.steps, fakes, fakes_by_id))
         real = {id(fake): one for one, fake in fakes_by_id.items()} | {_WEIGHT: _WEIGHT}
 
         def left() -> list[torch.Tensor]:
@@ -168,22 +168,22 @@ class Phase:
             self._sums_left = [(one.dtype, one.shape, one.stride()) for one in sums]
         for at in self._copied:
             sums[at] = sums[at].clone()
-        index, merged, phases = 0, [], []
+        index, windows, phases = 0, [], []
         updates = zip(self._accumulation.updates, self._left, self._phases, strict=True)
         for update, left, phase in updates:
             if left is None:
-                merged.append(update.merged_gradients)
+                windows.append(update.window)
                 phases.append(phase)
                 continue
-            times = 0 if phase.averages else update.merged_gradients.times + 1
+            times = 0 if phase.averages else update.window.steps + 1
             found = dict(zip(left, sums[index:], strict=False))
             signatures = zip(left, self._sums_left[index:], strict=False)
-            merged.append(_merged(times, found, self._parameters))
+            windows.append(_window_of(times, found, self._parameters))
             phases.append(
                 _UpdatePhase(_averaged(times, update), tuple((one, *of) for one, of in signatures))
             )
             index += len(left)
-        self._accumulation.store(merged, phases)
+        self._accumulation.store(windows, phases)
         return others
 
 
@@ -195,17 +195,17 @@ def _require_strided(sums: Iterable[torch.Tensor]) -> None:
 
 
 def _averaged(times: int, update: TorchUpdate) -> int:
-    return times + 1 if times + 1 >= update.merges else 0
+    return times + 1 if times + 1 >= update.window_length else 0
 
 
-def _sums_of(merged: Merged) -> dict[int, torch.Tensor]:
+def _sums_of(window: Window) -> dict[int, torch.Tensor]:
     """Return the sums by the ids of their parameters, in ascending order; that of weights first."""
-    sums = {} if merged.weight is None else {_WEIGHT: merged.weight}
-    by_id = {id(parameter): total for parameter, total in merged.sums.items()}
+    sums = {} if window.weight is None else {_WEIGHT: window.weight}
+    by_id = {id(parameter): total for parameter, total in window.sums.items()}
     return sums | {key: by_id[key] for key in sorted(by_id)}
 
 
-def _merged(times: int, sums: dict[int, torch.Tensor], parameters: Mapping[int, Any]) -> Merged:
-    """Return gradients that were merged, given their sums as `_sums_of` returns them."""
+def _window_of(steps: int, sums: dict[int, torch.Tensor], parameters: Mapping[int, Any]) -> Window:
+    """Return the window of merged gradients, given their sums as `_sums_of` returns them."""
     own = {parameters[key]: total for key, total in sums.items() if key != _WEIGHT}
-    return Merged(times, own, sums.get(_WEIGHT))
+    return Window(steps, own, sums.get(_WEIGHT))

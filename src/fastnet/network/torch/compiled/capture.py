@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 import fastnet
-from fastnet._execute import BoundPlan
+from fastnet._execute import UNDO, BoundPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import map_form
 from fastnet.backend.model_metadata import get_metadata
@@ -36,7 +36,6 @@ from fastnet.backend.torch._internals import (
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
-from fastnet.backend.update import UNDO
 from fastnet.errors import describe_op
 from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
@@ -56,7 +55,7 @@ from fastnet.network.torch.compiled.random_numbers import Sources, is_random, wa
 from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
-from fastnet.op.tensorop.model.ema import EMA
+from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
@@ -471,7 +470,7 @@ def _noted_followers(ops: Sequence[Any]) -> Iterator[list[Any]]:
     noted: list[Any] = []
     with ExitStack() as stack:
         for op in ops:
-            if isinstance(op, (EMA, LRSchedule)):
+            if isinstance(op, FollowsUpdates):
                 own = vars(op)
                 if "advance" in own:
                     stack.callback(own.__setitem__, "advance", own["advance"])

@@ -32,7 +32,7 @@ from fastnet.network.torch.compiled.program import Program, is_observed
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
-from fastnet.network.updates import updates_in
+from fastnet.network.updates import update_ops_in
 from fastnet.op.tensorop.model.ema import EMA
 
 # A change in every step would compile a program in every step.
@@ -129,7 +129,7 @@ class ProgramCache:
                 self._is_observed = True
                 self._records.add(context, "first step", fallback=_OBSERVED)
             return
-        if any(map(_waits, updates_in(self._plan.ops))):
+        if any(map(_waits, update_ops_in(self._plan.ops))):
             return  # Capture a step that updates.
         difference: str | None = None
         for program in self.programs:

@@ -27,7 +27,7 @@ from fastnet.network.torch.compiled.program_cache import (
 )
 from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
 from fastnet.network.trace_records import Records
-from fastnet.network.updates import updates_in
+from fastnet.network.updates import update_ops_in
 from fastnet.op.meta_op import OneOfOps
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
@@ -60,7 +60,7 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
         if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
             return f"{describe_op(op, place)} merges the gradients of several steps"
     followed = {id(op.model): op for op in plan.ops if isinstance(op, FollowsUpdates)}
-    for update in updates_in(plan.ops):
+    for update in update_ops_in(plan.ops):
         if (update.skip_nonfinite or update.weight is not None) and id(update.model) in followed:
             return (
                 f"{describe_op(followed[id(update.model)])} follows the updates of "

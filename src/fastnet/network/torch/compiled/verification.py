@@ -22,7 +22,7 @@ from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
-from fastnet.backend.torch.update import Merged
+from fastnet.backend.torch.update import Window
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled.accumulation import Accumulation
 from fastnet.network.torch.compiled.deviations import (
@@ -218,7 +218,7 @@ class Verification:
         """
         tensors = [one.detach() for one in self._program.tensors]
         batch: Any = self._batch
-        merged: Sequence[Merged] = []
+        merged: Sequence[Window] = []
         try:
             for place, at in enumerate(self._program.writes):
                 value = self._before[place]
@@ -246,7 +246,7 @@ class Verification:
         return self._values(self._work, result, merged)
 
     def _values(
-        self, written: Sequence[torch.Tensor], result: Mapping[str, Any], merged: Sequence[Merged]
+        self, written: Sequence[torch.Tensor], result: Mapping[str, Any], merged: Sequence[Window]
     ) -> list[_Value]:
         """List all that a step has written and returned."""
         names = [self._name(self._program.tensors[at]) for at in self._program.writes]
@@ -254,7 +254,7 @@ class Verification:
         for key in self._program.outputs:
             values += [_Value(f"'{key}'", leaf) for leaf in all_in(result[key])]
         for earlier, later in zip(self._merged, merged, strict=True):
-            values.append(_Value("the number of merged steps", later.times))
+            values.append(_Value("the number of merged steps", later.steps))
             if later.weight is not None:
                 values.append(_Value("the sum of the weights", later.weight, earlier.weight))
             for parameter, total in sorted(later.sums.items(), key=lambda item: id(item[0])):

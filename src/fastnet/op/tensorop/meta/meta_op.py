@@ -62,6 +62,11 @@ class TensorMetaOp(MetaOp, TensorOp):
             self.retain_graph = retain
         return self.retain_graph
 
+    @property
+    def needs_graph(self) -> bool:
+        """Whether an inner op differentiates a graph."""
+        return any(as_tensor_op(op).needs_graph for op in self.ops)
+
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
         """Return the function to call instead of `forward`, or None if that is overridden.
 
@@ -92,7 +97,7 @@ class TensorMetaOp(MetaOp, TensorOp):
     ) -> Forward:
         """Return the function that runs all inner ops in order; see `MetaOp.chain`."""
         ops = self.ops * times
-        takers = [index for index, op in enumerate(ops) if takes_gradients(op)]
+        takers = [index for index, op in enumerate(ops) if as_tensor_op(op).needs_graph]
         # Only the last op that takes gradients may free the graph.
         last = None if again or option or not takers else takers[-1]
         steps = tuple(

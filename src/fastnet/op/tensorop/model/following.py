@@ -14,11 +14,9 @@ class FollowsUpdates(HoldsModel):
     """An op that runs after each update of a model, wherever it is in a network.
 
     It does not run in steps without an update: while gradients are merged, in a warmup, and where
-    gradients have overflowed. Derive from it and define `follow`.
+    gradients have overflowed. Derive from it and define `follow`, and `advance` for what Python
+    does in each update: a compiled step traces `follow` once, and then calls `advance`.
     """
-
-    # Updates before this op are deferred like those at the end of a network.
-    defer = False
 
     def __init__(
         self, model: Model, mode: str | Iterable[str] | None, ds_id: str | Iterable[str] | None
@@ -60,6 +58,14 @@ class FollowsUpdates(HoldsModel):
     def follow(self, stepped: Any = True) -> None:
         """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
+
+    def advance(self) -> None:
+        """Do what Python does after each update, such as to count it; `follow` calls this."""
+
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether updates before this op are deferred like those at a network's end: True."""
+        return True
 
     def exit_call(self) -> Callable[[], None] | None:
         """Return the function to call at the end of a training context, or None."""

@@ -15,7 +15,7 @@ from fastnet.backend.model_metadata import (
     require_built,
     set_metadata,
 )
-from fastnet.backend.update import REPORTS, Followers, MergedState, Update
+from fastnet.backend.update import REPORTS, Followers, SavedWindow, Update
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -60,7 +60,7 @@ class UpdateOp(HoldsModel):
         clip_norm: The maximum global norm of the gradients, above 0, or None.
         clip_value: The maximum absolute value of each gradient element, above 0, or None.
         outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
-            they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
+            they are clipped, a scalar, NaN where "stepped" is False; "stepped" for whether the
             optimizer has taken a step, a boolean scalar: False while gradients are merged, or a
             Keras optimizer accumulates them, in a warmup, and if the step is skipped because the
             gradients of a scaled loss have overflowed, or because of `skip_nonfinite` or `weight`;
@@ -263,6 +263,11 @@ class UpdateOp(HoldsModel):
             self.retain_graph = retain
         return self.retain_graph
 
+    @property
+    def needs_graph(self) -> bool:
+        """Whether the op differentiates a graph: not if `gradients` are given."""
+        return self.gradients is None or is_overridden(self, _FORWARD)
+
     def forward(self, data: Any, state: State) -> Any:
         """Update the model with the loss or the gradients; return the values of the outputs."""
         return self._update(data, state, self.defer, self.retain_graph)
@@ -282,18 +287,20 @@ class UpdateOp(HoldsModel):
             followers=tuple(followers),
         )
 
-    def exit_call(
+    def flush_call(
         self, followers: Followers, state: State, defer: bool
     ) -> Callable[[], None] | None:
-        """Return the function to call at the end of a training context, or None.
+        """Return the function that flushes at the end of a training context, or None.
 
         Its updates defer steps, and are undone, by a state like that of a step.
         """
-        if not self._update.is_merging or self.rest == "carry":
+        if not self._update.is_merging or self.rest != "flush":
             return None
-        if self.rest == "drop":
-            return self._update.drop
         return partial(self._update.flush, followers, state, defer)
+
+    def drop_call(self) -> Callable[[], None] | None:
+        """Return the function that drops the window at the end of a training context, or None."""
+        return self._update.drop if self._update.is_merging and self.rest == "drop" else None
 
     def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
@@ -323,12 +330,12 @@ class UpdateOp(HoldsModel):
             Under "weight" the sum of the weights, or None without weights; under "names" the names
             of these parameters, and under "model_name" that of the model.
         """
-        merged = self._update.merged()
+        merged = self._update.save_window()
         return {
-            "merged": merged.times,
+            "merged": merged.steps,
             "gradients": merged.gradients,
             "weight": merged.weight,
-            "names": self._update.names_of(self._update.merged_parameters()),
+            "names": self._update.names_of(self._update.window_parameters()),
             "model_name": name_of(self.model),
         }
 
@@ -351,9 +358,9 @@ class UpdateOp(HoldsModel):
                 "was saved from, with the same settings, and the same parameters trainable."
             )
         if state["merged"]:
-            parameters = self._update.merged_parameters(state.get("names", ()))
-            merged = MergedState(int(state["merged"]), state["gradients"], state.get("weight"))
-            self._update.set_merged(merged, parameters)
+            parameters = self._update.window_parameters(state.get("names", ()))
+            merged = SavedWindow(int(state["merged"]), state["gradients"], state.get("weight"))
+            self._update.load_window(merged, parameters)
         else:
             self._update.drop()
 
@@ -399,7 +406,7 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
     name, saved = name_of(op.model), state.get("model_name")
     if saved is not None and saved != name:
         return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-    trained = update.merged_parameters(state.get("names", ()))
+    trained = update.window_parameters(state.get("names", ()))
     if len(gradients) != len(trained):
         return (
             f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
