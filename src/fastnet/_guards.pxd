@@ -1,6 +1,7 @@
 # The nodes of a snapshot, and the parts of CPython's own structs that they are read from.
 
 from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -20,6 +21,17 @@ cdef extern from "Python.h":
         Py_ssize_t offset
     ctypedef struct PyMemberDescrObject:
         PyMemberDef* d_member
+    ctypedef struct PyGetSetDef:
+        PyObject* (*get)(PyObject*, void*) except NULL
+        void* closure
+    ctypedef struct PyGetSetDescrObject:
+        PyGetSetDef* d_getset
+    ctypedef struct PyMethodDef:
+        PyObject* (*ml_meth)(PyObject*, PyObject*) except NULL
+        int ml_flags
+    ctypedef struct PyMethodDescrObject:
+        PyMethodDef* d_method
+    const int METH_NOARGS
     ctypedef struct setentry:
         PyObject* key
         Py_hash_t hash
@@ -48,11 +60,23 @@ cdef extern from *:
     # A number that no class had before, or 0.
     unsigned int version_of "fastnet_version_of" (PyTypeObject* cls) noexcept
 
+cdef extern from *:
+    """
+    /* Up to Python 3.12, each change of a dict gives it a number that no dict had before. */
+    #if PY_VERSION_HEX < 0x030D0000
+    #define fastnet_dict_version_of(items) (((PyDictObject *)(items))->ma_version_tag)
+    #else
+    #define fastnet_dict_version_of(items) ((uint64_t)0)
+    #endif
+    """
+    uint64_t dict_version_of "fastnet_dict_version_of" (PyObject* items) noexcept
+
 
 cdef struct Node:
     int kind
-    # Of a CLASS: its version when it was last compared.
-    unsigned int version
+    # Of a CLASS: its version when it was last compared; of a DICT or an OBJECT, that of the dict.
+    # 0 if there is none.
+    uint64_t version
     PyObject* owner
     # A tuple of the names to skip, or NULL.
     PyObject* skip
@@ -103,6 +127,24 @@ cdef class BaseSnapshot:
     cdef int read(self, Node* node, list values) except -1
     cpdef Py_ssize_t next_change(self, Py_ssize_t start) except -2
     cpdef object _difference_in(self, Py_ssize_t index)
+
+
+cdef struct Reading:
+    # Calls one of both: an attribute is compared by identity, a method's result as a number.
+    PyGetSetDef* attribute
+    PyMethodDef* method
+    PyObject* owner
+    PyObject* value
+    unsigned long long number
+
+
+cdef class Readings:
+    cdef Reading* readings
+    cdef Py_ssize_t count
+    # They keep everything alive that readings point to.
+    cdef list kept
+
+    cdef int add(self, owner, str name, bint is_method) except -1
 
 
 cpdef object referent_of(reference)

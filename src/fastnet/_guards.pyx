@@ -5,7 +5,14 @@ tuple. A comparison reads each object again and compares pointers. Where a point
 object is read into a list, and `fastnet.guards` compares the values. No code of users is called.
 """
 
-from types import BuiltinFunctionType, FunctionType, MethodWrapperType
+import inspect
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+)
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -294,6 +301,77 @@ cdef class BaseSnapshot:
         return node.kind, self.hold_owner(index), node.parent, node.position, values
 
 
+@cython.no_gc_clear  # A finalizer may compare, and must still find the values.
+cdef class Readings:
+    """What attributes and methods written in C give for some objects, to compare it later.
+
+    Args:
+        owners: The objects.
+        attributes: The names of attributes, which are compared by identity.
+        methods: The names of methods without arguments, which return a number from 0 to 2**64 - 1.
+
+    Raises:
+        TypeError: If a class does not have such an attribute or method, or a program has replaced
+            it.
+    """
+
+    def __init__(self, owners, tuple attributes=(), tuple methods=()):
+        if self.kept is not None:
+            raise RuntimeError("readings cannot be taken twice")
+        cdef list all_owners = list(owners)
+        cdef Py_ssize_t size = len(all_owners) * (len(attributes) + len(methods))
+        self.kept = []
+        self.readings = <Reading*> PyMem_Realloc(NULL, max(size, 1) * sizeof(Reading))
+        if self.readings == NULL:
+            raise MemoryError
+        for owner in all_owners:
+            for name in attributes:
+                self.add(owner, name, False)
+            for name in methods:
+                self.add(owner, name, True)
+
+    def __dealloc__(self):
+        PyMem_Free(self.readings)
+
+    cdef int add(self, owner, str name, bint is_method) except -1:
+        cdef Reading* reading = &self.readings[self.count]
+        descriptor = inspect.getattr_static(owner, name)
+        reading.attribute, reading.method = NULL, NULL
+        if is_method and type(descriptor) is MethodDescriptorType:
+            reading.method = (<PyMethodDescrObject*> descriptor).d_method
+        elif not is_method and type(descriptor) is GetSetDescriptorType:
+            reading.attribute = (<PyGetSetDescrObject*> descriptor).d_getset
+        is_known = reading.attribute != NULL and reading.attribute.get != NULL
+        if not is_known and (reading.method == NULL or reading.method.ml_flags != METH_NOARGS):
+            raise TypeError(f"{type(owner).__name__}.{name} is not written in C, or takes arguments")
+        value = descriptor.__get__(owner)
+        if is_method:
+            reading.number = value()
+        reading.owner, reading.value = <PyObject*> owner, <PyObject*> value
+        self.kept += (owner, value)
+        self.count += 1
+        return 0
+
+    def are_unchanged(self):
+        """Return whether all objects give what they gave."""
+        cdef Reading* reading = self.readings
+        cdef Reading* end = reading + self.count
+        cdef PyObject* value
+        cdef bint is_same
+        while reading < end:
+            if reading.attribute != NULL:
+                value = reading.attribute.get(reading.owner, reading.attribute.closure)
+                is_same = value == reading.value
+            else:
+                value = reading.method.ml_meth(reading.owner, NULL)
+                is_same = <unsigned long long> <object> value == reading.number
+            Py_DECREF(<object> value)
+            if not is_same:
+                return False
+            reading += 1
+        return True
+
+
 cpdef object referent_of(reference):
     """Return the referent of a weak reference or a proxy, or None."""
     cdef PyObject* referent = NULL
@@ -384,6 +462,20 @@ cdef bint has_items(PyObject* items, Node* node, PyObject** at, PyObject** end) 
         return at == end
 
 
+cdef inline bint has_known_items(
+    PyObject* items, Node* node, PyObject** at, PyObject** end
+) except -1:
+    """Return what `has_items` does, immediately if the dict is as it was when last compared."""
+    cdef uint64_t version = dict_version_of(items)
+    if version != 0 and version == node.version:
+        return True
+    if not has_items(items, node, at, end):
+        return False
+    if not FREE_THREADED:  # Other threads compare by it.
+        node.version = version
+    return True
+
+
 cdef inline PyObject* or_else(PyObject* value, PyObject* default) noexcept:
     return default if value == NULL else value
 
@@ -406,7 +498,7 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             return True
         value = PyObject_GenericGetDict(owner, NULL)
         Py_DECREF(<object> value)  # If it is the same dict, the snapshot has a reference too.
-        return value == at[1] and has_items(value, node, at + 2, end)
+        return value == at[1] and has_known_items(value, node, at + 2, end)
     if node.kind == CLASS:
         version = version_of(<PyTypeObject*> owner)  # Writes to it or its bases take it away.
         if version != 0 and version == node.version:
@@ -418,7 +510,7 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             node.version = version
         return True
     if node.kind == DICT:
-        return has_items(owner, node, at, end)
+        return has_known_items(owner, node, at, end)
     if node.kind == LIST:
         with cython.critical_section(<object> owner):
             if Py_SIZE(<object> owner) != end - at:

@@ -186,7 +186,7 @@ def resolve(
 
     read_by_pops = used_by_pops | dropped_by_pops
     outputs = set(produced)
-    if desired:
+    if desired is not None:
         outputs = (produced & set(desired)) | read_by_pops
     # Postprocessing must get the keys that it reads, even if it then deletes them.
     returned = outputs | (made_by_ops & read_by_pops)

@@ -7,7 +7,7 @@ says (torch 2.13, one thread). The other names are here because torch offers no 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from os.path import dirname
@@ -20,6 +20,8 @@ from torch.nn.modules import module as _all_modules
 from torch.optim import optimizer as _all_optimizers
 from torch.utils._mode_utils import no_dispatch as no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+from fastnet._guards import Readings
 
 run_backward: Callable[..., Any] | None = torch.autograd.Variable._execution_engine.run_backward
 """Autograd's engine. Saves 7 to 10 % of a small training step over `torch.autograd.grad`."""
@@ -78,8 +80,20 @@ def parameter_count_of(wrapper: Any) -> int | None:
     return wrapper._get_ddp_logging_data().get("num_parameter_tensors")  # type: ignore[no-any-return]
 
 
-grad_hooks = attrgetter("requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks")
-"""Reads whether a tensor requires gradients, its gradient, and its two tables of hooks or None."""
+HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""The attributes of a tensor that hold the tables of the hooks on its gradient, or None."""
+
+
+def hook_tables_of(parameters: Iterable[torch.Tensor]) -> list[dict[int, Any]]:
+    """List the tables of the hooks on the gradients of parameters; most have none."""
+    tables = (getattr(one, name) for one in parameters for name in HOOK_TABLES)
+    return [table for table in tables if table is not None]
+
+
+def read_gradients(parameters: Iterable[torch.Tensor]) -> Readings:
+    """Read the gradients of parameters and the tables of their hooks, to compare them later."""
+    return Readings(parameters, attributes=("grad", *HOOK_TABLES))
+
 
 WRAPPED_STEP = "_wrapped_by_lr_sched"
 """An attribute of an optimizer's `step` that a scheduler has wrapped to count steps."""
@@ -159,14 +173,14 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     """
     if not tensors:
         return lambda: True
-    addresses = list(map(torch.Tensor.data_ptr, tensors))
+    addresses = Readings(tensors, methods=("data_ptr",))
     sizes: Any = [list(one.shape) for one in tensors]
     strides: Any = [list(one.stride()) for one in tensors]
     guards = torch._C._dynamo.guards.TensorGuards(
         *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     )
     check = guards.check
-    return lambda: check(*tensors) and list(map(torch.Tensor.data_ptr, tensors)) == addresses
+    return lambda: check(*tensors) and addresses.are_unchanged()
 
 
 def writes(operation: Any) -> bool:

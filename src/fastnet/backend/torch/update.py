@@ -179,7 +179,7 @@ class TorchUpdate(Update):
         """Return whether a step of the model has used what an update would restore."""
         return (
             isinstance(undo, _RestoreWindow)
-            and undo.update._model is self._model
+            and undo.update.is_of(self._model)
             and not undo.update.window.steps
         )
 

@@ -266,3 +266,22 @@ def test_hooks_of_all_optimizers_do_not_matter_without_one() -> None:
         for batch in batches(3):
             network.run_step(batch)
     assert captured(network) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("had_hooks", [False, True])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hook_on_a_parameter_is_called_from_the_next_step(register: str, had_hooks: bool) -> None:
+    model, calls = built(), []
+    network = network_of(model)
+    weight = next(model.parameters())
+    if had_hooks:
+        # torch leaves an empty table of hooks behind.
+        getattr(weight, register)(lambda *_: None).remove()
+    with network("train", 1):
+        for place, batch in enumerate(batches(6)):
+            if place == 3:
+                getattr(weight, register)(lambda *_: calls.append(1))
+            network.run_step(batch)
+    assert len(calls) == 3
+    assert "a parameter has hooks" in fallbacks(network)[0]

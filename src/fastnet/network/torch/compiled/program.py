@@ -13,9 +13,10 @@ import torch
 from fastnet._trace import Length, Trace, TracedStep
 from fastnet.backend.torch._internals import (
     GlobalState,
-    grad_hooks,
+    hook_tables_of,
     modes_are_active,
     note_step,
+    read_gradients,
     set_grad_enabled,
     tensor_guard,
     transforms_are_active,
@@ -88,7 +89,9 @@ class Program:
         self.writes = [_own_index(index, bound, last) for index in lowered.written]
         self._signature = signature, capture.outputs, dynamic and dynamic[1]
         self._takes_gradients = takes_gradients
-        self._grad_hooks = list(map(grad_hooks, state.parameters))
+        self._gradients = read_gradients(state.parameters)
+        # Empty tables are left where hooks were removed, and may be filled again.
+        self._hook_tables = hook_tables_of(state.parameters)
         self._keys = keys
         self._bind()
         self.traced = self._traced(self._run_dynamic if self.is_dynamic else self._run)
@@ -209,8 +212,8 @@ class Program:
                 return "the current optimizer has changed"
             if not self._sync_optimizers():
                 return "the optimizer of a model has changed"
-            if list(map(grad_hooks, self.state.parameters)) != self._grad_hooks:
-                return "the requires_grad, gradient or hooks of a parameter have changed"
+            if not self._gradients.are_unchanged() or any(self._hook_tables):
+                return "the gradient or hooks of a parameter have changed"
         if not self._are_in_place():
             return "the storage or requires_grad of a parameter or buffer has changed"
         return None

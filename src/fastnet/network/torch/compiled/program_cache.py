@@ -11,7 +11,7 @@ import torch
 from fastnet._execute import BoundPlan
 from fastnet._trace import Length
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.torch._internals import GlobalState, grad_hooks
+from fastnet.backend.torch._internals import GlobalState, hook_tables_of
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan
@@ -258,12 +258,10 @@ class ProgramCache:
             others = [one for one in context.get(TRAINED, ()) if self._is_here(one)]
             models = {id(one): one for one in (*plan.models, *others)}
             state = StepState(list(models.values()), takes_gradients, self._device, held)
-            for one in state.parameters:
-                _, gradient, *hooks = grad_hooks(one)
-                if any(hooks):
-                    raise Uncapturable("a parameter has hooks")
-                if gradient is not None:
-                    raise Uncapturable("a parameter has a gradient that no op has left there")
+            if any(hook_tables_of(state.parameters)):
+                raise Uncapturable("a parameter has hooks")
+            if any(parameter.grad is not None for parameter in state.parameters):
+                raise Uncapturable("a parameter has a gradient that no op has left there")
             phase = (
                 None if self.accumulation is None else Phase(self.accumulation, state.parameters)
             )

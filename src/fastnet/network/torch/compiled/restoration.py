@@ -16,7 +16,7 @@ import torch
 
 from fastnet._guards import ABSENT, Kind
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.torch._internals import module_hook_tables, storage_key
+from fastnet.backend.torch._internals import HOOK_TABLES, module_hook_tables, storage_key
 from fastnet.backend.torch.update import TRAINED
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
@@ -27,7 +27,6 @@ _MAX_ENTRIES = 2_000_000
 # Arrays beyond this number of bytes in total are neither compared nor restored.
 _MAX_ARRAY_BYTES = 64 * 2**20
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _SETTINGS: tuple[tuple[Any, Any], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -122,7 +121,7 @@ class _Tensor(NamedTuple):
             tensor.requires_grad_(self.requires_grad)
         if tensor.grad is not self.gradient:
             tensor.grad = self.gradient
-        for name, saved in zip(_HOOK_TABLES, self.hooks, strict=True):
+        for name, saved in zip(HOOK_TABLES, self.hooks, strict=True):
             table = getattr(tensor, name)
             if table and table != saved:
                 # Setting the attribute to None would not unregister hooks.
@@ -130,7 +129,7 @@ class _Tensor(NamedTuple):
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
-    return tuple(dict(getattr(tensor, name, None) or {}) for name in _HOOK_TABLES)
+    return tuple(dict(getattr(tensor, name, None) or {}) for name in HOOK_TABLES)
 
 
 def _layout_of(tensor: torch.Tensor) -> Any:
