@@ -28,7 +28,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastnet._guards import Readings
+from fastnet._guards import MemberGuard
 from fastnet.guards import Snapshot
 from tests.leaks import left_behind
 from tests.reference import guards as reference
@@ -805,18 +805,18 @@ def test_random_graphs_and_changes(data: st.DataObject) -> None:
             assert path.startswith("root ")
 
 
-class TestReadings:
+class TestMemberGuard:
     def test_attributes_are_compared_by_identity(self) -> None:
         def function(x: int = 10**9) -> int:
             return x
 
         defaults = function.__defaults__
-        readings = Readings([function], ("__name__",))
-        both = Readings([function], ("__defaults__", "__code__"))
-        assert readings.are_unchanged()
+        guard = MemberGuard([function], ("__name__",))
+        both = MemberGuard([function], ("__defaults__", "__code__"))
+        assert guard.are_unchanged()
         assert both.are_unchanged()
         function.__name__ = "renamed"
-        assert not readings.are_unchanged()
+        assert not guard.are_unchanged()
         assert both.are_unchanged()
         function.__defaults__ = (int("1" + "0" * 9),)
         assert not both.are_unchanged()
@@ -825,11 +825,11 @@ class TestReadings:
 
     def test_results_of_methods_are_compared_as_numbers(self) -> None:
         items = [1, 2, 3]
-        readings = Readings([items, []], (), ("__sizeof__",))
+        guard = MemberGuard([items, []], (), ("__sizeof__",))
         items[0] = 5
-        assert readings.are_unchanged()
+        assert guard.are_unchanged()
         items.extend(range(1000))
-        assert not readings.are_unchanged()
+        assert not guard.are_unchanged()
 
     @pytest.mark.parametrize(
         ("attributes", "methods"),
@@ -843,21 +843,21 @@ class TestReadings:
     )
     def test_members_that_cannot_be_read_in_c(self, attributes: Any, methods: Any) -> None:
         with pytest.raises(TypeError, match="Plain"):
-            Readings([Plain()], attributes, methods)
+            MemberGuard([Plain()], attributes, methods)
 
     def test_a_missing_name(self) -> None:
         with pytest.raises(AttributeError):
-            Readings([Plain()], ("nothing",))
+            MemberGuard([Plain()], ("nothing",))
 
     def test_objects_stay_alive(self) -> None:
         owner = Plain(a=1)
         freed = weakref.ref(owner)
-        readings = Readings([owner], ("__dict__",))
+        guard = MemberGuard([owner], ("__dict__",))
         del owner
         gc.collect()
         assert freed() is not None
-        assert readings.are_unchanged()
-        del readings
+        assert guard.are_unchanged()
+        del guard
         gc.collect()
         assert freed() is None
 
@@ -865,11 +865,11 @@ class TestReadings:
         owners = [Plain(a=place) for place in range(20)]
 
         def compare() -> None:
-            Readings(owners, ("__dict__",), ("__sizeof__",)).are_unchanged()
+            MemberGuard(owners, ("__dict__",), ("__sizeof__",)).are_unchanged()
 
         assert left_behind(compare) == (0, 0)
 
     def test_it_is_taken_once(self) -> None:
-        readings = Readings([Plain()], ("__dict__",))
+        guard = MemberGuard([Plain()], ("__dict__",))
         with pytest.raises(RuntimeError, match="twice"):
-            readings.__init__([], ())  # type: ignore[misc]
+            guard.__init__([], ())  # type: ignore[misc]

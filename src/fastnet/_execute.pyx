@@ -1,6 +1,6 @@
 """Runs the active ops of a network in a loop over an array of slots.
 
-A `KernelPlan` gives each key a slot when it is built. A step copies the batch's values into the input
+A `KernelPlan` gives each key a slot when it is built. A step copies the batch's values into the
 slots, calls each op's `forward` with values from its slots, releases each value after its last
 reader, and returns the output slots. The loop over the ops hashes no key.
 """
@@ -78,7 +78,7 @@ cdef enum Write:
     WRITE_LIST
 
 # A step fits into a cache line.
-cdef struct Step:
+cdef struct OpCall:
     vectorcallfunc call
     PyObject* callee   # the function of a bound method, or any other callable
     PyObject* owner    # the object that the method is bound to, or NULL
@@ -150,11 +150,11 @@ cdef inline bint contains(int* slots, int count, int slot) noexcept:
     return False
 
 
-cdef inline bint reads(Step* step, Py_ssize_t slot) noexcept:
+cdef inline bint reads(OpCall* step, Py_ssize_t slot) noexcept:
     return contains(step.inputs, step.n_inputs, slot)
 
 
-cdef inline bint writes(Step* step, Py_ssize_t slot) noexcept:
+cdef inline bint writes(OpCall* step, Py_ssize_t slot) noexcept:
     return contains(step.outputs, step.n_outputs, slot)
 
 
@@ -183,9 +183,9 @@ cdef class KernelPlan:
             that writes it, or to None. It may itself be None.
     """
 
-    cdef Step* _steps
+    cdef OpCall* _calls
     cdef int* _numbers  # the memory of all lists of slots
-    cdef Py_ssize_t _n_steps
+    cdef Py_ssize_t _n_calls
     cdef Py_ssize_t _n_slots
     cdef list _forwards  # keeps alive the objects that the steps point to
     cdef list _specs
@@ -207,7 +207,7 @@ cdef class KernelPlan:
     cdef public object find_inactive_writer
 
     def __cinit__(self):
-        self._steps = NULL
+        self._calls = NULL
         self._numbers = NULL
 
     def __init__(
@@ -222,7 +222,7 @@ cdef class KernelPlan:
         on_failure=(),
         tuple adopt=None,
     ):
-        if self._steps != NULL:
+        if self._calls != NULL:
             raise RuntimeError("a KernelPlan cannot be initialized twice")
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
@@ -237,7 +237,7 @@ cdef class KernelPlan:
         self._build(table, specs, forwards, resolution)
 
     def __dealloc__(self):
-        PyMem_Free(self._steps)
+        PyMem_Free(self._calls)
         PyMem_Free(self._numbers)
 
     cdef int _build(
@@ -249,7 +249,7 @@ cdef class KernelPlan:
         cdef Py_ssize_t index, i, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
-        cdef Step* step
+        cdef OpCall* step
 
         for item in specs:
             spec = <OpSpec?> item
@@ -257,11 +257,11 @@ cdef class KernelPlan:
                 raise TypeError("a spec cannot be None")
             # A slot can be in `dead` once for each time that an op reads or writes it.
             n_numbers += 2 * (spec.n_inputs + spec.n_outputs)
-        self._steps = <Step*> PyMem_Malloc(max(n_steps, 1) * sizeof(Step))
+        self._calls = <OpCall*> PyMem_Malloc(max(n_steps, 1) * sizeof(OpCall))
         self._numbers = <int*> PyMem_Malloc(max(n_numbers, 1) * sizeof(int))
         cdef int* slot_of = <int*> PyMem_Malloc(max(n_keys, 1) * sizeof(int))
         cdef char* live = <char*> PyMem_Malloc(max(n_keys, 1))
-        if self._steps == NULL or self._numbers == NULL or slot_of == NULL or live == NULL:
+        if self._calls == NULL or self._numbers == NULL or slot_of == NULL or live == NULL:
             PyMem_Free(slot_of)
             PyMem_Free(live)
             raise MemoryError()
@@ -275,7 +275,7 @@ cdef class KernelPlan:
             self._specs = list(specs)
             for index in range(n_steps):
                 spec = <OpSpec> specs[index]
-                step = &self._steps[index]
+                step = &self._calls[index]
                 step.deletes = spec.deletes
                 self._bind(step, self._forwards[index])
                 step.n_inputs = spec.n_inputs
@@ -330,7 +330,7 @@ cdef class KernelPlan:
                     free += 1
             self._n_outputs = free - self._outputs
 
-            self._n_steps = n_steps
+            self._n_calls = n_steps
             self._find_dead(live, free)
         finally:
             PyMem_Free(slot_of)
@@ -340,8 +340,8 @@ cdef class KernelPlan:
     cdef void _find_dead(self, char* live, int* free) noexcept:
         """Fill the `dead` lists, given the slots that are live after the last op."""
         cdef Py_ssize_t i, slot
-        cdef Step* step = self._steps + self._n_steps
-        while step != self._steps:
+        cdef OpCall* step = self._calls + self._n_calls
+        while step != self._calls:
             step -= 1
             step.dead = free
             for i in range(step.n_outputs):
@@ -362,7 +362,7 @@ cdef class KernelPlan:
                 live[step.inputs[i]] = True
             step.n_dead = free - step.dead
 
-    cdef void _bind(self, Step* step, object forward) noexcept:
+    cdef void _bind(self, OpCall* step, object forward) noexcept:
         # Calling a bound method's function directly saves an indirection in each step.
         if PyMethod_Check(forward):
             step.callee = PyMethod_GET_FUNCTION(forward)
@@ -390,8 +390,8 @@ cdef class KernelPlan:
         """For each op the keys that it reads, that it writes, and that are released after it."""
         cdef Py_ssize_t index
         cdef list flow = []
-        for index in range(self._n_steps):
-            step = &self._steps[index]
+        for index in range(self._n_calls):
+            step = &self._calls[index]
             flow.append(
                 (
                     self._names(step.inputs, step.n_inputs),
@@ -433,7 +433,7 @@ cdef class KernelPlan:
         """For each row of a timed step its kind, and the key or the index of an op, or None."""
         inputs = [("input", self._keys[self._inputs[index]]) for index in range(self._n_inputs)]
         outputs = [("output", self._keys[self._outputs[index]]) for index in range(self._n_outputs)]
-        ops = [("op", index) for index in range(self._n_steps)]
+        ops = [("op", index) for index in range(self._n_calls)]
         once = [(kind, None) for kind in SPANS]
         return tuple(once + inputs + outputs + ops)
 
@@ -445,12 +445,12 @@ cdef class KernelPlan:
         cdef bint inside = False
         cdef PyObject* found
         cdef PyObject* value
-        cdef Step* step
+        cdef OpCall* step
         cdef dict result
         if Times is Timed:
             # A stamp that failed for lack of memory would lose a result that is half written.
             (<StampLog> times.log).reserve(
-                4 * self._n_steps + self._n_inputs + self._n_outputs + 2 * N_SPANS
+                4 * self._n_calls + self._n_inputs + self._n_outputs + 2 * N_SPANS
             )
         if self._n_slots >= STACK_SLOTS:
             slots = <PyObject**> PyMem_Malloc((self._n_slots + 1) * sizeof(PyObject*))
@@ -468,8 +468,8 @@ cdef class KernelPlan:
                 self._fill(slots, batch, times)
             else:
                 batch = self._fill_adopting(slots, batch, times)
-            step = self._steps
-            for index in range(self._n_steps):
+            step = self._calls
+            for index in range(self._n_calls):
                 value = self._read(step, index, slots)
                 stamp(times, DISPATCH)
                 inside = before_op(times, index)
@@ -489,12 +489,12 @@ cdef class KernelPlan:
             # No other context uses this dict, so a borrowed reference is safe.
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED_KEY)
             if found != NULL and PyObject_IsTrue(<object> found):
-                inside = before_op(times, self._n_steps)
+                inside = before_op(times, self._n_calls)
                 run_deferred(<object> found)
                 stamp(times, DEFERRALS)
                 if inside:
                     inside = False
-                    after_op(times, self._n_steps)
+                    after_op(times, self._n_calls)
                     stamp(times, MEASURING)
             result = self._collect(slots, batch, merge, times)
             if self._on_failure:
@@ -507,7 +507,7 @@ cdef class KernelPlan:
             if index >= 0:
                 note_failure(error, self._op(index), index, self._reads_of(index, slots))
             if inside:
-                after_op(times, index if index >= 0 else self._n_steps)
+                after_op(times, index if index >= 0 else self._n_calls)
             raise
         finally:
             self._clear(slots, on_stack)
@@ -599,7 +599,7 @@ cdef class KernelPlan:
         return batch[key]
 
     cdef inline PyObject* _read(
-        self, Step* step, Py_ssize_t index, PyObject** slots
+        self, OpCall* step, Py_ssize_t index, PyObject** slots
     ) except NULL:
         """Return an op's data as a borrowed reference; the last slot owns a list of values."""
         cdef PyObject* value
@@ -618,7 +618,7 @@ cdef class KernelPlan:
         return <PyObject*> values
 
     cdef inline PyObject* _invoke(
-        self, Step* step, PyObject* value, PyObject** slots, PyObject* state
+        self, OpCall* step, PyObject* value, PyObject** slots, PyObject* state
     ) except NULL:
         # Vectorcall may write to the entry before the arguments, which also holds the owner.
         cdef PyObject* arguments[4]
@@ -639,7 +639,7 @@ cdef class KernelPlan:
         return result
 
     cdef inline int _write(
-        self, Step* step, Py_ssize_t index, PyObject** slots, PyObject* result
+        self, OpCall* step, Py_ssize_t index, PyObject** slots, PyObject* result
     ) except -1:
         cdef PyObject* previous = NULL
         cdef Py_ssize_t i, slot
@@ -663,7 +663,7 @@ cdef class KernelPlan:
             Py_XDECREF(previous)
         return 0
 
-    cdef list _gather(self, Step* step, Py_ssize_t index, PyObject** slots):
+    cdef list _gather(self, OpCall* step, Py_ssize_t index, PyObject** slots):
         cdef list values = []
         cdef Py_ssize_t i
         cdef PyObject* value
@@ -675,7 +675,7 @@ cdef class KernelPlan:
         return values
 
     cdef int _scatter(
-        self, Step* step, Py_ssize_t index, PyObject** slots, object result
+        self, OpCall* step, Py_ssize_t index, PyObject** slots, object result
     ) except -1:
         cdef Py_ssize_t i, slot
         cdef PyObject* previous
@@ -727,7 +727,7 @@ cdef class KernelPlan:
 
     cdef list _reads_of(self, Py_ssize_t index, PyObject** slots):
         """List an op's inputs: key, value, and the op that wrote it with its index, or None."""
-        cdef Step* step = &self._steps[index]
+        cdef OpCall* step = &self._calls[index]
         cdef Py_ssize_t i, earlier, slot
         cdef list found = []
         for i in range(step.n_inputs):
@@ -736,7 +736,7 @@ cdef class KernelPlan:
                 continue
             writer = writer_index = None
             for earlier in range(index - 1, -1, -1):
-                if writes(&self._steps[earlier], slot):
+                if writes(&self._calls[earlier], slot):
                     writer, writer_index = self._op(earlier), earlier
                     break
             found.append((self._keys[slot], <object> slots[slot], writer, writer_index))
@@ -747,10 +747,10 @@ cdef class KernelPlan:
         cdef Py_ssize_t index
         cdef object deleted_by = None
         cdef dict written = {}
-        cdef Step* step
+        cdef OpCall* step
         key = self._keys[slot]
-        for index in range(self._n_steps):
-            step = &self._steps[index]
+        for index in range(self._n_calls):
+            step = &self._calls[index]
             if reads(step, slot) and key not in written:
                 return missing_key(
                     self._op(index),
@@ -777,12 +777,12 @@ cdef class KernelPlan:
             reason = self.find_inactive_writer(self._keys[slot])
             if reason is not None:
                 return reason
-        for index in range(reader + 1, self._n_steps):
-            if writes(&self._steps[index], slot):
+        for index in range(reader + 1, self._n_calls):
+            if writes(&self._calls[index], slot):
                 return f"{self._describe(index)} writes it later."
         return None
 
-    cdef object _deleted_input(self, Step* step, Py_ssize_t index, PyObject** slots):
+    cdef object _deleted_input(self, OpCall* step, Py_ssize_t index, PyObject** slots):
         """Return the error for a key that an earlier op has deleted."""
         cdef Py_ssize_t i, slot, earlier
         keys = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
@@ -791,7 +791,7 @@ cdef class KernelPlan:
             if slots[slot] == NULL:
                 deleted_by = None
                 for earlier in range(index):
-                    if self._steps[earlier].deletes and reads(&self._steps[earlier], slot):
+                    if self._calls[earlier].deletes and reads(&self._calls[earlier], slot):
                         deleted_by = self._describe(earlier)
                 return missing_key(self._op(index), self._keys[slot], keys, index, deleted_by)
 
@@ -836,11 +836,11 @@ cdef class BoundPlan:
     def step_timed(
         self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
     ):
-        """Run a step like `KernelPlan.step`, and add a stamp to `log` at the end of each part of it.
+        """Run a step like `KernelPlan.step`, and add a stamp to `log` at the end of each part.
 
-        `first` is the row of the first of `KernelPlan.spans`, and `around` that of the context manager.
-        `before` and `after` are called with the index of each op before and after it runs, and
-        with the number of ops around deferred functions.
+        `first` is the row of the first of `KernelPlan.spans`, and `around` that of the context
+        manager. `before` and `after` are called with the index of each op before and after it runs,
+        and with the number of ops around deferred functions.
         """
         cdef Timing timing = timing_of(log, first, before, after)
         if self._make is None:

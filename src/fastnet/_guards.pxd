@@ -129,7 +129,7 @@ cdef class BaseSnapshot:
     cpdef object _difference_in(self, Py_ssize_t index)
 
 
-cdef struct Reading:
+cdef struct Member:
     # Calls one of both: an attribute is compared by identity, a method's result as a number.
     PyGetSetDef* attribute
     PyMethodDef* method
@@ -138,10 +138,10 @@ cdef struct Reading:
     unsigned long long number
 
 
-cdef class Readings:
-    cdef Reading* readings
+cdef class MemberGuard:
+    cdef Member* members
     cdef Py_ssize_t count
-    # They keep everything alive that readings point to.
+    # They keep everything alive that members point to.
     cdef list kept
 
     cdef int add(self, owner, str name, bint is_method) except -1

@@ -41,7 +41,7 @@ class BaseSnapshot:
     def _difference_in(self, index: int) -> tuple[Sequence[Any], int] | None: ...
     def node(self, index: int) -> tuple[Kind, Any, int, int, Any]: ...
 
-class Readings:
+class MemberGuard:
     """What attributes and methods written in C give for some objects, to compare it later."""
 
     def __init__(

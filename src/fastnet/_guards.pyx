@@ -302,7 +302,7 @@ cdef class BaseSnapshot:
 
 
 @cython.no_gc_clear  # A finalizer may compare, and must still find the values.
-cdef class Readings:
+cdef class MemberGuard:
     """What attributes and methods written in C give for some objects, to compare it later.
 
     Args:
@@ -317,12 +317,12 @@ cdef class Readings:
 
     def __init__(self, owners, tuple attributes=(), tuple methods=()):
         if self.kept is not None:
-            raise RuntimeError("readings cannot be taken twice")
+            raise RuntimeError("a guard cannot be initialized twice")
         cdef list all_owners = list(owners)
         cdef Py_ssize_t size = len(all_owners) * (len(attributes) + len(methods))
         self.kept = []
-        self.readings = <Reading*> PyMem_Realloc(NULL, max(size, 1) * sizeof(Reading))
-        if self.readings == NULL:
+        self.members = <Member*> PyMem_Realloc(NULL, max(size, 1) * sizeof(Member))
+        if self.members == NULL:
             raise MemoryError
         for owner in all_owners:
             for name in attributes:
@@ -331,44 +331,48 @@ cdef class Readings:
                 self.add(owner, name, True)
 
     def __dealloc__(self):
-        PyMem_Free(self.readings)
+        PyMem_Free(self.members)
 
     cdef int add(self, owner, str name, bint is_method) except -1:
-        cdef Reading* reading = &self.readings[self.count]
+        cdef Member* member = &self.members[self.count]
         descriptor = inspect.getattr_static(owner, name)
-        reading.attribute, reading.method = NULL, NULL
+        member.attribute, member.method = NULL, NULL
         if is_method and type(descriptor) is MethodDescriptorType:
-            reading.method = (<PyMethodDescrObject*> descriptor).d_method
+            member.method = (<PyMethodDescrObject*> descriptor).d_method
         elif not is_method and type(descriptor) is GetSetDescriptorType:
-            reading.attribute = (<PyGetSetDescrObject*> descriptor).d_getset
-        is_known = reading.attribute != NULL and reading.attribute.get != NULL
-        if not is_known and (reading.method == NULL or reading.method.ml_flags != METH_NOARGS):
-            raise TypeError(f"{type(owner).__name__}.{name} is not written in C, or takes arguments")
+            member.attribute = (<PyGetSetDescrObject*> descriptor).d_getset
+        is_known = member.attribute != NULL and member.attribute.get != NULL
+        if not is_known and (member.method == NULL or member.method.ml_flags != METH_NOARGS):
+            member_name = f"{type(owner).__name__}.{name}"
+            raise TypeError(f"{member_name} is not written in C, or takes arguments")
         value = descriptor.__get__(owner)
         if is_method:
-            reading.number = value()
-        reading.owner, reading.value = <PyObject*> owner, <PyObject*> value
+            member.number = value()
+        member.owner, member.value = <PyObject*> owner, <PyObject*> value
         self.kept += (owner, value)
         self.count += 1
         return 0
 
     def are_unchanged(self):
         """Return whether all objects give what they gave."""
-        cdef Reading* reading = self.readings
-        cdef Reading* end = reading + self.count
+        cdef Member* member = self.members
+        cdef Member* end = member + self.count
         cdef PyObject* value
         cdef bint is_same
-        while reading < end:
-            if reading.attribute != NULL:
-                value = reading.attribute.get(reading.owner, reading.attribute.closure)
-                is_same = value == reading.value
+        while member < end:
+            if member.attribute != NULL:
+                value = member.attribute.get(member.owner, member.attribute.closure)
+                # If it is the same object, the guard has a reference too.
+                Py_DECREF(<object> value)
+                is_same = value == member.value
             else:
-                value = reading.method.ml_meth(reading.owner, NULL)
-                is_same = <unsigned long long> <object> value == reading.number
-            Py_DECREF(<object> value)
+                value = member.method.ml_meth(member.owner, NULL)
+                number = <object> value
+                Py_DECREF(number)
+                is_same = <unsigned long long> number == member.number
             if not is_same:
                 return False
-            reading += 1
+            member += 1
         return True
 
 

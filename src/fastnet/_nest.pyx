@@ -218,22 +218,27 @@ def map_leaves(data, fn):
     return walk.part(data)
 
 
-def leaves_of(data):
-    """List the values in `data` that are no containers, in the order of `map_leaves`."""
+def leaves_of(data, bint plain=False):
+    """List the values in `data` that are no containers, in the order of `map_leaves`.
+
+    With `plain` only lists, tuples and dicts are containers, and no subclasses of list and dict.
+    """
     cdef list found = []
-    add_leaves(data, found)
+    add_leaves(data, found, plain)
     return found
 
 
-cdef int add_leaves(object data, list found) except -1:
+cdef int add_leaves(object data, list found, bint plain) except -1:
     cdef int kind = container_kind(data)
+    if plain and not (type(data) is list or type(data) is dict or isinstance(data, tuple)):
+        kind = PLAIN
     if kind == PLAIN:
         found.append(data)
         return 0
     enter()
     try:
         for part in parts_of(data, kind):
-            add_leaves(part, found)
+            add_leaves(part, found, plain)
     finally:
         Py_LeaveRecursiveCall()
     return 0

@@ -65,6 +65,9 @@ class TestSteps:
             (("train", 1, "a"), {}, {"y", "z"}, False),
             (("train", 1, "a", {"y"}, True, True), {}, {"y"}, True),
             (("train", 1), {"output_keys": {"y"}, "warmup": True}, {"y"}, True),
+            (("train", 1, None, {"y"}), {}, {"y"}, False),
+            (("train", 1, None, True), {}, {"y", "z"}, True),
+            (("train", 1, ""), {}, {"y", "z"}, False),
         ],
     )
     def test_both_forms_of_loading(

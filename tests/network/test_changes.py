@@ -201,6 +201,17 @@ def test_a_scheduler_that_the_program_changes() -> None:
     assert run(network, {"x": 1})["y"] == 3
 
 
+def test_changed_scheduler_beside_an_op_with_other_keys() -> None:
+    values = {1: plus(1), 3: plus(3)}
+    other = LambdaOp(lambda x: 10 * x, "x", "z")
+    network = TorchNetwork([EpochScheduler(values), other])
+    assert run(network, {"x": 1})["y"] == 2
+    values[1] = values[3]
+    other.outputs = ["w"]
+    assert run(network, {"x": 1}) == {"x": 1, "y": 4, "w": 10}
+    assert run(network, {"x": 1}) == {"x": 1, "y": 4, "w": 10}
+
+
 def test_plans_for_ever_new_desired_keys_are_not_kept() -> None:
     class Key(str):
         """A string that can be referenced weakly."""

@@ -101,12 +101,24 @@ class TestLoop:
                 return data
 
         network = TorchNetwork([Look("x", "y", ds_id="a")])
-        sampler: Any = DistributedSampler(batches(1), num_replicas=1, rank=0)
+        epochs: list[int] = []
+
+        class Noting(DistributedSampler[Any]):
+            def set_epoch(self, epoch: int) -> None:
+                epochs.append(epoch)
+                super().set_epoch(epoch)
+
+        sampler: Any = Noting(batches(1), num_replicas=1, rank=0)
         loader: Any = DataLoader(batches(1), batch_size=None, sampler=sampler)
         list(fastnet.steps(network, loader, "eval", 7, "a"))
         list(fastnet.steps(network, loader, "eval", 7, "b"))
         assert seen == [("eval", 7)]
         assert sampler.epoch == 7
+        assert epochs == [7, 7]
+        epochs.clear()
+        batched: Any = DataLoader([{"x": 1.0}], batch_size=1, sampler=sampler)
+        list(fastnet.steps(network, batched, "eval", 8, "b"))
+        assert epochs == [8]
 
     def test_wanted_keys_and_those_that_are_shown(self) -> None:
         epoch = fastnet.steps(plus_one(), [{"x": 1}], "infer", desired_output_keys=["z"])

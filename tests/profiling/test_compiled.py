@@ -76,3 +76,16 @@ def test_what_the_steps_that_are_skipped_compiled() -> None:
     (section,) = (profile := fastnet.profile(net, ones(4), mode="infer", skip=0, steps=3)).sections
     assert len(named(section, "trace")) == 2
     assert beside(profile) == {}
+
+
+def test_profile_that_begins_in_an_epoch_runs_no_step_eagerly() -> None:
+    net = network()
+    with net("infer", 1):
+        net.run_step(ones())
+        net.run_step(ones())
+        with fastnet.profile(net) as profile:
+            net.run_step(ones())
+            net.run_step(ones())
+    (section,) = profile.sections
+    assert named(section, "graph") == {"compiled step": 2}
+    assert named(section, "op") == {}

@@ -68,8 +68,6 @@ class BaseNetwork(base.BaseNetwork):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.effective_inputs: dict[str, set[str]] = {}
-        self.effective_outputs: dict[str, set[str]] = {}
         self.epoch_ops: list[Any] = []
         self.epoch_postprocessing: list[Any] = []
         self.epoch_models: set[Model] = set()
@@ -81,6 +79,8 @@ class BaseNetwork(base.BaseNetwork):
 
     def _init_state(self) -> None:
         super()._init_state()
+        self.effective_inputs: dict[str, set[str]] = {}
+        self.effective_outputs: dict[str, set[str]] = {}
         self.epoch_state: State = {}
         self._loaded: Session | None = None
         self._handled: BaseException | None = None
@@ -110,12 +110,16 @@ class BaseNetwork(base.BaseNetwork):
             ValueError: As opening a network does.
         """
         wanted: Any = output_keys
-        if not isinstance(ds_id, str):
-            ds_id, wanted, warmup = "", ds_id, bool(output_keys) or warmup
-        elif isinstance(wanted, bool):
-            wanted, warmup = None, wanted
+        dataset: Any = ds_id
+        if isinstance(wanted, bool):
+            # The oldest form has the keys in the third place, and `warmup` in the fourth.
+            wanted, warmup = None, wanted or warmup
+        if dataset is None and wanted is None:
+            dataset = ""
+        elif dataset is not None and not isinstance(dataset, str):
+            dataset, wanted, warmup = "", dataset, bool(wanted) or warmup
         self.unload_epoch()
-        self(mode, epoch, ds_id, wanted, warmup, eager)
+        self(mode, epoch, dataset, wanted, warmup, eager)
         # before it is entered: an interrupt in between must not leave a network that nobody unloads
         self._loaded = self._configured.session
         self._handled = sys.exc_info()[1]
@@ -198,8 +202,9 @@ class BaseNetwork(base.BaseNetwork):
         )
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
-        read, prediction = self.run_step(batch)
-        return ChainMap(prediction, read)
+        _, prediction = self.run_step(batch)
+        self._floats_to_tensors(batch)
+        return ChainMap(prediction, batch)
 
     def get_effective_input_keys(self, mode: str, epoch: int, ds_id: str = "") -> set[str]:
         """List the keys that an epoch needs from its batch.

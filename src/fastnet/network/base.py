@@ -181,12 +181,7 @@ class BaseNetwork(Copyable):
             ValueError: If there is no such mode or epoch, the network is open already, slicers
                 clash, or a desired key is sliced and not un-sliced.
         """
-        if self._session is not None:
-            raise self._in_use()
-        self._configured.session = None
-        self._configured.session = self._make_session(
-            mode, epoch, ds_id, desired_output_keys, warmup, eager
-        )
+        self._configure(mode, epoch, ds_id, desired_output_keys, warmup, eager)
         return self
 
     def __enter__(self) -> Self:
@@ -303,10 +298,19 @@ class BaseNetwork(Copyable):
             return list(
                 self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
             )
-        eager = not self.slicers
+        # A trace of a single batch is worth its time only if there is one already. Minibatches of
+        # slicers share one.
+        is_transform = not self.slicers
         with self._on_device(device):
-            self(mode, epoch, ds_id, desired_output_keys, eager=eager)
-            self._configured.session.is_transform = eager
+            self._configure(
+                mode,
+                epoch,
+                ds_id,
+                desired_output_keys,
+                warmup=False,
+                eager=is_transform,
+                is_transform=is_transform,
+            )
             with self:
                 return self._do_transform(self._to_batch(data))
 
@@ -463,10 +467,20 @@ class BaseNetwork(Copyable):
         note_new_models(models)
         note_updates(self.ops)
 
-    def _make_session(
-        self, mode: Any, epoch: Any, ds_id: Any, desired_keys: Any, warmup: bool, eager: bool
-    ) -> Session:
+    def _configure(
+        self,
+        mode: Any,
+        epoch: Any,
+        ds_id: Any,
+        desired_keys: Any,
+        warmup: bool,
+        eager: bool,
+        is_transform: bool = False,
+    ) -> None:
         """Validate the arguments, find or build the execution plan, and make a session of it."""
+        if self._session is not None:
+            raise self._in_use()
+        self._configured.session = None
         epoch, desired = check_request(mode, epoch, ds_id, desired_keys, self._first_epoch)
         started = perf_counter()
         plan = self._find_plan(mode, epoch, ds_id, desired)
@@ -487,7 +501,7 @@ class BaseNetwork(Copyable):
             "deferred": {},
             "eager": eager,
         }
-        return self._session_type(self, plan, state)
+        self._configured.session = self._session_type(self, plan, state, is_transform)
 
     def _find_plan(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
@@ -599,16 +613,25 @@ class BaseNetwork(Copyable):
                 session.skip_exit_calls()
                 raise
 
+    def _floats_to_tensors(self, batch: dict[str, Any]) -> list[str]:
+        """Convert the values of a batch that have floats, for its result; return their keys."""
+        keys = [
+            key
+            for key, value in batch.items()
+            if any(isinstance(leaf, float) for leaf in leaves_of(value))
+        ]
+        for key in keys:
+            batch[key] = to_tensor(batch[key], self.target_type)
+        return keys
+
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`; return the outputs over the batch's entries."""
         result = self.run_step(batch)
         plan = self._require_session().plan
         outputs = plan.kernel.resolution.outputs
-        for key, value in batch.items():
-            if any(isinstance(leaf, float) for leaf in leaves_of(value)):
-                batch[key] = to_tensor(value, self.target_type)
-                if key in result and key not in outputs:
-                    result[key] = batch[key]
+        for key in self._floats_to_tensors(batch):
+            if key in result and key not in outputs:
+                result[key] = batch[key]
         if plan.slicers:
             return result
         # Keys that neither the ops nor the batch have come from postprocessing.

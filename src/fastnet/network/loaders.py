@@ -15,8 +15,14 @@ def begin_loader(loader: Any, session: Session) -> None:
     called.
     """
     session.check_loader(loader)
-    inner = getattr(loader, "batch_sampler", None)
-    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = [
+        getattr(loader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    ]
+    # A DataLoader has the sampler that its batch sampler draws from, too.
+    for sampler in {id(sampler): sampler for sampler in samplers}.values():
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(session.epoch)

@@ -163,7 +163,8 @@ class PlanCache:
         made = _Items(lists, extra, items)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
-            if made.select(mode, ds_id, plan.scheduled) == plan.selected:
+            is_known = all(id(value) in made.specs for value in filter(is_given, plan.scheduled))
+            if is_known and made.select(mode, ds_id, plan.scheduled) == plan.selected:
                 made.plans[key] = plan
         return made
 

@@ -28,13 +28,14 @@ class Session:
         network: The network.
         plan: The active ops, postprocessing ops, slicers and models.
         state: The state that ops are given.
+        is_transform: Whether this is a `transform` of a single batch, which in TensorFlow runs as a
+            graph only if there is one that fits.
 
     Attributes:
         run: Runs a step, including slicing and postprocessing. It is replaced while the network is
             open, possibly by another thread, if the network starts or ends to be profiled.
         bound: The plan bound to the state, which runs the ops eagerly.
         is_prepared: Whether `prepare` has succeeded.
-        is_transform: Whether this is a `transform` of a single batch.
         epoch: The epoch. In TensorFlow that of the state is a tensor.
         optimizers: The optimizers of the plan's models in this epoch, or None for none.
     """
@@ -44,10 +45,12 @@ class Session:
     # The kind and the name of the profile row of a context manager around the ops.
     context_row: tuple[str, str] | None = None
 
-    def __init__(self, network: BaseNetwork, plan: ExecutionPlan, state: State) -> None:
+    def __init__(
+        self, network: BaseNetwork, plan: ExecutionPlan, state: State, is_transform: bool = False
+    ) -> None:
         self.plan = plan
         self.state = state
-        self.is_transform = False
+        self.is_transform = is_transform
         self.is_prepared = False
         self.epoch = int(state["epoch"])
         self.optimizers: list[Any] = []
@@ -107,36 +110,6 @@ class Session:
     def check_loader(self, loader: Any) -> None:
         """Raise an error for a loader that cannot be run."""
 
-    # What the frameworks override.
-
-    def _acquire(self) -> None:
-        """Prepare the active models and the state."""
-
-    def _release(self) -> None:
-        """Undo `_acquire`, even if it failed halfway or was not called."""
-
-    def _bind(self) -> BoundPlan:
-        """Bind the plan to the state that ops are given."""
-        return BoundPlan(self.plan.kernel, self.state)
-
-    def _step(self, meter: StepMeter | None) -> RunStep:
-        """Return the function that runs a minibatch, timed by `meter` if there is one."""
-        return self._eager_step(meter)
-
-    def _merged(self, run: RunStep) -> RunStep:
-        """Return a step whose results are merged over all replicas."""
-        return run
-
-    def _returning(self, run: RunStep) -> RunStep:
-        """Return a step that returns what the network's `run_step` does."""
-        return run
-
-    def _ranges(self) -> OpRanges | None:
-        """Return what names the ops to the framework's profiler, or None."""
-        return None
-
-    # How a step is composed.
-
     def _wrapped_step(self, meter: StepMeter | None) -> RunStep:
         """Return the step with slicing, waiting for the device and postprocessing around it."""
         plan = self.plan
@@ -173,4 +146,32 @@ class Session:
             return meter.open_step(self.plan, self.state, ranges)
         if ranges is not None and ranges.active():
             return StepMeter(ranges.before, ranges.after)
+        return None
+
+    # What the frameworks override.
+
+    def _acquire(self) -> None:
+        """Prepare the active models and the state."""
+
+    def _release(self) -> None:
+        """Undo `_acquire`, even if it failed halfway or was not called."""
+
+    def _bind(self) -> BoundPlan:
+        """Bind the plan to the state that ops are given."""
+        return BoundPlan(self.plan.kernel, self.state)
+
+    def _step(self, meter: StepMeter | None) -> RunStep:
+        """Return the function that runs a minibatch, timed by `meter` if there is one."""
+        return self._eager_step(meter)
+
+    def _merged(self, run: RunStep) -> RunStep:
+        """Return a step whose results are merged over all replicas."""
+        return run
+
+    def _returning(self, run: RunStep) -> RunStep:
+        """Return a step that returns what the network's `run_step` does."""
+        return run
+
+    def _ranges(self) -> OpRanges | None:
+        """Return what names the ops to the framework's profiler, or None."""
         return None

@@ -105,13 +105,16 @@ def sliced(
     meter: StepMeter | None,
 ) -> RunStep:
     """Slice a batch, run its minibatches and merge the results."""
-    cut, join, log = forward_slicers, reverse_slicers, None
+    cut: Callable[..., Any] = forward_slicers
+    join: Callable[..., dict[str, Any]] = reverse_slicers
+    log: StampLog | None = None
     if meter is not None:
         log = meter.log
         cut = _stamped(cut, meter, "cut", "cut")
         join = _stamped(join, meter, "join", "join")
         step = _stamped(step, meter, *_REST)
-        wait = wait and _stamped(wait, meter, *_SYNCHRONIZE)
+        if wait is not None:
+            wait = _stamped(wait, meter, *_SYNCHRONIZE)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = []
@@ -131,7 +134,8 @@ def sliced(
 def waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
     """Wait for the device after a step."""
     if meter is not None:
-        step, wait = _stamped(step, meter, *_REST), _stamped(wait, meter, *_SYNCHRONIZE)
+        step = _stamped(step, meter, *_REST)
+        wait = _stamped(wait, meter, *_SYNCHRONIZE)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
@@ -145,7 +149,8 @@ def postprocessed(
     step: RunStep, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter | None
 ) -> RunStep:
     """Run postprocessing after a step."""
-    run_ops, forwards = run_on_batch, {id(op): batch_forward(op) for op in ops}
+    run_ops: Callable[..., Any] = run_on_batch
+    forwards = {id(op): batch_forward(op) for op in ops}
     if meter is not None:
         step = _stamped(step, meter, *_REST)
         run_ops = _stamped(run_ops, meter, *_CONVERSION)
@@ -157,7 +162,14 @@ def postprocessed(
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
         try:
-            filtered = run_ops(ops, result, state, target_type, False, lambda op: forwards[id(op)])
+            filtered = run_ops(
+                ops,
+                result,
+                state,
+                target_type,
+                False,  # New tensors need no shared memory.
+                lambda op: forwards[id(op)],
+            )
             if filtered is not None:
                 raise ValueError(
                     f"One of {list(map(op_title, ops))} returned {filtered!r}, but postprocessing "

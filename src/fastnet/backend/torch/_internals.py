@@ -21,7 +21,7 @@ from torch.optim import optimizer as _all_optimizers
 from torch.utils._mode_utils import no_dispatch as no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
-from fastnet._guards import Readings
+from fastnet._guards import MemberGuard
 
 run_backward: Callable[..., Any] | None = torch.autograd.Variable._execution_engine.run_backward
 """Autograd's engine. Saves 7 to 10 % of a small training step over `torch.autograd.grad`."""
@@ -90,9 +90,9 @@ def hook_tables_of(parameters: Iterable[torch.Tensor]) -> list[dict[int, Any]]:
     return [table for table in tables if table is not None]
 
 
-def read_gradients(parameters: Iterable[torch.Tensor]) -> Readings:
+def read_gradients(parameters: Iterable[torch.Tensor]) -> MemberGuard:
     """Read the gradients of parameters and the tables of their hooks, to compare them later."""
-    return Readings(parameters, attributes=("grad", *HOOK_TABLES))
+    return MemberGuard(parameters, attributes=("grad", *HOOK_TABLES))
 
 
 WRAPPED_STEP = "_wrapped_by_lr_sched"
@@ -173,7 +173,7 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     """
     if not tensors:
         return lambda: True
-    addresses = Readings(tensors, methods=("data_ptr",))
+    addresses = MemberGuard(tensors, methods=("data_ptr",))
     sizes: Any = [list(one.shape) for one in tensors]
     strides: Any = [list(one.stride()) for one in tensors]
     guards = torch._C._dynamo.guards.TensorGuards(

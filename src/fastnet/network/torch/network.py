@@ -20,7 +20,8 @@ from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.held_state import values_in
-from fastnet.network.plan_cache import PlanCache, Setting, StepOptions
+from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
+from fastnet.network.torch.parallel import require_plain_models
 from fastnet.network.torch.session import TorchSession, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
@@ -209,6 +210,10 @@ class TorchNetwork(BaseNetwork):
         while first and as_tensor_op(ops[first - 1]).is_deferrable:
             first -= 1
         return first
+
+    def _check_ops(self, plan: ExecutionPlan) -> None:
+        if plan.takes_gradients:
+            require_plain_models(plan)
 
     def _step_options(self) -> StepOptions:
         step_options = StepOptions(

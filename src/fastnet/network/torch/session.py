@@ -56,8 +56,10 @@ class TorchSession(Session):
     _is_distributed = False
     _communicates = False
 
-    def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
-        super().__init__(network, plan, state)
+    def __init__(
+        self, network: TorchNetwork, plan: ExecutionPlan, state: State, is_transform: bool = False
+    ) -> None:
+        super().__init__(network, plan, state, is_transform)
         self._device = network.device
         if network.mixed_precision:
             self.context_row = "autocast", "autocast"
@@ -71,7 +73,10 @@ class TorchSession(Session):
             compare_batches(loader)
 
     def _acquire(self) -> None:
-        """Move the active models and their optimizers' state to the device; clear old gradients.
+        """Prepare the active models and the state.
+
+        Ranks compare what they will run; models and their optimizers' state move to the device; in
+        training old gradients are cleared; and the compiled step of the plan is looked up.
 
         Raises:
             ValueError: If a model would be updated that is not synchronized between processes, or a
@@ -96,6 +101,8 @@ class TorchSession(Session):
                 self._move(model, self._device)
         if state["mode"] == "train" and not state["warmup"]:
             self._clear_gradients()
+        if plan.takes_gradients:
+            self._note_trained_models()
         self._compiled = self._find_compiled_step()
 
     def _clear_gradients(self) -> None:
@@ -131,9 +138,8 @@ class TorchSession(Session):
 
     def _bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
-        state = self._state_of_updates() if self.plan.takes_gradients else self.state
         autocast = self._autocast()
-        bound = BoundPlan(self.plan.kernel, state, autocast)
+        bound = BoundPlan(self.plan.kernel, self.state, autocast)
         if self._compiled is not None:
             self._open_compiled(self._compiled, bound, autocast)
         return bound
@@ -161,8 +167,8 @@ class TorchSession(Session):
         # Each step enters a new context, which stores the state to restore: steps may be nested.
         return partial(torch.autocast, self._device.type, dtype)
 
-    def _state_of_updates(self) -> State:
-        """Return the state of ops, with what updates read in it."""
+    def _note_trained_models(self) -> None:
+        """Add to the state which models are trained, for updates."""
         plan, state = self.plan, self.state
         # Include models of other epochs, whose leftover gradients would leak into later steps.
         models = {id(model): model for model in (*self._network.models, *plan.models)}
@@ -170,11 +176,10 @@ class TorchSession(Session):
             model for model in models.values() if get_metadata(model, "optimizer") is not None
         ]
         if self._is_distributed and not state["warmup"]:
-            state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
+            state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
         # In mixed precision a single one is listed, too, for its loss scale.
         if len(trained) > 1 or (trained and self._network.mixed_precision):
-            state = {**state, TRAINED: trained}
-        return state
+            state[TRAINED] = trained
 
     def _step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, by compiled programs if the network has any.

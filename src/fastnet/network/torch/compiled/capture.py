@@ -46,7 +46,6 @@ from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
     KIND,
     KIND_OF_FAKES,
-    all_in,
     require_plain,
     tensors_in,
 )
@@ -346,7 +345,7 @@ class _Tracer:
             if place is None:
                 continue  # postprocessing reads the batch's own
             op = self._plan.describe(place)
-            for leaf in all_in(value):
+            for leaf in leaves_of(value, plain=True):
                 if type(leaf) in BY_VALUE:
                     continue
                 if not isinstance(leaf, torch.Tensor):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastnet._nest import leaves_of
 from fastnet._trace import Readings, TensorKind
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -51,7 +52,7 @@ KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, 
 
 def require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
     """Refuse a value of the batch that a graph cannot take."""
-    for leaf in all_in(value):
+    for leaf in leaves_of(value, plain=True):
         kind = type(leaf)
         if kind is torch.Tensor:
             if (
@@ -73,15 +74,6 @@ def require_plain(key: str, value: Any, device: torch.device, place: int | None)
             )
 
 
-def all_in(value: Any) -> list[Any]:
-    """List the leaves of a value: everything but lists, tuples and dicts."""
-    if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
-        return [leaf for part in value for leaf in all_in(part)]
-    if type(value) is dict:
-        return [leaf for part in value.values() for leaf in all_in(part)]
-    return [value]
-
-
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """List the tensors among the leaves of a value."""
-    return [leaf for leaf in all_in(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves_of(value, plain=True) if isinstance(leaf, torch.Tensor)]

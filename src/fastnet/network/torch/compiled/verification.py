@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastnet._nest import NestMap
+from fastnet._nest import NestMap, leaves_of
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
@@ -33,7 +33,6 @@ from fastnet.network.torch.compiled.deviations import (
     tolerances,
 )
 from fastnet.network.torch.compiled.fake_tensors import StepState
-from fastnet.network.torch.compiled.input_signature import all_in
 from fastnet.network.torch.compiled.program import Program
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
@@ -252,7 +251,7 @@ class Verification:
         names = [self._name(self._program.tensors[at]) for at in self._program.writes]
         values = list(map(_Value, names, written, self._before, count()))
         for key in self._program.outputs:
-            values += [_Value(f"'{key}'", leaf) for leaf in all_in(result[key])]
+            values += [_Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], plain=True)]
         for earlier, later in zip(self._merged, merged, strict=True):
             values.append(_Value("the number of merged steps", later.steps))
             if later.weight is not None:
