@@ -51,7 +51,7 @@ Batch: TypeAlias = MutableMapping[str, Any]
 """A mutable mapping of keys to values."""
 
 State: TypeAlias = dict[str, Any]
-"""The context of a step: mode, epoch, warmup, req_grad, deferred, eager, tape; in PyTorch also
+"""The state of a step: mode, epoch, warmup, req_grad, deferred, eager, tape; in PyTorch also
 "undo", functions that are called if the step fails."""
 
 Mode: TypeAlias = Literal["train", "eval", "test", "infer"]

@@ -61,7 +61,7 @@ class BaseNetwork(base.BaseNetwork):
         epoch_ops: The ops of the epoch that was loaded last.
         epoch_postprocessing: Its postprocessing ops.
         epoch_models: Its models.
-        epoch_state: The context that its ops were given.
+        epoch_state: The state that its ops were given.
     """
 
     _session_type: ClassVar[type[Session]] = _OutputsSession

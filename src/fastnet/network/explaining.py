@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def explain(
     network: BaseNetwork, mode: str, epoch: int, ds_id: str | None, desired_keys: Any
 ) -> Explanation:
-    """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
+    """Explain the steps of a session without entering the network; see `BaseNetwork.explain`."""
     plan = error = None
     try:
         epoch, desired = check_request(mode, epoch, ds_id, desired_keys, network._first_epoch)

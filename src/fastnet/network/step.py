@@ -78,7 +78,7 @@ class Meter(Protocol):
         """Record the time that something between steps took."""
 
     def open_step(self, plan: ExecutionPlan, state: State, ranges: OpRanges | None) -> StepMeter:
-        """Return the meter for the steps of a context."""
+        """Return the meter for the steps of a session."""
 
 
 def op_title(op: Any) -> str:

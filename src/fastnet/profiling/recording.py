@@ -32,7 +32,7 @@ _NAMES = {
 
 
 class SectionRecorder(StepMeter):
-    """Records the steps of all contexts with one plan, mode and way to run.
+    """Records the steps of all sessions with one plan, mode and way to run.
 
     `skip` returns whether the next step is not measured; after False it is not called again.
     """
@@ -211,7 +211,7 @@ class Recorder:
     def open_step(
         self, plan: ExecutionPlan, state: State, ranges: OpRanges | None
     ) -> SectionRecorder:
-        """Return the meter for the steps of a context."""
+        """Return the meter for the steps of a session."""
         key = id(plan), state["mode"], state["eager"], state["warmup"]
         if key not in self.sections:
             self.sections[key] = SectionRecorder(

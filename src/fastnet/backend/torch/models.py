@@ -155,7 +155,7 @@ class TorchPass:
         return self._run(data)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A context belongs to one network, and a copy is used in others.
+        # A session belongs to one network, and a copy is used in others.
         return {**vars(self), "_opened": None}
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class TorchPass:
                 capture.stop()
 
     def _open(self, data: Any, state: State) -> None:
-        """Prepare the model in the first step of a context."""
+        """Prepare the model in the first step of a session."""
         self._switch.refresh()
         if state["epoch"] != self._epoch:
             set_metadata(self._model, "fe_input_spec", InputSpec(data))

@@ -59,7 +59,7 @@ class Programs:
         self.records = Records("as a graph")
         self.on_trace: Callable[[str, float, float], None] | None = None
         self._options = options
-        # The state of the current context; there is one at a time.
+        # The state of the current session; there is one at a time.
         self._state: State = {}
         self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, Latest] = {}
@@ -142,7 +142,7 @@ class Program:
         self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         self._epoch = int(state["epoch"])
         self._steps: list[_Traces] = []
-        # A context that is measured asks twice before the first trace.
+        # A session that is measured asks twice before the first trace.
         self._untraced: _Traces | None = None
 
     def current_step(self) -> TracedStep:

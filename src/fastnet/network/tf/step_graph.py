@@ -55,7 +55,7 @@ class StepGraph:
 
     Args:
         plan: The plan.
-        state: The state of a context; its constant entries are part of every graph.
+        state: The state of a session; its constant entries are part of every graph.
 
     Attributes:
         keys: The keys that ops read from the batch, in the order of a signature's forms.

@@ -98,7 +98,7 @@ class TensorOp(Op):
 
         Args:
             data: The value of the input, or a list of values.
-            state: The context of the step: "mode", "epoch", "warmup", "tape" and others.
+            state: The state of the step: "mode", "epoch", "warmup", "tape" and others.
 
         Returns:
             The value of the output, or a list of values.
