@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastnet.types import Model, Tensor
+from fastnet.types import Model, State, Tensor
 
 if TYPE_CHECKING:
     from fastnet.backend.archive import Block
     from fastnet.backend.ema import Decay
     from fastnet.backend.held_state import HeldState
     from fastnet.backend.precision import Precision
+    from fastnet.backend.update import Update
     from fastnet.distributed import TensorKind
 
 
@@ -27,6 +28,14 @@ class Framework(Protocol):
 
     def feed_forward(self, model: Model, /, *x: Tensor, training: bool = True) -> Any:
         """Return the output of a model."""
+
+    @property
+    def make_pass(self) -> Callable[[Any, Callable[[Any], Iterable[Any]]], ModelPass]:
+        """Makes what runs the model of a ModelOp; the function splits a value by outputs."""
+
+    @property
+    def make_update(self) -> Callable[[Any, Sequence[str]], Update]:
+        """Makes the update of an UpdateOp with the names of its reports."""
 
     def trainable(self, model: Model, /) -> Sequence[Any]:
         """List the trainable parameters of a model."""
@@ -122,6 +131,16 @@ class Framework(Protocol):
 
     def weights_of(self, model: Model, /) -> list[Any]:
         """List the tensors of a model that are saved with it."""
+
+
+class ModelPass(Protocol):
+    """Runs a model; called as the `forward` of an op."""
+
+    def __call__(self, data: Any, state: State) -> Any:
+        """Return the outputs of the model."""
+
+    def close(self) -> None:
+        """Undo what it has changed in the model, when another one takes its place."""
 
 
 class WeightAverager(Protocol):

@@ -12,6 +12,7 @@ from fastnet.backend.tf.images import *
 from fastnet.backend.tf.losses import *
 from fastnet.backend.tf.math import *
 from fastnet.backend.tf.models import *
+from fastnet.backend.tf.models import TFPass
 from fastnet.backend.tf.optimizers import get_lr as get_lr
 from fastnet.backend.tf.optimizers import set_lr as set_lr
 from fastnet.backend.tf.preserve_state import PreservedState as PreservedState
@@ -30,6 +31,10 @@ from fastnet.backend.tf.setup import check_owner as check_owner
 from fastnet.backend.tf.setup import make_optimizer as make_optimizer
 from fastnet.backend.tf.super_loss import *
 from fastnet.backend.tf.tensors import *
+from fastnet.backend.tf.update import TFUpdate
+
+make_pass = TFPass
+make_update = TFUpdate
 
 # FastEstimator does not trace the contents of an object with this attribute.
 _fe_state_whitelist = ()

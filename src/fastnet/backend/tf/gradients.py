@@ -11,7 +11,7 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
-from fastnet.types import State
+from fastnet.types import Model, State
 
 
 def get_gradient(
@@ -79,7 +79,7 @@ def no_tape() -> ValueError:
 
 
 def update_model(
-    model: Any,
+    model: Model,
     gradients: Sequence[tf.Tensor | None],
     defer: bool,
     deferred: dict[str, list[Callable[[], None]]],
@@ -97,7 +97,7 @@ def update_model(
 
 
 def apply_gradients(
-    model: Any, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
+    model: Model, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
 ) -> None:
     """Let a model's optimizer update variables by gradients that are scaled as it expects."""
     optimizer = optimizer_of(model)
@@ -160,7 +160,7 @@ def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> li
     return list(gradients) if scale is None else multiply_gradients(gradients, scale)
 
 
-def trainable(model: Any) -> list[Any]:
+def trainable(model: Model) -> list[Any]:
     """List the trainable variables of a model, in order."""
     return list(model.trainable_variables)
 

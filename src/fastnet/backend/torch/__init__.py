@@ -15,6 +15,8 @@ from fastnet.backend.torch.losses import *
 from fastnet.backend.torch.math import *
 from fastnet.backend.torch.mixing import *
 from fastnet.backend.torch.models import *
+from fastnet.backend.torch.parallel_update import make_pass as make_pass
+from fastnet.backend.torch.parallel_update import make_update as make_update
 from fastnet.backend.torch.parameters import trainable as trainable
 from fastnet.backend.torch.preserve_state import PreservedState as PreservedState
 from fastnet.backend.torch.preserve_state import require_variables as require_variables

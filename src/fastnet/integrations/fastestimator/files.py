@@ -18,6 +18,7 @@ from fastnet.backend.dispatch import framework_of
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.integrations.fastestimator.rates import get_lr
+from fastnet.types import Model
 
 __all__ = ["load_model", "save_model"]
 
@@ -25,7 +26,7 @@ _ARRAYS = {"_reconstruct", "_frombuffer", "dtype", "ndarray", "scalar"}
 
 
 def save_model(
-    model: Any,
+    model: Model,
     save_dir: str,
     model_name: str | None = None,
     save_optimizer: bool = False,
@@ -62,7 +63,7 @@ def save_model(
     return path
 
 
-def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> None:
+def load_model(model: Model, weights_path: str, load_optimizer: bool = False) -> None:
     """Load a model's weights. Nothing in the files is executed.
 
     Args:
@@ -98,7 +99,7 @@ def _beside(path: str) -> str:
     return f"{os.path.splitext(path)[0]}_opt.pkl"
 
 
-def _write_state(model: Any, path: str) -> None:
+def _write_state(model: Model, path: str) -> None:
     optimizer = get_metadata(model, "current_optimizer")
     state: dict[str, Any] = {"lr": get_lr(model), "weights": _weights(optimizer)}
     # FastEstimator ignores the names.
@@ -116,7 +117,7 @@ def _weights(optimizer: Any) -> list[np.ndarray[Any, Any]]:
     return [np.asarray(variable.numpy()) for variable in optimizer.variables()]
 
 
-def _names(optimizer: Any, model: Any) -> list[str]:
+def _names(optimizer: Any, model: Model) -> list[str]:
     """Return the names of the `_weights`, whose order depends on which layers were frozen."""
     from fastnet.backend.tf.optimizers import named_variables
 
@@ -134,7 +135,7 @@ def _weight_decay(optimizer: Any) -> float | None:
     return float(decay.numpy() if hasattr(decay, "numpy") else decay)
 
 
-def _read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
+def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
     own_names = _names(optimizer, model)
     try:
         with open(path, "rb") as file:

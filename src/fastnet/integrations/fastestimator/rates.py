@@ -8,11 +8,12 @@ import numpy as np
 
 import fastnet.backend
 from fastnet.backend.dispatch import framework_of
+from fastnet.types import Model
 
 __all__ = ["get_lr"]
 
 
-def get_lr(model: Any) -> Any:
+def get_lr(model: Model) -> Any:
     """Return the learning rate of a model's current optimizer.
 
     Args:

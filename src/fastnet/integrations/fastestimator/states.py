@@ -13,6 +13,7 @@ import numpy as np
 
 from fastnet.backend.dispatch import framework_of
 from fastnet.integrations.fastestimator.stand_ins import ROOT
+from fastnet.types import Model
 
 __all__ = ["STATES"]
 
@@ -106,7 +107,7 @@ def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
     )
 
 
-def _count_trainable(model: Any, framework: str) -> int:
+def _count_trainable(model: Model, framework: str) -> int:
     gradients = import_module(f"fastnet.backend.{framework}.gradients")
     return len(gradients.trainable(model))
 

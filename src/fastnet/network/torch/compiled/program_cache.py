@@ -34,6 +34,7 @@ from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import update_ops_in
 from fastnet.op.tensorop.model.ema import EMA
+from fastnet.op.tensorop.model.update import UpdateOp
 
 # A change in every step would compile a program in every step.
 _MAX_CHANGES_IN_A_ROW = 4
@@ -320,7 +321,7 @@ class _Failed(Exception):
         self.traced = traced
 
 
-def _waits(update: Any) -> bool:
+def _waits(update: UpdateOp) -> bool:
     """Return whether an update may take no step, and has still to take a first one."""
     optimizer = get_metadata(update.model, "current_optimizer")
     may_skip = update.merge_grad > 1 or update.weight is not None or update.skip_nonfinite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import name_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class HoldsModel(TensorOp):
     """An op that holds a model, or None, in its attribute `model`."""
 
-    model: Any
+    model: Model
 
     def _repr_parts(self) -> list[str]:
         model = getattr(self, "model", None)

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from fastnet._execute import split_outputs
-from fastnet.backend.dispatch import framework_of
+from fastnet.backend.dispatch import model_framework
 from fastnet.backend.model_metadata import name_of, require_built
 from fastnet.backend.named_values import names_in
 from fastnet.errors import shorten
+from fastnet.framework import ModelPass
 from fastnet.op.op import Op
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Model, State
@@ -156,14 +157,8 @@ class ModelOp(HoldsModel):
         return self._pass(data, state)
 
 
-def _make_pass(op: ModelOp) -> Any:
-    """Return the function that runs the model, called as `forward`, with a method `close`."""
-    make_pass: Any
-    if framework_of(op.model) == "torch":
-        from fastnet.backend.torch.parallel_update import make_pass
-    else:
-        from fastnet.backend.tf.models import TFPass as make_pass
-    return make_pass(op, partial(_own_outputs, op))
+def _make_pass(op: ModelOp) -> ModelPass:
+    return model_framework(op.model).make_pass(op, partial(_own_outputs, op))
 
 
 def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:

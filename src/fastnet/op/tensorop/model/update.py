@@ -7,7 +7,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal
 
-from fastnet.backend.dispatch import framework_of
+from fastnet.backend.dispatch import model_framework
 from fastnet.backend.model_metadata import (
     every_optimizer_of,
     get_metadata,
@@ -435,10 +435,4 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
 
 
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> Update:
-    if framework_of(op.model) == "torch":
-        from fastnet.backend.torch.parallel_update import make_update
-
-        return make_update(op, reports)
-    from fastnet.backend.tf.update import TFUpdate
-
-    return TFUpdate(op, reports)
+    return model_framework(op.model).make_update(op, reports)
