@@ -13,6 +13,7 @@ import itertools
 import logging
 import math
 import multiprocessing
+import operator
 import os
 import random
 import sys
@@ -803,6 +804,60 @@ def test_random_graphs_and_changes(data: st.DataObject) -> None:
         assert (path is None) == compiled.is_unchanged()
         if path is not None:
             assert path.startswith("root ")
+
+
+def assign(instance: Plain, value: Any) -> None:
+    instance.a = value
+
+
+def delete(instance: Plain) -> None:
+    del instance.b
+
+
+# Ways to change a dict, or an instance's, with the Plain that has it.
+DICT_CHANGES: dict[str, Callable[[dict[str, Any], Plain], Any]] = {
+    "item": lambda items, _: items.__setitem__("a", 5),
+    "new item": lambda items, _: items.__setitem__("z", 5),
+    "update": lambda items, _: items.update(a=5),
+    "update by a dict": lambda items, _: items.update({"b": 5}),
+    "setdefault": lambda items, _: items.setdefault("z", 5),
+    "in-place or": lambda items, _: operator.ior(items, {"a": 5}),
+    "pop": lambda items, _: items.pop("a"),
+    "popitem": lambda items, _: items.popitem(),
+    "clear": lambda items, _: items.clear(),
+    "del": lambda items, _: items.__delitem__("b"),
+    "attribute": lambda _, instance: assign(instance, 5),
+    "setattr": lambda _, instance: setattr(instance, "b", 5),
+    "delattr": lambda _, instance: delete(instance),
+    "another dict": lambda _, instance: setattr(instance, "__dict__", {"a": 1, "b": 5}),
+    "vars": lambda _, instance: vars(instance).update(b=5),
+}
+
+
+@pytest.mark.parametrize("change", DICT_CHANGES)
+@pytest.mark.parametrize("materialized", [False, True])
+def test_dict_that_was_compared_before(take: Any, change: str, materialized: bool) -> None:
+    for _ in range(50):  # Python adapts the code of `assign` to the instances that it sees.
+        assign(Plain(a=1, b=2), 3)
+    items, instance = {"a": 1, "b": 2}, Plain(a=1, b=2)
+    if materialized:
+        assert vars(instance)
+    snapshot = take([("items", items), ("instance", instance)])
+    for _ in range(3):
+        assert snapshot.is_unchanged()
+    DICT_CHANGES[change](items, instance)
+    assert not snapshot.is_unchanged()
+    assert not snapshot.is_unchanged()
+
+
+def test_dict_that_is_restored(take: Any) -> None:
+    items = {"a": 1, "b": 2}
+    snapshot = take([("items", items)])
+    for _ in range(3):
+        items["b"] = 3
+        assert not snapshot.is_unchanged()
+        items["b"] = 2
+        assert snapshot.is_unchanged()
 
 
 class TestMemberGuard:
