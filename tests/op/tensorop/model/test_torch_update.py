@@ -6,6 +6,7 @@ import copy
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -650,6 +651,63 @@ class TestUpdateModelBesideUpdateOps:
         assert result["stepped"]
 
 
+    @pytest.mark.parametrize("outputs", [None, TOLD])
+    def test_merging_update_reports_deferred_step_without_clipping_it(self, outputs: Any) -> None:
+        model, twin = twins(line)
+        built(model, sgd())
+        ops = regression(model, merge_grad=2, clip_norm=0.5, outputs=outputs)
+        results = run_all(TorchNetwork([Ones(model, True), *ops]), [X])
+        norm = self.step_by_hand(twin, loss=False)
+        check(model, twin, results if outputs else [], [norm] if outputs else [])
+
+
+class Deferring(TensorOp):
+    """Defers functions of a program under the name of a model, which append to a list."""
+
+    def __init__(self, record: Callable[[str], None], title: str) -> None:
+        super().__init__()
+        self.record = record
+        self.title = title
+
+    def forward(self, data: Any, state: Any) -> None:
+        state["deferred"].setdefault("m", []).append(partial(self.record, self.title))
+
+
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("way", ["UpdateOp", "update_model"])
+def test_deferred_functions_of_program_run_in_order(way: str, defer: bool) -> None:
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+    ran: list[str] = []
+
+    def record(title: str) -> None:
+        is_updated = not same_weights(model, twin)
+        ran.append(f"{title}, updated" if is_updated else title)
+
+    def update() -> Any:
+        ops = regression(model, defer=defer)
+        return ops if way == "UpdateOp" else [Ones(model, defer)]
+
+    later = [Deferring(record, title) for title in ("first", "second", "third")]
+    ops = [later[0], *update(), later[1], *update(), later[2]]
+    run_all(TorchNetwork([*ops, LambdaOp(lambda x: x, "x", "copy")]), [X])
+    first = "first" if defer else "first, updated"
+    assert ran == [first, "second, updated", "third, updated"]
+    optimizer = sgd()(twin.parameters())
+    for _ in range(2):
+        if way == "UpdateOp":
+            (twin(X["x"]) ** 2).mean().backward()
+        else:
+            for parameter in twin.parameters():
+                before = 0 if parameter.grad is None else parameter.grad
+                parameter.grad = torch.ones_like(parameter) + before
+        if not defer:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.step()
+    check(model, twin, [], [])
+
+
 def test_followers_of_a_deferred_update_follow_the_joint_step() -> None:
     """Nothing follows an UpdateOp inside of another op, but here its step is also another's."""
     model, twin = twins(line)
@@ -752,10 +810,22 @@ class TestGradScaler:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own, other)
 
-    def test_error_before_first_scaled_loss_is_torchs(self) -> None:
-        model = scaled(line())
-        with pytest.raises(AssertionError, match="_scale is None"):
-            update_model(model, [torch.ones_like(one) for one in model.parameters()])
+    @pytest.mark.parametrize("after_loss", [False, True])
+    @pytest.mark.parametrize("defer", [False, True])
+    def test_update_model_scales_gradients(self, after_loss: bool, defer: bool) -> None:
+        model, twin = twins(line)
+        ops = regression(scaled(model), clip_norm=0.5)
+        run_all(TorchNetwork([*(ops if after_loss else []), Ones(model, defer)]), [X])
+        optimizer = sgd(0.1, momentum=0.9)(twin.parameters())
+        if after_loss:
+            (twin(X["x"]) ** 2).mean().backward()
+            nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+            optimizer.step()
+        for parameter in twin.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        check(model, twin, [], [])
+        assert model.current_optimizer.scaler.get_scale() == 1024
 
     def test_flush_before_first_scaled_loss(self) -> None:
         model, twin = twins(mlp)
