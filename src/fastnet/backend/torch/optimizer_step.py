@@ -82,8 +82,8 @@ class PendingStep:
 
     def with_reports(self, reports: Mapping[str, Tensor], needs_norm: bool) -> PendingStep:
         """Return this step with the reports of an update that adds no gradients to it."""
-        needs_norm = needs_norm or self.settings.needs_norm
-        return replace(self, settings=self.settings._replace(needs_norm=needs_norm), reports=reports)
+        settings = self.settings._replace(needs_norm=needs_norm or self.settings.needs_norm)
+        return replace(self, settings=settings, reports=reports)
 
     @without_autocast
     def _step_optimizer(self) -> tuple[Tensor | None, bool | Tensor]:
