@@ -344,7 +344,7 @@ class TorchUpdate(Update):
         return SavedWindow(steps, copies, None if weight is None else weight.item())
 
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
-        """Continue from what `merged` returned, with the parameters of the gradients."""
+        """Continue from the result of `save_window`, with the parameters of its gradients."""
         sums = {}
         for parameter, gradient in zip(parameters, merged.gradients, strict=True):
             if gradient is not None:
