@@ -20,7 +20,7 @@ from fastnet.backend import update_model
 from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network import programs
@@ -650,7 +650,6 @@ class TestUpdateModelBesideUpdateOps:
         check(model, twin, [result], [norm])
         assert result["stepped"]
 
-
     @pytest.mark.parametrize("outputs", [None, TOLD])
     def test_merging_update_reports_deferred_step_without_clipping_it(self, outputs: Any) -> None:
         model, twin = twins(line)
@@ -706,19 +705,6 @@ def test_deferred_functions_of_program_run_in_order(way: str, defer: bool) -> No
             optimizer.zero_grad()
     optimizer.step()
     check(model, twin, [], [])
-
-
-def test_followers_of_a_deferred_update_follow_the_joint_step() -> None:
-    """Nothing follows an UpdateOp inside of another op, but here its step is also another's."""
-    model, twin = twins(line)
-    built(model, sgd())
-    ema = EMA(model, decay=0.5)
-    ops = [*regression(model, defer=True), Fuse([UpdateOp(model, "loss", defer=True)])]
-    network = TorchNetwork([*ops, LambdaOp(lambda x: x, "x", "copy"), ema])
-    run_all(network, [X])
-    assert ema.state_dict()["updates"] == 1
-    by_hand(twin, [[X]], lambda one: 2 * (twin(one["x"]) ** 2).mean())
-    check(ema.averaged, twin, [], [])
 
 
 def test_list_of_deferred_functions_may_be_empty() -> None:
@@ -935,6 +921,48 @@ def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: s
     ops = [ModelOp(model, "x", "y"), UpdateOp(model, "y", **settings), UpdateOp(model, "y")]
     with pytest.raises(ValueError, match=text):
         TorchNetwork(ops)(mode="train", epoch=1)
+
+
+@pytest.mark.parametrize("wrap", [lambda op: Sometimes(op, 0.5), lambda op: Foreign(op)])
+def test_settings_of_updates_around_one_that_may_not_run(wrap: Any) -> None:
+    model = built(line, sgd(), model_name="m")
+    updates = [UpdateOp(model, "y", defer=True, clip_norm=limit) for limit in (1.0, 2.0)]
+    at_once = UpdateOp(model, "y", clip_norm=1.0)
+    ops = [ModelOp(model, "x", "y"), updates[0], wrap(at_once), updates[1]]
+    with pytest.raises(ValueError, match=r"'m'.*clip_norm=1.0 and clip_norm=2.0"):
+        TorchNetwork(ops)("train")
+    ops[2] = at_once
+    TorchNetwork([*ops[:2], Fuse([at_once]), ops[3]])("train")
+    at_once.merge_grad = 2
+    again = LambdaOp(lambda x: x, "x", "copy")
+    with pytest.raises(ValueError, match=r"'m'.*clip_norm=1.0 and clip_norm=2.0"):
+        TorchNetwork([*ops[:3], again, ops[3]])("train")
+
+
+class Foreign:
+    """A meta op that is not derived from those of fastnet."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.inputs, self.outputs, self.mode, self.ds_id = op.inputs, op.outputs, op.mode, op.ds_id
+        self.in_list, self.out_list = op.in_list, op.out_list
+        self.build = op.build
+        self.get_fe_models, self.fe_retain_graph = op.get_fe_models, op.fe_retain_graph
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return self.op.forward(data, state)
+
+
+def test_update_inside_foreign_meta_op() -> None:
+    """It is checked, flushed and explained like one inside of a Fuse."""
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+    (*ops, update) = regression(model, merge_grad=3, rest="flush")
+    network = TorchNetwork([*ops, Foreign(update)])
+    run_all(network, [X] * 2)
+    by_hand(twin, [[X] * 2], lambda one: (twin(one["x"]) ** 2).mean())
+    check(model, twin, [], [])
+    assert "UpdateOp" in str(network.explain("train"))
 
 
 def test_update_before_another_op_has_settings_of_its_own() -> None:
