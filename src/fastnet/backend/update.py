@@ -186,6 +186,10 @@ class Update(ABC):
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
 
+    def shares_scaled_gradients(self, other: Update) -> bool:
+        """Return whether gradients of two scales would be summed if both were deferred."""
+        return False
+
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""
         parameters = self.window_parameters()

@@ -148,6 +148,7 @@ def _check_updates(
         for update, is_conditional in _updates_in(ops[index]):
             together = shared.setdefault(id(update.model), [])
             together.append(update)
+            _check_scales(update, [each[-1] for each in shared.values() if each])
             if len(together) > 1 and update.updater().joins_deferred:
                 _check_same_settings(together)
             if update.defer or index >= first_deferred:
@@ -158,6 +159,19 @@ def _check_updates(
                 together.pop()
             else:
                 together.clear()
+
+
+def _check_scales(update: UpdateOp, pending: Iterable[UpdateOp]) -> None:
+    """Check that no shared parameter gets gradients of two scales, before either is unscaled."""
+    for earlier in pending:
+        if update.updater().shares_scaled_gradients(earlier.updater()):
+            names = [name_of(each.model) for each in (earlier, update)]
+            raise ValueError(
+                f"The models {names} share trainable parameters, and the update of '{names[0]}' "
+                "is deferred, so the gradients of both are summed. But each optimizer has a "
+                "GradScaler of its own, and the scales may differ. Build the models with "
+                'mixed_precision="bf16" or False.'
+            )
 
 
 def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:

@@ -707,6 +707,23 @@ def test_deferred_functions_of_program_run_in_order(way: str, defer: bool) -> No
     check(model, twin, [], [])
 
 
+def test_step_that_fastestimator_deferred_is_replaced() -> None:
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+
+    def fail() -> None:
+        raise AssertionError("its gradients are in the joint step")
+
+    fail.__module__ = "fastestimator.backend._update_model"
+    deferred: dict[str, list[Any]] = {"m": [fail]}
+    gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
+    update_model(model, gradients, True, deferred)
+    (step,) = deferred["m"]
+    step()
+    TestUpdateModelBesideUpdateOps.step_by_hand(twin, loss=False)
+    check(model, twin, [], [])
+
+
 def test_list_of_deferred_functions_may_be_empty() -> None:
     class Emptied(TensorOp):
         def forward(self, data: Any, state: Any) -> None:
@@ -878,6 +895,31 @@ class TestGradScaler:
         assert model.current_optimizer.scaler.get_scale() == 8192
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own, other)
+
+    @pytest.mark.parametrize("case", ["two scalers", "one scaler", "no second", "apart", "other"])
+    def test_shared_parameters_of_two_scales_are_refused(self, case: str) -> None:
+        shared = nn.Linear(2, 2)
+        layers = [shared, nn.Linear(2, 2) if case == "other" else shared]
+        models = [
+            built(nn.Sequential(layer, nn.Linear(2, 1)), sgd(), model_name=name)
+            for layer, name in zip(layers, "ab", strict=True)
+        ]
+        scalers: list[Any] = [torch.amp.GradScaler("cpu") for _ in models]
+        if case != "two scalers":
+            scalers[1] = {"one scaler": scalers[0], "no second": None}.get(case, scalers[1])
+        for model, scaler in zip(models, scalers, strict=True):
+            model.current_optimizer.scaler = scaler
+        first, second = (
+            [ModelOp(model, "x", name), UpdateOp(model, name)]
+            for model, name in zip(models, "ab", strict=True)
+        )
+        ops = [*first, *second] if case == "apart" else [first[0], second[0], first[1], second[1]]
+        network = TorchNetwork(ops)
+        if case != "two scalers":
+            run_all(network, [X])
+            return
+        with pytest.raises(ValueError, match=r"\['a', 'b'\] share.*GradScaler.*bf16"):
+            network("train")
 
     def test_overflow_in_window_skips_update(self) -> None:
         model = scaled(mlp())
