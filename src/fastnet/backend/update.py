@@ -186,7 +186,7 @@ class Update(ABC):
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
 
-    def shares_scaled_gradients(self, other: Update) -> bool:
+    def shares_scaled_gradients(self, other: Any) -> bool:
         """Return whether gradients of two scales would be summed if both were deferred."""
         return False
 

@@ -368,16 +368,19 @@ class TorchUpdate(Update):
         """List the parameters of the model and its optimizer that are not trainable now."""
         return [one for one in self.updated_parameters() if not one.requires_grad]
 
-    def shares_scaled_gradients(self, other: Update) -> bool:
+    def shares_scaled_gradients(self, other: Any) -> bool:
         """Return whether both train a parameter, and each optimizer has a GradScaler of its own."""
-        scalers = [
-            getattr(getattr(update._holder, "current_optimizer", None), "scaler", None)
-            for update in (self, other)
-        ]
-        if scalers[0] is scalers[1] or not all(one and one.is_enabled() for one in scalers):
+        scaler, other_scaler = self.scaler(), other.scaler()
+        if scaler is None or other_scaler is None or scaler is other_scaler:
             return False
         own = set(map(id, self.trained_parameters()))
         return any(id(parameter) in own for parameter in other.trained_parameters())
+
+    def scaler(self) -> Any:
+        """Return the GradScaler of the current optimizer; None if there is none that scales."""
+        optimizer = getattr(self._holder, "current_optimizer", None)
+        scaler = getattr(optimizer, "scaler", None)
+        return scaler if scaler is not None and scaler.is_enabled() else None
 
     def has_sum(self, parameter: Parameter) -> bool:
         """Return whether gradients of a parameter have been merged."""
