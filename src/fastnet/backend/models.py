@@ -77,7 +77,8 @@ def update_model(
 
     Args:
         model: A model from `fastnet.build`.
-        gradients: The gradient of each trainable parameter, in order, or None for no gradient.
+        gradients: The gradient of each trainable parameter, in order, or None for no gradient. In
+            mixed precision those of the unscaled loss: they are scaled as the optimizer expects.
         defer: Whether to append the step to `deferred` instead.
         deferred: Lists of deferred functions by model name, as in ``state["deferred"]``. In torch
             a step that an UpdateOp of the model has deferred is the same step, with the sum of

@@ -156,7 +156,7 @@ class Update(ABC):
 
     @abstractmethod
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
-        """Continue from what `merged` returned, with the parameters of the gradients."""
+        """Continue from the result of `save_window`, with the parameters of its gradients."""
 
     def window_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
         """List the trainable parameters in order, then frozen ones that have merged gradients.
@@ -185,6 +185,10 @@ class Update(ABC):
     @abstractmethod
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
+
+    def shares_scaled_gradients(self, other: Any) -> bool:
+        """Return whether gradients of two scales would be summed if both were deferred."""
+        return False
 
     def drop(self) -> None:
         """Discard the gradients merged since the last update."""

@@ -9,8 +9,8 @@ from typing import Any
 from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
-from fastnet.op.op import is_delete
-from fastnet.op.tensorop.foreign_op import as_tensor_op, inner_ops_of, takes_gradients
+from fastnet.op.op import inner_ops_of, is_delete
+from fastnet.op.tensorop.foreign_op import as_tensor_op, takes_gradients
 from fastnet.op.tensorop.gradient.gradient import GradientOp
 from fastnet.types import Model, is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes

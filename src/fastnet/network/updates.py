@@ -9,7 +9,8 @@ from fastnet._execute import DEFERRED, UNDO, clean_up
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
-from fastnet.op.op import with_inner_ops
+from fastnet.op.meta_op import FuseOps, RepeatOp
+from fastnet.op.op import inner_ops_of, with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op, bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
@@ -27,8 +28,7 @@ def bind_updates(
     They are due only if it is left without an error.
     """
     _check_updates(ops, gradient_indices, first_deferred)
-    updating = [ops[index] for index in gradient_indices]
-    followers = _followers_of(ops, updating)
+    followers = _followers_of(ops, gradient_indices)
     graph_indices = (index for index in gradient_indices if as_tensor_op(ops[index]).needs_graph)
     last = max(graph_indices, default=-1)
     for index in {*gradient_indices, *range(first_deferred, len(ops))}:
@@ -65,7 +65,7 @@ def _exit_call(
     flushes, drops, clears = [], [], []
     for index in gradient_indices:
         for update in update_ops_in([ops[index]]):
-            following = followers.get(id(update.model), ()) if update is ops[index] else ()
+            following = followers.get(id(update.model), ())
             flush = update.flush_call(following, state, update.defer or index >= first_deferred)
             if flush is not None:
                 flushes.append(flush)
@@ -98,19 +98,42 @@ def update_ops_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
     return (op for op in with_inner_ops(ops) if isinstance(op, UpdateOp))
 
 
-def _followers_of(ops: Sequence[Any], updating: Sequence[Any]) -> dict[int, list[Any]]:
+def _updates_in(op: Any, is_conditional: bool = False) -> Iterator[tuple[UpdateOp, bool]]:
+    """Yield the UpdateOps among an op and those inside of it, and whether a step may skip each."""
+    if isinstance(op, UpdateOp):
+        yield op, is_conditional
+    may_skip = is_conditional or not isinstance(op, (FuseOps, RepeatOp))
+    for inner in inner_ops_of(op):
+        yield from _updates_in(inner, may_skip)
+
+
+def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[int, list[Any]]:
     """Return the functions that are called after the updates of models, by the models' ids."""
     followers: dict[int, list[Any]] = {}
     for index, op in enumerate(ops):
         if not isinstance(op, FollowsUpdates):
             continue
         model = op.model
-        if not any(isinstance(one, UpdateOp) and one.model is model for one in updating):
+        updates = [
+            (holder, update)
+            for holder in gradient_indices
+            for update in update_ops_in([ops[holder]])
+            if update.model is model
+        ]
+        if not any(update is ops[holder] for holder, update in updates):
             raise ValueError(
                 f"{describe_op(op, index)} follows the updates of model '{name_of(model)}', but no "
                 "active op in the network's list of ops updates it. Put an UpdateOp of the model, "
                 "with the same modes, into this list."
             )
+        for holder, update in updates:
+            if update is not ops[holder]:
+                raise ValueError(
+                    f"{describe_op(op, index)} follows the updates of model '{name_of(model)}', "
+                    f"but cannot follow those of the UpdateOp inside of "
+                    f"{describe_op(ops[holder], holder)}. Put this UpdateOp into the network's "
+                    f"list of ops, or remove the {type(op).__name__}."
+                )
         followers.setdefault(id(model), []).append(op.follow)
     return followers
 
@@ -122,15 +145,33 @@ def _check_updates(
     # By model, the updates that may take one step together.
     shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
-        for update in update_ops_in([ops[index]]):
+        for update, is_conditional in _updates_in(ops[index]):
             together = shared.setdefault(id(update.model), [])
             together.append(update)
+            _check_scales(update, [each[-1] for each in shared.values() if each])
             if len(together) > 1 and update.updater().joins_deferred:
                 _check_same_settings(together)
             if update.defer or index >= first_deferred:
                 _check_readers(update, index, ops)
+            elif is_conditional or update.merge_grad > 1:
+                # It takes the step of the earlier ones only where it runs and its window is full;
+                # otherwise a later one may join them.
+                together.pop()
             else:
                 together.clear()
+
+
+def _check_scales(update: UpdateOp, pending: Iterable[UpdateOp]) -> None:
+    """Check that no shared parameter gets gradients of two scales, before either is unscaled."""
+    for earlier in pending:
+        if update.updater().shares_scaled_gradients(earlier.updater()):
+            names = [name_of(each.model) for each in (earlier, update)]
+            raise ValueError(
+                f"The models {names} share trainable parameters, and the update of '{names[0]}' "
+                "is deferred, so the gradients of both are summed. But each optimizer has a "
+                "GradScaler of its own, and the scales may differ. Build the models with "
+                'mixed_precision="bf16" or False.'
+            )
 
 
 def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet.op.copies import get_state, set_state
-from fastnet.types import Keys, Names, State
+from fastnet.types import Keys, Names, State, is_op
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
@@ -16,6 +16,7 @@ __all__ = [
     "Op",
     "PerInput",
     "get_inputs_by_op",
+    "inner_ops_of",
     "is_delete",
     "is_overridden",
     "with_inner_ops",
@@ -214,12 +215,20 @@ def is_delete(op: object) -> bool:
     return any(base.__name__ == "Delete" for base in type(op).__mro__)
 
 
+def inner_ops_of(op: object) -> list[Any]:
+    """List the ops that an op runs; those of another library are in its `ops`, or one in `op`."""
+    if isinstance(op, Op):
+        return op.inner_ops()
+    ops = getattr(op, "ops", None)
+    found = ops if isinstance(ops, (list, tuple)) else [getattr(op, "op", None)]
+    return [inner for inner in found if is_op(inner)]
+
+
 def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:
     """Yield ops, each followed by the ops inside of it."""
     for op in ops:
         yield op
-        if isinstance(op, Op):
-            yield from with_inner_ops(op.inner_ops())
+        yield from with_inner_ops(inner_ops_of(op))
 
 
 def is_overridden(op: Any, forward: Any) -> bool:

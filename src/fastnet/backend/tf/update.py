@@ -94,10 +94,16 @@ class TFUpdate(Update):
             deferred = state["deferred"].setdefault(name_of(self._model), []) if defer else []
             pending = self._pending_calls(deferred)
             calls: Any
+            settle: Callable[[], Callable[[], Any]] | None = None
             if self.is_merging:
-                update, values, calls = self._merge_gradients(
-                    gradients, weight, variables, followers, minimized, pending
+                self._settle_deferred(state)
+                times, values, calls = self._merge_gradients(
+                    gradients, weight, variables, minimized, pending
                 )
+                is_due = times >= self.window_length
+                apply = partial(self._apply_merged, variables, followers)
+                update = partial(_run_if, is_due, apply, [times])
+                settle = partial(self._settle, variables, followers, times, is_due)
             else:
                 clipped = self._clip(gradients, followers)
                 scale = inner_scale_of(optimizer) if defer else None
@@ -105,10 +111,36 @@ class TFUpdate(Update):
                 values = self._values(clipped, minimized, pending)
                 calls = clipped.stepped
             if defer:
-                deferred.append(_DeferredUpdate(paused(tape)(update), calls))
+                deferred.append(_DeferredUpdate(paused(tape)(update), calls, self, settle))
             else:
                 update()
         return values
+
+    def _settle_deferred(self, state: State) -> None:
+        """Settle the updates that earlier runs of this op in the step have deferred."""
+        deferred = state["deferred"].get(name_of(self._model), [])
+        for index, earlier in enumerate(deferred):
+            if isinstance(earlier, _DeferredUpdate) and earlier.owner is self and earlier.settle:
+                update = paused(state.get("tape"))(earlier.settle())
+                deferred[index] = earlier._replace(update=update, settle=None)
+
+    def _settle(
+        self, variables: Sequence[Any], followers: Followers, times: tf.Tensor, is_due: tf.Tensor
+    ) -> Callable[[], Any]:
+        """Return a deferred update with the averages of now, and begin a new window if it is due.
+
+        The sums change before the step's end if the op runs again.
+        """
+        clipped = self._clip_averages(variables, times, followers)
+        condition = is_due
+        if clipped.condition is not None:
+            condition = tf.logical_and(is_due, clipped.condition)
+        clipped = clipped._replace(
+            stepped=tf.logical_and(is_due, clipped.stepped), condition=condition
+        )
+        _run_if(is_due, self._begin_window, [])
+        scale = inner_scale_of(self.optimizer())
+        return partial(self._apply, variables, followers, clipped, scale)
 
     def _pending_calls(self, deferred: Sequence[Any]) -> Any:
         """Return how many calls of an optimizer that accumulates gradients are deferred."""
@@ -200,14 +232,13 @@ class TFUpdate(Update):
         gradients: Sequence[Any],
         weight: Any,
         variables: Sequence[Any],
-        followers: Followers,
         minimized: tf.Tensor | None,
         pending: Any,
-    ) -> tuple[Callable[[], Any], list[tf.Tensor] | None, Any]:
+    ) -> tuple[tf.Tensor, list[tf.Tensor] | None, Any]:
         """Add gradients to the sums.
 
         Returns:
-            The update if there are enough gradients, its reports, and whether it calls the
+            The number of merged steps, the reports of the update, and whether it calls the
             optimizer.
         """
         self._make_sums(variables, gradients)
@@ -229,8 +260,6 @@ class TFUpdate(Update):
                 summed.assign_add(addend)
         self._window_count.assign_add(1)
         times = self._window_count.read_value()
-        update = partial(self._apply_merged, variables, followers)
-        finish = partial(_run_if, times >= self.window_length, update, [times])
         is_call: Any = True
         if self._counts_calls():
             is_call = tf.cond(
@@ -238,7 +267,7 @@ class TFUpdate(Update):
                 lambda: tf.convert_to_tensor(self._clip_averages(variables, times).stepped),
                 lambda: tf.constant(False),
             )
-        return finish, self._merged_values(variables, times, minimized, pending), is_call
+        return times, self._merged_values(variables, times, minimized, pending), is_call
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -258,12 +287,16 @@ class TFUpdate(Update):
         self, variables: Sequence[Any], followers: Followers, times: tf.Tensor
     ) -> tf.Tensor:
         self._apply(variables, followers, self._clip_averages(variables, times, followers))
+        self._begin_window()
+        return tf.constant(True)
+
+    def _begin_window(self) -> None:
+        """Set the sums, their weight and the number of merged steps to 0."""
         for each in self._sums.values():
             each.value.assign(tf.zeros_like(each.value))
         self._window_count.assign(0)
         if self._weighted:
             self._weight_sum.assign(0)
-        return tf.constant(True)
 
     def _clip_averages(
         self, variables: Sequence[Any], times: tf.Tensor, followers: Followers = ()
@@ -428,7 +461,7 @@ class TFUpdate(Update):
         return SavedWindow(self.window_steps(), arrays, weight)
 
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
-        """Continue from what `merged` returned, with the variables of the gradients."""
+        """Continue from the result of `save_window`, with the variables of its gradients."""
         if self._window_count is None and not merged.steps:
             return  # A new variable would make traces invalid.
         self._make_sums(parameters, merged.gradients)
@@ -515,10 +548,14 @@ def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence
 
 
 class _DeferredUpdate(NamedTuple):
-    """An update that is deferred, and whether it will call the optimizer."""
+    """An update that is deferred."""
 
     update: Callable[[], Any]
     is_call: tf.Tensor | bool
+    """Whether it will call the optimizer."""
+    owner: TFUpdate
+    settle: Callable[[], Callable[[], Any]] | None
+    """Returns the update with averages that later runs do not change; None if it has none."""
 
     def __call__(self) -> None:
         self.update()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,12 @@ from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.backward import call_engine, engine_suffices, unpatched
-from fastnet.backend.torch.optimizer_step import PendingStep
+from fastnet.backend.torch.optimizer_step import (
+    PendingStep,
+    defer_step,
+    find_deferred_step,
+    remove_deferred_step,
+)
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     parameters_in,
@@ -86,23 +91,27 @@ def update_model(
     model: Module,
     gradients: Sequence[Tensor | None],
     defer: bool,
-    deferred: dict[str, list[Callable[[], object]]],
+    deferred: dict[str, list[Any]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
     optimizer, name = optimizer_of(model), name_of(model)
-    step: Callable[[], object] = PendingStep(optimizer, name)
-    earlier = deferred.get(name)
-    if earlier and isinstance(earlier[-1], PendingStep):
+    step = PendingStep(optimizer, name)
+    index = find_deferred_step(deferred, name)
+    if index is not None and isinstance(earlier := deferred[name][index], PendingStep):
         # Both steps are one, with the settings and followers of the UpdateOp that was deferred.
-        step = earlier[-1].with_more_gradients()
+        step = earlier.with_more_gradients()
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
         gradients = average(gradients, parameters, groups)
+    scaler = getattr(optimizer, "scaler", None)
+    if scaler is not None:
+        # The optimizer's step unscales them.
+        gradients = [None if one is None else scaler.scale(one) for one in gradients]
     accumulate_gradients(parameters, gradients)
     if defer:
-        deferred[name] = [step]
+        defer_step(step, deferred)
         return
     step()
     # This step has used the gradients that an earlier update deferred.
-    deferred.pop(name, None)
+    remove_deferred_step(deferred, name)

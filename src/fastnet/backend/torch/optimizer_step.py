@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,7 +63,7 @@ class PendingStep:
                 self.reports["stepped"].fill_(stepped)
 
     def joined_with(self, earlier: object) -> PendingStep:
-        """Return this step with the gradients and followers of an earlier one.
+        """Return this step with the gradients and followers of an earlier one of its optimizer.
 
         It is taken if either of them has gradients.
         """
@@ -79,6 +79,11 @@ class PendingStep:
     def with_more_gradients(self) -> PendingStep:
         """Return this step for gradients that have no condition."""
         return replace(self, condition=None)
+
+    def with_reports(self, reports: Mapping[str, Tensor], needs_norm: bool) -> PendingStep:
+        """Return this step with the reports of an update that adds no gradients to it."""
+        settings = self.settings._replace(needs_norm=needs_norm or self.settings.needs_norm)
+        return replace(self, settings=settings, reports=reports)
 
     @without_autocast
     def _step_optimizer(self) -> tuple[Tensor | None, bool | Tensor]:
@@ -132,6 +137,40 @@ class PendingStep:
         elif norm is not None and not stepped:
             norm = torch.full_like(norm, torch.nan)
         return norm, stepped
+
+
+def find_deferred_step(deferred: Mapping[str, Sequence[object]], name: str) -> int | None:
+    """Return the index of a model's step among the functions deferred under its name, or None.
+
+    Functions that ops of the program have added to the list are not steps.
+    """
+    functions = enumerate(deferred.get(name, ()))
+    return next((index for index, function in functions if _is_step(function)), None)
+
+
+def _is_step(function: object) -> bool:
+    """Return whether a deferred function is a step, of fastnet or of FastEstimator."""
+    module = str(getattr(function, "__module__", ""))
+    return isinstance(function, PendingStep) or module.startswith("fastestimator.")
+
+
+def defer_step(step: PendingStep, deferred: dict[str, list[Any]]) -> None:
+    """Defer a step; it replaces an earlier one of its model, with which it was joined."""
+    index = find_deferred_step(deferred, step.model_name)
+    functions = deferred.setdefault(step.model_name, [])
+    if index is None:
+        functions.append(step)
+    else:
+        functions[index] = step
+
+
+def remove_deferred_step(deferred: dict[str, list[Any]], name: str) -> None:
+    """Remove the deferred step of a model, if there is one, whose gradients another step uses."""
+    index = find_deferred_step(deferred, name)
+    if index is not None:
+        del deferred[name][index]
+    if not deferred.get(name, True):
+        del deferred[name]
 
 
 def _step_scaled(optimizer: Any, scaler: Any, needs_stepped: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,13 @@ from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, 
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.backward import backward, isolated_backward
 from fastnet.backend.torch.optimizer_state import names_of
-from fastnet.backend.torch.optimizer_step import PendingStep, clear_model_gradients
+from fastnet.backend.torch.optimizer_step import (
+    PendingStep,
+    clear_model_gradients,
+    defer_step,
+    find_deferred_step,
+    remove_deferred_step,
+)
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     gradients_set_aside,
@@ -151,24 +157,24 @@ class TorchUpdate(Update):
         step = PendingStep(
             optimizer, name, self._step_settings, condition, followers, reports, on_taken=forget
         )
-        if earlier := deferred.get(name):
+        if deferred and (index := find_deferred_step(deferred, name)) is not None:
             # Both steps are one, with the gradients of both updates.
-            step = step.joined_with(earlier[-1])
+            step = step.joined_with(deferred[name][index])
         if defer:
             # The first update of a model decides when its optimizer takes its step: where models
             # share parameters, the first step uses their gradients.
-            deferred[name] = [step]
+            defer_step(step, deferred)
             return
         step()
         if deferred:
-            deferred.pop(name, None)
+            remove_deferred_step(deferred, name)
 
     def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
         """Report the step that an earlier update of the model has deferred, if there is one."""
-        steps = state["deferred"].get(self._named.model_name, [])
-        for index, step in enumerate(steps):
-            if isinstance(step, PendingStep):
-                steps[index] = replace(step, settings=self._step_settings, reports=reports)
+        deferred, name = state["deferred"], self._named.model_name
+        index = find_deferred_step(deferred, name)
+        if index is not None and isinstance(step := deferred[name][index], PendingStep):
+            defer_step(step.with_reports(reports, self._step_settings.needs_norm), deferred)
 
     def _forget_undo(self, state: State) -> None:
         """Keep what a step of the model has used: the step itself cannot be undone."""
@@ -338,7 +344,7 @@ class TorchUpdate(Update):
         return SavedWindow(steps, copies, None if weight is None else weight.item())
 
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
-        """Continue from what `merged` returned, with the parameters of the gradients."""
+        """Continue from the result of `save_window`, with the parameters of its gradients."""
         sums = {}
         for parameter, gradient in zip(parameters, merged.gradients, strict=True):
             if gradient is not None:
@@ -361,6 +367,20 @@ class TorchUpdate(Update):
     def frozen_parameters(self) -> list[Parameter]:
         """List the parameters of the model and its optimizer that are not trainable now."""
         return [one for one in self.updated_parameters() if not one.requires_grad]
+
+    def shares_scaled_gradients(self, other: Any) -> bool:
+        """Return whether both train a parameter, and each optimizer has a GradScaler of its own."""
+        scaler, other_scaler = self.scaler(), other.scaler()
+        if scaler is None or other_scaler is None or scaler is other_scaler:
+            return False
+        own = set(map(id, self.trained_parameters()))
+        return any(id(parameter) in own for parameter in other.trained_parameters())
+
+    def scaler(self) -> Any:
+        """Return the GradScaler of the current optimizer; None if there is none that scales."""
+        optimizer = getattr(self._holder, "current_optimizer", None)
+        scaler = getattr(optimizer, "scaler", None)
+        return scaler if scaler is not None and scaler.is_enabled() else None
 
     def has_sum(self, parameter: Parameter) -> bool:
         """Return whether gradients of a parameter have been merged."""

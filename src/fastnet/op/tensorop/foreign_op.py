@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastnet.op.op import inner_ops_of
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State
 
@@ -27,6 +28,10 @@ class ForeignOp(TensorOp):
         """Build the op."""
         if hasattr(self.op, "build"):
             self.op.build(framework=framework, device=device)
+
+    def inner_ops(self) -> list[Any]:
+        """List the ops that the op runs."""
+        return inner_ops_of(self.op)
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""
@@ -54,13 +59,6 @@ def takes_gradients(op: Any) -> bool:
 def models_and_gradients(op: Any) -> tuple[tuple[Model, ...], bool]:
     """Return the models that an op holds, and whether it takes gradients."""
     return tuple(as_tensor_op(op).get_fe_models()), takes_gradients(op)
-
-
-def inner_ops_of(op: Any) -> list[Any]:
-    """Return the ops of any meta op: several in `ops`, or one in `op`."""
-    ops = getattr(op, "ops", None)
-    found = ops if isinstance(ops, (list, tuple)) else [getattr(op, "op", None)]
-    return [inner for inner in found if hasattr(inner, "forward")]
 
 
 def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:

@@ -13,6 +13,7 @@ from fastnet.backend import update_model
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.meta import Repeat
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.keras_models import (
     BY_NAME,
@@ -452,6 +453,40 @@ def test_deferred_calls_of_an_optimizer_that_accumulates(eager: bool, merge: int
             calls += is_call
             assert bool(result[key]) == (is_call and calls % 3 == 0)
     assert int(optimizer.iterations) == calls // 3
+
+
+@EITHER_WAY
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("repeat", [2, 3])
+def test_deferred_window_that_is_full_before_last_run(
+    eager: bool, weighted: bool, repeat: int
+) -> None:
+    """The gradients of a step are the same in each run, and its last runs begin a new window."""
+    model, twin = twins(mlp)
+    momentum = BY_NAME.SGD(0.1, momentum=0.9)
+    model = made(model, lambda: momentum)
+    settings = {"weight": "weight"} if weighted else {"merge_grad": 2}
+    merge = 1 if weighted else 2
+    first, loss, update = supervised(model, defer=True, clip_norm=0.1, **settings)
+    data = [{**batch, "weight": tf.constant(2.0)} for batch in batches(3)]
+    train(TFNetwork([first, loss, Repeat(update, repeat)]), data, eager)
+    optimizer, merged = BY_NAME.SGD(0.1, momentum=0.9), []
+    for batch in data:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(classify(twin(batch["x"]), batch))
+        gradients = tape.gradient(value, twin.trainable_variables)
+        due = []
+        for _ in range(repeat):
+            merged.append(gradients)
+            if len(merged) == merge:
+                due.append([sum(each) / merge for each in zip(*merged, strict=True)])
+                merged = []
+        for averages in due:
+            clipped, _ = tf.clip_by_global_norm(averages, 0.1)
+            optimizer.apply_gradients(zip(clipped, twin.trainable_variables, strict=True))
+    assert int(momentum.iterations) == int(optimizer.iterations)
+    assert update.state_dict()["merged"] == len(merged)
+    assert_close(model, twin, 1e-4)
 
 
 @EITHER_WAY

@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.meta import Fuse, Repeat, Sometimes
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import EpochScheduler
@@ -203,6 +203,16 @@ def test_a_model_that_no_op_updates(inside: bool) -> None:
     model = built(line, sgd(), model_name="m")
     ops = [ModelOp(model, "x", "y"), Fuse([UpdateOp(model, "y")]) if inside else None, EMA(model)]
     with pytest.raises(ValueError, match=rf"EMA \(op {1 + inside}\).*'m'.*no active op"):
+        TorchNetwork(ops)(mode="train", epoch=1)
+
+
+@pytest.mark.parametrize("make", [EMA, lambda model: LRSchedule(model, halving)])
+@pytest.mark.parametrize("meta", [lambda op: Fuse([op]), lambda op: Repeat(op, 2), Sometimes])
+def test_inner_update_is_refused(make: Any, meta: Any) -> None:
+    model = built(line, sgd(), model_name="m")
+    again = [ModelOp(model, "x", "y"), UpdateOp(model, "y", defer=True)]
+    ops = [ModelOp(model, "x", "y"), meta(UpdateOp(model, "y")), *again, make(model)]
+    with pytest.raises(ValueError, match=rf"{type(ops[4]).__name__} \(op 4.*'m'.*\(op 1.*Put"):
         TorchNetwork(ops)(mode="train", epoch=1)
 
 

@@ -6,6 +6,7 @@ import copy
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fastnet.backend import update_model
 from fastnet.compat import v1
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network import programs
@@ -649,18 +650,78 @@ class TestUpdateModelBesideUpdateOps:
         check(model, twin, [result], [norm])
         assert result["stepped"]
 
+    @pytest.mark.parametrize("outputs", [None, TOLD])
+    def test_merging_update_reports_deferred_step_without_clipping_it(self, outputs: Any) -> None:
+        model, twin = twins(line)
+        built(model, sgd())
+        ops = regression(model, merge_grad=2, clip_norm=0.5, outputs=outputs)
+        results = run_all(TorchNetwork([Ones(model, True), *ops]), [X])
+        norm = self.step_by_hand(twin, loss=False)
+        check(model, twin, results if outputs else [], [norm] if outputs else [])
 
-def test_followers_of_a_deferred_update_follow_the_joint_step() -> None:
-    """Nothing follows an UpdateOp inside of another op, but here its step is also another's."""
+
+class Deferring(TensorOp):
+    """Defers functions of a program under the name of a model, which append to a list."""
+
+    def __init__(self, record: Callable[[str], None], title: str) -> None:
+        super().__init__()
+        self.record = record
+        self.title = title
+
+    def forward(self, data: Any, state: Any) -> None:
+        state["deferred"].setdefault("m", []).append(partial(self.record, self.title))
+
+
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("way", ["UpdateOp", "update_model"])
+def test_deferred_functions_of_program_run_in_order(way: str, defer: bool) -> None:
     model, twin = twins(line)
-    built(model, sgd())
-    ema = EMA(model, decay=0.5)
-    ops = [*regression(model, defer=True), Fuse([UpdateOp(model, "loss", defer=True)])]
-    network = TorchNetwork([*ops, LambdaOp(lambda x: x, "x", "copy"), ema])
-    run_all(network, [X])
-    assert ema.state_dict()["updates"] == 1
-    by_hand(twin, [[X]], lambda one: 2 * (twin(one["x"]) ** 2).mean())
-    check(ema.averaged, twin, [], [])
+    built(model, sgd(), model_name="m")
+    ran: list[str] = []
+
+    def record(title: str) -> None:
+        is_updated = not same_weights(model, twin)
+        ran.append(f"{title}, updated" if is_updated else title)
+
+    def update() -> Any:
+        ops = regression(model, defer=defer)
+        return ops if way == "UpdateOp" else [Ones(model, defer)]
+
+    later = [Deferring(record, title) for title in ("first", "second", "third")]
+    ops = [later[0], *update(), later[1], *update(), later[2]]
+    run_all(TorchNetwork([*ops, LambdaOp(lambda x: x, "x", "copy")]), [X])
+    first = "first" if defer else "first, updated"
+    assert ran == [first, "second, updated", "third, updated"]
+    optimizer = sgd()(twin.parameters())
+    for _ in range(2):
+        if way == "UpdateOp":
+            (twin(X["x"]) ** 2).mean().backward()
+        else:
+            for parameter in twin.parameters():
+                before = 0 if parameter.grad is None else parameter.grad
+                parameter.grad = torch.ones_like(parameter) + before
+        if not defer:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.step()
+    check(model, twin, [], [])
+
+
+def test_step_that_fastestimator_deferred_is_replaced() -> None:
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+
+    def fail() -> None:
+        raise AssertionError("its gradients are in the joint step")
+
+    fail.__module__ = "fastestimator.backend._update_model"
+    deferred: dict[str, list[Any]] = {"m": [fail]}
+    gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
+    update_model(model, gradients, True, deferred)
+    (step,) = deferred["m"]
+    step()
+    TestUpdateModelBesideUpdateOps.step_by_hand(twin, loss=False)
+    check(model, twin, [], [])
 
 
 def test_list_of_deferred_functions_may_be_empty() -> None:
@@ -752,10 +813,22 @@ class TestGradScaler:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own, other)
 
-    def test_error_before_first_scaled_loss_is_torchs(self) -> None:
-        model = scaled(line())
-        with pytest.raises(AssertionError, match="_scale is None"):
-            update_model(model, [torch.ones_like(one) for one in model.parameters()])
+    @pytest.mark.parametrize("after_loss", [False, True])
+    @pytest.mark.parametrize("defer", [False, True])
+    def test_update_model_scales_gradients(self, after_loss: bool, defer: bool) -> None:
+        model, twin = twins(line)
+        ops = regression(scaled(model), clip_norm=0.5)
+        run_all(TorchNetwork([*(ops if after_loss else []), Ones(model, defer)]), [X])
+        optimizer = sgd(0.1, momentum=0.9)(twin.parameters())
+        if after_loss:
+            (twin(X["x"]) ** 2).mean().backward()
+            nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+            optimizer.step()
+        for parameter in twin.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        check(model, twin, [], [])
+        assert model.current_optimizer.scaler.get_scale() == 1024
 
     def test_flush_before_first_scaled_loss(self) -> None:
         model, twin = twins(mlp)
@@ -823,6 +896,31 @@ class TestGradScaler:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own, other)
 
+    @pytest.mark.parametrize("case", ["two scalers", "one scaler", "no second", "apart", "other"])
+    def test_shared_parameters_of_two_scales_are_refused(self, case: str) -> None:
+        shared = nn.Linear(2, 2)
+        layers = [shared, nn.Linear(2, 2) if case == "other" else shared]
+        models = [
+            built(nn.Sequential(layer, nn.Linear(2, 1)), sgd(), model_name=name)
+            for layer, name in zip(layers, "ab", strict=True)
+        ]
+        scalers: list[Any] = [torch.amp.GradScaler("cpu") for _ in models]
+        if case != "two scalers":
+            scalers[1] = {"one scaler": scalers[0], "no second": None}.get(case, scalers[1])
+        for model, scaler in zip(models, scalers, strict=True):
+            model.current_optimizer.scaler = scaler
+        first, second = (
+            [ModelOp(model, "x", name), UpdateOp(model, name)]
+            for model, name in zip(models, "ab", strict=True)
+        )
+        ops = [*first, *second] if case == "apart" else [first[0], second[0], first[1], second[1]]
+        network = TorchNetwork(ops)
+        if case != "two scalers":
+            run_all(network, [X])
+            return
+        with pytest.raises(ValueError, match=r"\['a', 'b'\] share.*GradScaler.*bf16"):
+            network("train")
+
     def test_overflow_in_window_skips_update(self) -> None:
         model = scaled(mlp())
         network, data = TorchNetwork(supervised(model, merge_grad=2, outputs=TOLD)), batches(4)
@@ -865,6 +963,48 @@ def test_updates_that_go_together_say_the_same(settings: dict[str, Any], text: s
     ops = [ModelOp(model, "x", "y"), UpdateOp(model, "y", **settings), UpdateOp(model, "y")]
     with pytest.raises(ValueError, match=text):
         TorchNetwork(ops)(mode="train", epoch=1)
+
+
+@pytest.mark.parametrize("wrap", [lambda op: Sometimes(op, 0.5), lambda op: Foreign(op)])
+def test_settings_of_updates_around_one_that_may_not_run(wrap: Any) -> None:
+    model = built(line, sgd(), model_name="m")
+    updates = [UpdateOp(model, "y", defer=True, clip_norm=limit) for limit in (1.0, 2.0)]
+    at_once = UpdateOp(model, "y", clip_norm=1.0)
+    ops = [ModelOp(model, "x", "y"), updates[0], wrap(at_once), updates[1]]
+    with pytest.raises(ValueError, match=r"'m'.*clip_norm=1.0 and clip_norm=2.0"):
+        TorchNetwork(ops)("train")
+    ops[2] = at_once
+    TorchNetwork([*ops[:2], Fuse([at_once]), ops[3]])("train")
+    at_once.merge_grad = 2
+    again = LambdaOp(lambda x: x, "x", "copy")
+    with pytest.raises(ValueError, match=r"'m'.*clip_norm=1.0 and clip_norm=2.0"):
+        TorchNetwork([*ops[:3], again, ops[3]])("train")
+
+
+class Foreign:
+    """A meta op that is not derived from those of fastnet."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.inputs, self.outputs, self.mode, self.ds_id = op.inputs, op.outputs, op.mode, op.ds_id
+        self.in_list, self.out_list = op.in_list, op.out_list
+        self.build = op.build
+        self.get_fe_models, self.fe_retain_graph = op.get_fe_models, op.fe_retain_graph
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return self.op.forward(data, state)
+
+
+def test_update_inside_foreign_meta_op() -> None:
+    """It is checked, flushed and explained like one inside of a Fuse."""
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+    (*ops, update) = regression(model, merge_grad=3, rest="flush")
+    network = TorchNetwork([*ops, Foreign(update)])
+    run_all(network, [X] * 2)
+    by_hand(twin, [[X] * 2], lambda one: (twin(one["x"]) ** 2).mean())
+    check(model, twin, [], [])
+    assert "UpdateOp" in str(network.explain("train"))
 
 
 def test_update_before_another_op_has_settings_of_its_own() -> None:

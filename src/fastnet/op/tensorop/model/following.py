@@ -13,6 +13,9 @@ from fastnet.types import Forward, Model, State
 class FollowsUpdates(HoldsModel):
     """An op that runs after each update of a model, wherever it is in a network.
 
+    It follows the UpdateOps in the network's list of ops. Entering a network that updates the model
+    by an UpdateOp inside of another op raises a ValueError.
+
     It does not run in steps without an update: while gradients are merged, in a warmup, and where
     gradients have overflowed. Derive from it and define `follow`, and `advance` for what Python
     does in each update: a compiled step traces `follow` once, and then calls `advance`.
