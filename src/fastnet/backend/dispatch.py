@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from types import ModuleType
+from typing import cast
 
 from fastnet.errors import shorten
 from fastnet.framework import Framework
@@ -15,10 +16,10 @@ _PACKAGES = {
     "tf": "fastnet.backend.tf",
     "np": "fastnet.backend.numpy",
 }
-_package_of_type: dict[type, Any] = {}
+_package_of_type: dict[type, ModuleType] = {}
 
 
-def backend_of(value: object) -> Any:
+def backend_of(value: object) -> ModuleType:
     """Return the package for a tensor's framework; a ValueError for anything else."""
     try:
         return _package_of_type[type(value)]
@@ -27,17 +28,17 @@ def backend_of(value: object) -> Any:
         return package
 
 
-def get_backend(framework: str) -> Any:
+def get_backend(framework: str) -> ModuleType:
     """Return the package for a framework: "torch", "tf" or "np"."""
     if framework not in _PACKAGES:
         raise ValueError(f"The framework must be 'torch', 'tf' or 'np', but got {framework!r}.")
-    return import_module(_PACKAGES[framework])
+    package: ModuleType = import_module(_PACKAGES[framework])
+    return package
 
 
 def get_framework(name: str) -> Framework:
     """Return what a framework, "torch" or "tf", does for models and networks."""
-    framework: Framework = get_backend(name)
-    return framework
+    return cast("Framework", get_backend(name))
 
 
 def model_framework(model: Model) -> Framework:

@@ -1,8 +1,14 @@
 """Execution plans of a network, and the check that what they were built from is unchanged.
 
-An op's keys, modes, settings, bound `forward` and models are read when the network is made. On each
-entry a `Snapshot` of the ops' own attributes is compared; only where it differs are the ops read
-again. Values that `forward` itself reads are live.
+An op's keys, modes, settings, bound `forward` and models are read when the network is made. Values
+that `forward` itself reads are live. On each entry, in this order:
+
+1. a `Snapshot` of the network's lists and of the ops' own attributes is compared, by identity;
+2. of the ops that differ, the spec (`OpSpec.is_current`: keys, modes, models) and the settings that
+   were resolved (`changed_settings`) are compared; a change of anything else needs nothing;
+3. settings of changed ops are resolved again, which replaces what ops have derived from them, and
+   new ops are prepared, by the network;
+4. changed ops are read again, and plans that select other specs are dropped.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class TorchSession(Session):
     def _acquire(self) -> None:
         """Prepare the active models and the state.
 
-        Ranks compare what they will run; models and their optimizers' state move to the device; in
-        training old gradients are cleared; and the compiled step of the plan is looked up.
+        Ranks compare what they will run; models and their optimizers' state move to the device; and
+        in training old gradients are cleared.
 
         Raises:
             ValueError: If a model would be updated that is not synchronized between processes, or a
@@ -103,7 +103,6 @@ class TorchSession(Session):
             self._clear_gradients()
         if plan.takes_gradients:
             self._note_trained_models()
-        self._compiled = self._find_compiled_step()
 
     def _clear_gradients(self) -> None:
         """Clear the gradients of all that is updated, except for what others are training."""
@@ -137,12 +136,35 @@ class TorchSession(Session):
             move_optimizer(get_metadata(model, "current_optimizer"), device)
 
     def _bind(self) -> BoundPlan:
-        """Bind the plan, in mixed precision with autocast around the ops of each step."""
+        """Bind the plan, in mixed precision with autocast, and find its compiled step, if any."""
         autocast = self._autocast()
         bound = BoundPlan(self.plan.kernel, self.state, autocast)
+        self._compiled = self._find_compiled_step()
         if self._compiled is not None:
             self._open_compiled(self._compiled, bound, autocast)
         return bound
+
+    def _find_compiled_step(self) -> CompiledStep | None:
+        """Return the `CompiledStep` of the plan, or None if steps run eagerly."""
+        network, plan = self._network, self.plan
+        if network._compile_options is None or self.state["eager"] or not plan.ops:
+            return None
+        # Import lazily, because eager networks do not need these parts of torch.
+        from fastnet.network.torch.compiled.step import CompiledStep
+
+        if network._records is None:
+            network._records = Records("eagerly")
+        key = "captured", bool(self.state["warmup"])
+        if key not in plan.programs:
+            plan.programs[key] = CompiledStep(
+                plan,
+                network._compile_options,
+                network._records,
+                network._plans.step_options,
+                network.device,
+            )
+        found: CompiledStep = plan.programs[key]
+        return found
 
     def _open_compiled(
         self,
@@ -196,28 +218,6 @@ class TorchSession(Session):
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             on_trace = meter.trace_stamper(meter.row("rest", "other"))
         return compiled.step(self._eager_step(meter), on_call, on_trace)
-
-    def _find_compiled_step(self) -> CompiledStep | None:
-        """Return the `CompiledStep` of the plan, or None if steps run eagerly."""
-        network, plan = self._network, self.plan
-        if network._compile_options is None or self.state["eager"] or not plan.ops:
-            return None
-        # Import lazily, because eager networks do not need these parts of torch.
-        from fastnet.network.torch.compiled.step import CompiledStep
-
-        if network._records is None:
-            network._records = Records("eagerly")
-        key = "captured", bool(self.state["warmup"])
-        if key not in plan.programs:
-            plan.programs[key] = CompiledStep(
-                plan,
-                network._compile_options,
-                network._records,
-                network._plans.step_options,
-                network.device,
-            )
-        found: CompiledStep = plan.programs[key]
-        return found
 
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import backend_of, framework_of, get_backend
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _backend_with(function: str, value: object, title: str) -> Any:
+def _backend_with(function: str, value: object, title: str) -> ModuleType:
     """Return the package for a tensor's framework, which must have a function, as numpy may not."""
     package = backend_of(value)
     if not hasattr(package, function):
@@ -71,7 +72,7 @@ class TensorOp(Op):
     merge_grad: int = 1
     """The number of steps whose gradients are averaged for an update."""
 
-    backend: Any = _ByValue()
+    backend: ModuleType | _ByValue = _ByValue()
     """The package with the functions of the framework that the op was built for. Until the op is
     built, the first argument of each call decides."""
     _framework: str | None = None
@@ -118,7 +119,7 @@ class TensorOp(Op):
         # Written to __dict__, because an assignment would count as a changed setting.
         vars(self).update(_framework=framework, backend=get_backend(framework))
 
-    def _backend_of(self, tensor: Tensor, function: str) -> Any:
+    def _backend_of(self, tensor: Tensor, function: str) -> ModuleType | _ByValue:
         """Return the backend, which a tensor decides if the op was not built."""
         if self._framework is not None:
             return self.backend

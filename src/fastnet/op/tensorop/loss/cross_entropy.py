@@ -179,8 +179,7 @@ class CrossEntropy(PairLoss):
         return "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
 
     def _has_classes_last(self, y_pred: Tensor) -> bool:
-        axis: int = self._backend_of(y_pred, "CHANNEL_AXIS").CHANNEL_AXIS
-        return axis == -1
+        return bool(self._backend_of(y_pred, "CHANNEL_AXIS").CHANNEL_AXIS == -1)
 
 
 def _unsupported(name: str, value: object, form: str) -> ValueError:
