@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -92,18 +92,18 @@ class DDPPass(TorchPass):
 
     def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
         super().__init__(op, split)
-        self._wrapper: Any = wrapper_of(op.model)
+        self._wrapper = wrapper_of(op.model)
 
     def _run(self, data: Any) -> Any:
         state = self._opened
         assert state is not None
-        model: Callable[..., Any] = self._wrapper.module
+        model = cast("Callable[..., Any]", self._wrapper.module)
         # The key is there in training with other processes, but not in a warmup.
         if self._gradients and REDUCED_BY_DDP in state:
             if _is_reduced_by_ddp(self._model, self._wrapper, state):
                 model = self._model
             else:
-                broadcast_buffers(self._wrapper)
+                broadcast_buffers(cast("DistributedDataParallel", self._wrapper))
         if self._by_name is not None:
             model = self._by_name.of(model)
         with nullcontext() if self._gradients else torch.no_grad():
@@ -116,14 +116,14 @@ class ParallelUpdate(TorchUpdate):
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
         self._is_sharded = parallel_type(op.model) == "fsdp"
-        self._wrapper: Any = wrapper_of(op.model)
+        self._wrapper = wrapper_of(op.model)
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
         self._parameters = list(op.model.parameters()) if self._is_sharded else []
         # The ids of the parameters whose gradients the engine averages, if it does.
         self._of_engine: set[int] = set()
         self._isolates_shards = False
-        self._wrappers: list[Any] = []
+        self._wrappers: list[DistributedDataParallel] = []
 
     def on_context(self, state: State) -> None:
         """Find the parameters whose gradients the engine averages."""
@@ -134,7 +134,9 @@ class ParallelUpdate(TorchUpdate):
         updated = set(map(id, parameters_of(self._model, optimizer)))
         # An optimizer may update several models.
         self._wrappers = [
-            one for one in list(_reduced) if not updated.isdisjoint(map(id, one.parameters()))
+            cast("DistributedDataParallel", wrapper)
+            for wrapper in list(_reduced)
+            if not updated.isdisjoint(map(id, wrapper.parameters()))
         ]
         models = [self._model, *state.get(TRAINED, ())]
         self._isolates_shards = any(parallel_type(model) == "fsdp" for model in models)
