@@ -113,7 +113,7 @@ class BaseNetwork(Copyable):
         self._session: Session | None = None
         # Times the network while it is profiled.
         self._meter: Meter | None = None
-        # Held while `_session`, its `run` or `_meter` changes.
+        # Held while the network is opened, and while `run` of the session or `_meter` changes.
         self._mutex = threading.Lock()
         # Holds the session that this thread has configured and not entered yet.
         self._configured = threading.local()
@@ -220,8 +220,9 @@ class BaseNetwork(Copyable):
             if session is not None:
                 session.close(error)
         finally:
-            with self._mutex:
-                self._session = None
+            # Without the mutex: the garbage collector may close a generator that opened the network
+            # while this thread holds it.
+            self._session = None
 
     def __repr__(self) -> str:
         session = self._session
@@ -302,15 +303,8 @@ class BaseNetwork(Copyable):
         # slicers share one.
         is_transform = not self.slicers
         with self._on_device(device):
-            self._configure(
-                mode,
-                epoch,
-                ds_id,
-                desired_output_keys,
-                warmup=False,
-                eager=is_transform,
-                is_transform=is_transform,
-            )
+            self(mode, epoch, ds_id, desired_output_keys, eager=is_transform)
+            self._configured.session.is_transform = is_transform
             with self:
                 return self._do_transform(self._to_batch(data))
 
@@ -475,7 +469,6 @@ class BaseNetwork(Copyable):
         desired_keys: Any,
         warmup: bool,
         eager: bool,
-        is_transform: bool = False,
     ) -> None:
         """Validate the arguments, find or build the execution plan, and make a session of it."""
         if self._session is not None:
@@ -501,7 +494,7 @@ class BaseNetwork(Copyable):
             "deferred": {},
             "eager": eager,
         }
-        self._configured.session = self._session_type(self, plan, state, is_transform)
+        self._configured.session = self._session_type(self, plan, state)
 
     def _find_plan(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
@@ -555,8 +548,9 @@ class BaseNetwork(Copyable):
                     "block first; one profile measures all modes and epochs."
                 )
             self._meter = meter
-            if self._session is not None and self._session.is_prepared:
-                self._session.compose(meter)
+            session = self._session
+            if session is not None and session.is_prepared:
+                session.compose(meter)
 
     def _in_use(self) -> ValueError:
         return ValueError(
@@ -626,8 +620,8 @@ class BaseNetwork(Copyable):
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`; return the outputs over the batch's entries."""
-        result = self.run_step(batch)
         plan = self._require_session().plan
+        result = self.run_step(batch)
         outputs = plan.kernel.resolution.outputs
         for key in self._floats_to_tensors(batch):
             if key in result and key not in outputs:

@@ -20,11 +20,13 @@ def measured_by(network: BaseNetwork, meter: Meter) -> Iterator[None]:
     Raises:
         ValueError: If it is being timed already.
     """
-    network._measure_with(meter)
     try:
+        network._measure_with(meter)
         yield
     finally:
-        network._measure_with(None)
+        # It may be timed by another meter.
+        if network._meter is meter:
+            network._measure_with(None)
 
 
 def skip_exit_calls(network: BaseNetwork) -> None:

@@ -28,14 +28,14 @@ class Session:
         network: The network.
         plan: The active ops, postprocessing ops, slicers and models.
         state: The state that ops are given.
-        is_transform: Whether this is a `transform` of a single batch, which in TensorFlow runs as a
-            graph only if there is one that fits.
 
     Attributes:
         run: Runs a step, including slicing and postprocessing. It is replaced while the network is
             open, possibly by another thread, if the network starts or ends to be profiled.
         bound: The plan bound to the state, which runs the ops eagerly.
         is_prepared: Whether `prepare` has succeeded.
+        is_transform: Whether this is a `transform` of a single batch, which in TensorFlow runs as a
+            graph only if there is one that fits.
         epoch: The epoch. In TensorFlow that of the state is a tensor.
         optimizers: The optimizers of the plan's models in this epoch, or None for none.
     """
@@ -45,12 +45,10 @@ class Session:
     # The kind and the name of the profile row of a context manager around the ops.
     context_row: tuple[str, str] | None = None
 
-    def __init__(
-        self, network: BaseNetwork, plan: ExecutionPlan, state: State, is_transform: bool = False
-    ) -> None:
+    def __init__(self, network: BaseNetwork, plan: ExecutionPlan, state: State) -> None:
         self.plan = plan
         self.state = state
-        self.is_transform = is_transform
+        self.is_transform = False
         self.is_prepared = False
         self.epoch = int(state["epoch"])
         self.optimizers: list[Any] = []

@@ -32,10 +32,8 @@ class TFSession(Session):
     # Whether ops run one by one.
     _is_eager = False
 
-    def __init__(
-        self, network: TFNetwork, plan: ExecutionPlan, state: State, is_transform: bool = False
-    ) -> None:
-        super().__init__(network, plan, state, is_transform)
+    def __init__(self, network: TFNetwork, plan: ExecutionPlan, state: State) -> None:
+        super().__init__(network, plan, state)
         self._replicas: Replicas | None = None
         # The step before it is timed; made by the first `compose`.
         self._untimed_step: RunStep | None = None

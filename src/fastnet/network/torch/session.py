@@ -56,10 +56,8 @@ class TorchSession(Session):
     _is_distributed = False
     _communicates = False
 
-    def __init__(
-        self, network: TorchNetwork, plan: ExecutionPlan, state: State, is_transform: bool = False
-    ) -> None:
-        super().__init__(network, plan, state, is_transform)
+    def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
+        super().__init__(network, plan, state)
         self._device = network.device
         if network.mixed_precision:
             self.context_row = "autocast", "autocast"
