@@ -303,7 +303,7 @@ cdef class BaseSnapshot:
 
 @cython.no_gc_clear  # A finalizer may compare, and must still find the values.
 cdef class MemberGuard:
-    """What attributes and methods written in C give for some objects, to compare it later.
+    """Snapshot of attributes and method results of objects, read through their C descriptors.
 
     Args:
         owners: The objects.

@@ -140,7 +140,7 @@ class ModelPass(Protocol):
         """Return the outputs of the model."""
 
     def close(self) -> None:
-        """Undo what it has changed in the model, when another one takes its place."""
+        """Restore the model before another pass replaces this one."""
 
 
 class WeightAverager(Protocol):

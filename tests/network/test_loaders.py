@@ -1,4 +1,4 @@
-"""What is called on the loader of an epoch, in both frameworks."""
+"""Calls to the loader of an epoch, in both frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is called on a data loader before the first batch of an epoch, and after the last."""
+"""Calls to data loaders at the beginning and the end of an epoch."""
 
 from __future__ import annotations
 

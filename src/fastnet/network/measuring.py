@@ -1,4 +1,4 @@
-"""What profiling does with a network."""
+"""Access to networks for profiling and `explain`."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Session:
         return run
 
     def _eager_step(self, meter: StepMeter | None) -> RunStep:
-        """Return the function that runs a minibatch op by op, timed by `meter` if there is one."""
+        """Return the function that runs a minibatch eagerly, timed by `meter` if there is one."""
         bound = self.bound
         if meter is None:
             return bound.step

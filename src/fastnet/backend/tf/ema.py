@@ -16,7 +16,7 @@ from fastnet.errors import add_note, shorten
 from fastnet.types import Model
 
 
-def copy_for_average(model: Model, name: str) -> Any:
+def copy_for_average(model: Model, name: str) -> Model:
     """Copy a model, without its optimizer, to hold an average of its weights."""
     if not model.built:
         raise no_variables(model, "and so none that EMA can average")
@@ -45,7 +45,7 @@ class WeightAverager:
 
     state: ClassVar[dict[str, Any]] = {}  # What depends on the updates is in variables.
 
-    def __init__(self, model: Model, averaged: Any, decay: Decay, use_buffers: bool) -> None:
+    def __init__(self, model: Model, averaged: Model, decay: Decay, use_buffers: bool) -> None:
         self._model = model
         self._averaged = averaged
         self._updates: Any = None

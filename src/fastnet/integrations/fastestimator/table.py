@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastnet import backend
 
-__all__ = ["NETWORK", "OPS", "backend_module"]
+__all__ = ["NETWORK", "OPS", "backend_path"]
 
 NETWORK = {
     "network": ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"),
@@ -14,7 +14,7 @@ NETWORK = {
 _BACKEND_MODULES = {"normalize": "_tensor_normalize", "resize_3d": "_resize3d"}
 
 
-def backend_module(name: str) -> str:
+def backend_path(name: str) -> str:
     """Return the module that defines a backend function in FastEstimator.
 
     Args:
@@ -69,6 +69,6 @@ OPS = {
     "slicer.mean_unslicer": ("MeanUnslicer",),
     "slicer.sliding_slicer": ("SlidingSlicer",),
     "slicer.slicer": ("Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicers"),
-    **{backend_module(name): (name,) for name in backend.__all__},
+    **{backend_path(name): (name,) for name in backend.__all__},
 }
 """The names that are replaced unless `install(ops=False)` is called, by module."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class TFSession(Session):
     """A session of a `TFNetwork`: adds the gradient tape, graphs, and the replicas of a strategy.
 
-    A step runs as a graph, or with `eager` op by op; on several devices either is run by each
-    replica on its part of the batch.
+    A step runs as a graph, or eagerly with ``eager=True``. On several devices each replica runs it
+    on its part of the batch.
     """
 
     _network: TFNetwork
