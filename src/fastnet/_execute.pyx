@@ -48,7 +48,7 @@ cdef enum:
     STACK_SLOTS = 64
 
 # The keys of a step's context for the functions that are due at its end, in lists by the names of
-# models, and for the list of functions that undo, if the step fails, what it has done.
+# models, and for the functions that undo what it has done if it fails, by what they restore.
 DEFERRED = "deferred"
 UNDO = "undo"
 cdef str DEFERRED_KEY = DEFERRED
@@ -500,8 +500,8 @@ cdef class KernelPlan:
             if self._on_failure:
                 # The step has succeeded, so there is nothing to undo.
                 found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO_KEY)
-                if found != NULL and isinstance(<object> found, list):
-                    (<list> found).clear()
+                if found != NULL and isinstance(<object> found, dict):
+                    (<dict> found).clear()
         except BaseException as error:
             clean_up(state, self._on_failure, error)
             if index >= 0:
@@ -916,9 +916,10 @@ def clean_up(dict state not None, functions, error):
     cdef object undo = state.get(UNDO_KEY) if functions else None
     if isinstance(deferred, dict):
         deferred.clear()
-    if isinstance(undo, list):
+    if isinstance(undo, dict):
         while undo:
-            call_cleanup((<list> undo).pop(), error)
+            _, function = (<dict> undo).popitem()
+            call_cleanup(function, error)
     for function in functions:
         call_cleanup(function, error)
 

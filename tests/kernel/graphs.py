@@ -114,7 +114,8 @@ class Recipe:
                 plain = [late, lambda: log.append(("plain", self.number))]
                 state["deferred"].setdefault(f"list{self.number % 2}", []).extend(plain)
             if self.number % 3 == 0:
-                state["undo"].append(Call(log, f"undo {self.number}", fails=self.number % 2 == 0))
+                undo = Call(log, f"undo {self.number}", fails=self.number % 2 == 0)
+                state["undo"].setdefault(self.number, undo)
             if self.behaviour == "raise":
                 raise ArithmeticError(f"op number {self.number}")
             values = [Value(f"{self.number}.{place}") for place in range(len(self.outputs))]

@@ -135,7 +135,7 @@ def entry_of(kernel: Kernel, plan: Any, name: str) -> Callable[[Any, State], Any
 
 
 def new_state(**entries: Any) -> State:
-    return {"mode": "infer", "deferred": {}, "undo": [], **entries}
+    return {"mode": "infer", "deferred": {}, "undo": {}, **entries}
 
 
 def shown(error: BaseException) -> str:

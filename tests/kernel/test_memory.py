@@ -127,7 +127,7 @@ def other_keys(data: Any, state: State) -> Any:
 
 def defer(data: Any, state: State) -> Any:
     state["deferred"].setdefault("model", []).extend([raise_deferred] * 3)
-    state["undo"] += [raise_deferred, list]
+    state["undo"].update(a=raise_deferred, b=list)
     return data
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.meta import Repeat
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import (
     batches,
@@ -24,6 +26,7 @@ from tests.network.programs import (
     no_gradients,
     run_all,
     same_weights,
+    sgd,
     supervised,
     twins,
 )
@@ -193,3 +196,41 @@ def test_an_update_before_the_op_that_fails_counts() -> None:
                 network.run_step({**batch, "ok": 1 - step % 2})
     run_all(plain, data)
     assert same_weights(model, twin)
+
+
+def test_failed_step_forgets_only_what_was_merged_after_the_update() -> None:
+    class FailAfterUpdates(TensorOp):
+        fails = False
+
+        def forward(self, data: Any, state: dict[str, Any]) -> Any:
+            if self.fails:
+                state["deferred"]["others"] = [self.fail]
+            return data
+
+        def fail(self) -> None:
+            raise Trouble("as told")
+
+    model, twin = twins(mlp)
+    built(model, sgd())
+    *ops, update = supervised(model, merge_grad=3, defer=True)
+    failing = FailAfterUpdates("loss", "seen")
+    network = TorchNetwork([*ops, Repeat(update, repeat=2), failing])
+    first, second, third = batches(3)
+    with network(mode="train", epoch=1):
+        network.run_step(first)
+        failing.fails = True
+        with pytest.raises(Trouble):
+            network.run_step(second)
+        # The third gradient was of this step, and so were those merged after the update.
+        assert update.state_dict()["merged"] == 0
+        failing.fails = False
+        network.run_step(third)
+        network.run_step(third)
+    optimizer = sgd()(twin.parameters())
+    for merged in ((first, first, second), (third, third, third)):
+        optimizer.zero_grad()
+        for batch in merged:
+            (cross_entropy(twin(batch["x"]), batch["t"]) / 3).backward()
+        optimizer.step()
+    for own, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, expected)

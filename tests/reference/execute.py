@@ -309,8 +309,8 @@ def take_deferred(state: dict[str, Any]) -> list[Any]:
 
 
 def take_undo(state: dict[str, Any]) -> list[Any]:
-    undo = state.get("undo") or []
-    functions = list(undo)
+    undo = state.get("undo") or {}
+    functions = list(undo.values())
     undo.clear()
     return functions
 

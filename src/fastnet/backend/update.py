@@ -208,10 +208,6 @@ class Update(ABC):
             )
         self.load_window(merged, former.window_parameters())
 
-    def is_of(self, model: Model) -> bool:
-        """Return whether it updates a model."""
-        return self._model is model
-
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""
         optimizer = getattr(self._holder, "current_optimizer", None)

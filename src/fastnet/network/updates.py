@@ -60,7 +60,7 @@ def _exit_call(
     """Return the function that flushes or drops the incomplete windows of updates, or None."""
     # As in a step: what is deferred, and what is to be undone after an error.
     deferred: dict[str, list[Callable[[], None]]] = {}
-    undo: list[Callable[[], None]] = []
+    undo: dict[Any, Callable[[], None]] = {}
     state: State = {DEFERRED: deferred, UNDO: undo}
     flushes, drops, clears = [], [], []
     for index in gradient_indices:

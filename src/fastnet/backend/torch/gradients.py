@@ -13,12 +13,7 @@ from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
 from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.backward import call_engine, engine_suffices, unpatched
-from fastnet.backend.torch.optimizer_step import (
-    PendingStep,
-    defer_step,
-    find_deferred_step,
-    remove_deferred_step,
-)
+from fastnet.backend.torch.optimizer_step import PendingStep
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     parameters_in,
@@ -94,12 +89,7 @@ def update_model(
     deferred: dict[str, list[Any]],
 ) -> None:
     # In distributed training all processes call this, and gradients are averaged over them.
-    optimizer, name = optimizer_of(model), name_of(model)
-    step = PendingStep(optimizer, name)
-    index = find_deferred_step(deferred, name)
-    if index is not None and isinstance(earlier := deferred[name][index], PendingStep):
-        # Both steps are one, with the settings and followers of the UpdateOp that was deferred.
-        step = earlier.with_more_gradients()
+    optimizer = optimizer_of(model)
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
     if groups:
@@ -109,9 +99,4 @@ def update_model(
         # The optimizer's step unscales them.
         gradients = [None if one is None else scaler.scale(one) for one in gradients]
     accumulate_gradients(parameters, gradients)
-    if defer:
-        defer_step(step, deferred)
-        return
-    step()
-    # This step has used the gradients that an earlier update deferred.
-    remove_deferred_step(deferred, name)
+    PendingStep(optimizer, name_of(model)).take_or_defer(defer, deferred)

@@ -28,31 +28,32 @@ _zero_grad = unpatched(torch.optim.Optimizer.zero_grad)
 
 @dataclass(frozen=True, eq=False)
 class PendingStep:
-    """A step of an optimizer, which is taken when this is called: at once, or deferred.
+    """The step that a model's updates take together, when this is called: at once, or deferred.
 
     Attributes:
         optimizer: The optimizer, which may have a GradScaler.
-        model_name: The name of its model, for errors.
-        settings: How gradients are clipped, and whether the norm is needed.
+        model_name: The name of the model.
+        settings: How gradients are clipped, and whether the norm is needed; None for gradients that
+            are taken as they are.
         condition: A scalar, whether there is anything to step with; None if there always is.
         followers: Functions that are called after the step, if it was taken.
         reports: The tensors to fill in, by name.
-        on_taken: A function that is called after the step, whether it was taken or skipped.
+        on_end: Functions that are called after the step, whether it was taken or skipped.
     """
 
     optimizer: Any
     model_name: str
-    settings: StepSettings = PLAIN_STEP
+    settings: StepSettings | None = None
     condition: Tensor | None = None
     followers: Followers = ()
     reports: Mapping[str, Tensor] | None = None
-    on_taken: Callable[[], None] | None = None
+    on_end: Sequence[Callable[[], None]] = ()
 
     def __call__(self) -> None:
         """Take the step and clear its gradients, call the followers, and report."""
         norm, stepped = self._step_optimizer()
-        if self.on_taken is not None:
-            self.on_taken()
+        for function in self.on_end:
+            function()
         if self.followers and stepped:
             for follow in self.followers:
                 follow()
@@ -63,27 +64,50 @@ class PendingStep:
                 self.reports["stepped"].fill_(stepped)
 
     def joined_with(self, earlier: object) -> PendingStep:
-        """Return this step with the gradients and followers of an earlier one of its optimizer.
+        """Return one step for the gradients of this one and of an earlier one of the optimizer.
 
-        It is taken if either of them has gradients.
+        It is taken if either has gradients. The later settings and reports replace earlier ones.
+
+        Args:
+            earlier: A `PendingStep`, or a function of FastEstimator that takes a step.
         """
         if not isinstance(earlier, PendingStep):
-            return self.with_more_gradients()
+            return replace(self, condition=None)
         condition = None
         if self.condition is not None and earlier.condition is not None:
             condition = self.condition | earlier.condition.to(self.condition.device)
-        # Both may have the same followers.
-        followers = dict.fromkeys((*earlier.followers, *self.followers))
-        return replace(self, condition=condition, followers=tuple(followers))
+        return replace(
+            self,
+            settings=earlier.settings if self.settings is None else self.settings,
+            condition=condition,
+            # Both may have the same followers.
+            followers=tuple(dict.fromkeys((*earlier.followers, *self.followers))),
+            reports=earlier.reports if self.reports is None else self.reports,
+            on_end=(*earlier.on_end, *self.on_end),
+        )
 
-    def with_more_gradients(self) -> PendingStep:
-        """Return this step for gradients that have no condition."""
-        return replace(self, condition=None)
+    def take_or_defer(self, defer: bool, deferred: dict[str, list[Any]]) -> None:
+        """Take the step now or at the end of the ops, as one with the model's deferred step, if any.
 
-    def with_reports(self, reports: Mapping[str, Tensor], needs_norm: bool) -> PendingStep:
-        """Return this step with the reports of an update that adds no gradients to it."""
-        settings = self.settings._replace(needs_norm=needs_norm or self.settings.needs_norm)
-        return replace(self, settings=settings, reports=reports)
+        Args:
+            defer: Whether to defer it.
+            deferred: The lists of deferred functions, by the names of models.
+        """
+        functions = deferred.get(self.model_name, []) if deferred else []
+        index = _index_of_step(functions)
+        step = self if index is None else self.joined_with(functions[index])
+        if not defer:
+            step()
+            if index is not None:
+                del functions[index]
+                if not functions:
+                    del deferred[self.model_name]
+        elif index is None:
+            deferred.setdefault(self.model_name, []).append(step)
+        else:
+            # The first update of a model decides when its optimizer takes its step: where models
+            # share parameters, the first step uses their gradients.
+            functions[index] = step
 
     @without_autocast
     def _step_optimizer(self) -> tuple[Tensor | None, bool | Tensor]:
@@ -94,20 +118,21 @@ class PendingStep:
             optimizer has not stepped; and whether it has, always True if that is not needed.
         """
         optimizer, condition = self.optimizer, self.condition
+        settings = self.settings or PLAIN_STEP
         scaler = getattr(optimizer, "scaler", None)
         norm: Tensor | None = None
         stepped: bool | Tensor = True
         try:
-            if self.settings.reads_gradients:
+            if settings.reads_gradients:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
                 parameters = parameters_in(optimizer)
                 _coalesce_gradients(parameters)
                 is_finite = None
-                if self.settings.skip_nonfinite and scaler is None:
+                if settings.skip_nonfinite and scaler is None:
                     # Clipping values hides infinite ones.
                     is_finite = _all_finite(parameters)
-                norm = _clip_gradients(self.settings, parameters)
+                norm = _clip_gradients(settings, parameters)
                 condition = _logical_and(condition, is_finite)
             if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
                 # Reading the condition waits for the device.
@@ -139,38 +164,34 @@ class PendingStep:
         return norm, stepped
 
 
-def find_deferred_step(deferred: Mapping[str, Sequence[object]], name: str) -> int | None:
-    """Return the index of a model's step among the functions deferred under its name, or None.
+def report_deferred_step(
+    deferred: Mapping[str, list[Any]],
+    model_name: str,
+    reports: Mapping[str, Tensor],
+    needs_norm: bool,
+) -> None:
+    """Let the deferred step of a model fill in reports, if there is one that fastnet takes."""
+    functions = deferred.get(model_name, [])
+    index = _index_of_step(functions)
+    if index is None or not isinstance(step := functions[index], PendingStep):
+        return
+    settings = step.settings or PLAIN_STEP
+    settings = settings._replace(needs_norm=needs_norm or settings.needs_norm)
+    functions[index] = replace(step, settings=settings, reports=reports)
 
-    Functions that ops of the program have added to the list are not steps.
+
+def _index_of_step(functions: Sequence[object]) -> int | None:
+    """Return the index of the step among the deferred functions of a model, or None.
+
+    Functions that ops of the program have added are not steps.
     """
-    functions = enumerate(deferred.get(name, ()))
-    return next((index for index, function in functions if _is_step(function)), None)
+    return next((index for index, one in enumerate(functions) if _is_step(one)), None)
 
 
 def _is_step(function: object) -> bool:
     """Return whether a deferred function is a step, of fastnet or of FastEstimator."""
     module = str(getattr(function, "__module__", ""))
     return isinstance(function, PendingStep) or module.startswith("fastestimator.")
-
-
-def defer_step(step: PendingStep, deferred: dict[str, list[Any]]) -> None:
-    """Defer a step; it replaces an earlier one of its model, with which it was joined."""
-    index = find_deferred_step(deferred, step.model_name)
-    functions = deferred.setdefault(step.model_name, [])
-    if index is None:
-        functions.append(step)
-    else:
-        functions[index] = step
-
-
-def remove_deferred_step(deferred: dict[str, list[Any]], name: str) -> None:
-    """Remove the deferred step of a model, if there is one, whose gradients another step uses."""
-    index = find_deferred_step(deferred, name)
-    if index is not None:
-        del deferred[name][index]
-    if not deferred.get(name, True):
-        del deferred[name]
 
 
 def _step_scaled(optimizer: Any, scaler: Any, needs_stepped: bool) -> bool:

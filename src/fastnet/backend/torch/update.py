@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,9 +18,7 @@ from fastnet.backend.torch.optimizer_state import names_of
 from fastnet.backend.torch.optimizer_step import (
     PendingStep,
     clear_model_gradients,
-    defer_step,
-    find_deferred_step,
-    remove_deferred_step,
+    report_deferred_step,
 )
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
@@ -51,17 +48,6 @@ class Window(NamedTuple):
     steps: int
     sums: Mapping[Parameter, Tensor]
     weight: Tensor | None = None
-
-
-@dataclass(eq=False)
-class _RestoreWindow:
-    """Restores the sums of an update after a failed step."""
-
-    update: TorchUpdate
-    before: Window
-
-    def __call__(self) -> None:
-        self.update.window = self.before
 
 
 class TorchUpdate(Update):
@@ -126,7 +112,10 @@ class TorchUpdate(Update):
                 self._merge_gradients(data, weight, optimizer, retain_graph, state)
                 if self.window.steps < self.window_length:
                     if reports and defer:
-                        self._report_deferred(reports, state)
+                        needs_norm = self._step_settings.needs_norm
+                        report_deferred_step(
+                            state["deferred"], self._named.model_name, reports, needs_norm
+                        )
                     return values
                 condition = self._apply_merged(optimizer)
             elif self._gradients_are_given:
@@ -152,42 +141,32 @@ class TorchUpdate(Update):
         reports: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Take the optimizer's step, now or later, with the gradients of deferred updates."""
-        deferred, name = state["deferred"], self._named.model_name
-        forget = partial(self._forget_undo, state)
+        has_merged = self in state.get(UNDO, ())
         step = PendingStep(
-            optimizer, name, self._step_settings, condition, followers, reports, on_taken=forget
+            optimizer,
+            self._named.model_name,
+            self._step_settings,
+            condition,
+            followers,
+            reports,
+            on_end=(partial(self._note_used_window, state),) if has_merged else (),
         )
-        if deferred and (index := find_deferred_step(deferred, name)) is not None:
-            # Both steps are one, with the gradients of both updates.
-            step = step.joined_with(deferred[name][index])
-        if defer:
-            # The first update of a model decides when its optimizer takes its step: where models
-            # share parameters, the first step uses their gradients.
-            defer_step(step, deferred)
-            return
-        step()
-        if deferred:
-            remove_deferred_step(deferred, name)
+        step.take_or_defer(defer, state["deferred"])
 
-    def _report_deferred(self, reports: Mapping[str, Tensor], state: State) -> None:
-        """Report the step that an earlier update of the model has deferred, if there is one."""
-        deferred, name = state["deferred"], self._named.model_name
-        index = find_deferred_step(deferred, name)
-        if index is not None and isinstance(step := deferred[name][index], PendingStep):
-            defer_step(step.with_reports(reports, self._step_settings.needs_norm), deferred)
+    def _note_window(self, state: State) -> None:
+        """Note what a failed step restores: the window from before the step's first change."""
+        if UNDO in state:
+            state[UNDO].setdefault(self, partial(self._restore_window, self.window))
 
-    def _forget_undo(self, state: State) -> None:
-        """Keep what a step of the model has used: the step itself cannot be undone."""
-        if undo := state.get(UNDO):
-            undo[:] = [one for one in undo if not self._is_used_up(one)]
+    def _note_used_window(self, state: State) -> None:
+        """Note that a step has used the merged gradients: it cannot be undone, so neither can they.
 
-    def _is_used_up(self, undo: object) -> bool:
-        """Return whether a step of the model has used what an update would restore."""
-        return (
-            isinstance(undo, _RestoreWindow)
-            and undo.update.is_of(self._model)
-            and not undo.update.window.steps
-        )
+        What was merged after them is still undone.
+        """
+        state[UNDO][self] = partial(self._restore_window, Window(0, {}))
+
+    def _restore_window(self, window: Window) -> None:
+        self.window = window
 
     def window_steps(self) -> int:
         """Return the number of steps merged since the last update."""
@@ -195,7 +174,7 @@ class TorchUpdate(Update):
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         optimizer = self.optimizer()
-        state[UNDO].append(_RestoreWindow(self, self.window))
+        self._note_window(state)
         condition = self._apply_merged(optimizer)
         self._step_or_defer(optimizer, condition, state, defer, followers)
 
@@ -250,8 +229,7 @@ class TorchUpdate(Update):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 sums[parameter] = _add(sums.get(parameter), gradient.detach())
-        if UNDO in state:
-            state[UNDO].append(_RestoreWindow(self, self.window))
+        self._note_window(state)
         self.window = Window(steps + 1, sums, total_weight)
 
     def _check_weight(self, weight: Any) -> Tensor:

@@ -83,7 +83,7 @@ class TorchSession(Session):
         plan, state = self.plan, self.state
         state["tape"] = _NO_TAPE
         if plan.takes_gradients:
-            state[UNDO] = []
+            state[UNDO] = {}
             require_plain_models(plan)
 
         # Without models nothing is communicated.
