@@ -40,12 +40,12 @@ class KernelPlan:
 
 @final
 class BoundPlan:
-    plan: KernelPlan
+    kernel: KernelPlan
     state: dict[str, Any]
 
     def __init__(
         self,
-        plan: KernelPlan,
+        kernel: KernelPlan,
         state: dict[str, Any],
         make: Callable[[], AbstractContextManager[Any]] | None = None,
         key: str | None = None,
@@ -62,6 +62,7 @@ class BoundPlan:
         around: int = 0,
     ) -> dict[str, Any]: ...
 
+def run_deferred(deferred: dict[str, list[Callable[[], Any]]]) -> int: ...
 def clean_up(
     state: dict[str, Any], functions: Sequence[Callable[[], None]], error: BaseException
 ) -> None: ...

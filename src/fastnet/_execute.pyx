@@ -47,8 +47,8 @@ cdef extern from "Python.h":
 cdef enum:
     STACK_SLOTS = 64
 
-# The keys of a step's context for the functions that are due at its end, in lists by the names of
-# models, and for the functions that undo what it has done if it fails, by what they restore.
+# The keys of the state that ops get: for functions that are due at the end of a step, in lists by
+# the names of models, and for those that undo what it has done if it fails, by what they restore.
 DEFERRED = "deferred"
 UNDO = "undo"
 cdef str DEFERRED_KEY = DEFERRED
@@ -77,7 +77,7 @@ cdef enum Write:
     WRITE_ONE
     WRITE_LIST
 
-# A step fits into a cache line.
+# An op's call fits into a cache line.
 cdef struct OpCall:
     vectorcallfunc call
     PyObject* callee   # the function of a bound method, or any other callable
@@ -150,12 +150,12 @@ cdef inline bint contains(int* slots, int count, int slot) noexcept:
     return False
 
 
-cdef inline bint reads(OpCall* step, Py_ssize_t slot) noexcept:
-    return contains(step.inputs, step.n_inputs, slot)
+cdef inline bint reads(OpCall* op_call, Py_ssize_t slot) noexcept:
+    return contains(op_call.inputs, op_call.n_inputs, slot)
 
 
-cdef inline bint writes(OpCall* step, Py_ssize_t slot) noexcept:
-    return contains(step.outputs, step.n_outputs, slot)
+cdef inline bint writes(OpCall* op_call, Py_ssize_t slot) noexcept:
+    return contains(op_call.outputs, op_call.n_outputs, slot)
 
 
 @cython.final
@@ -172,8 +172,8 @@ cdef class KernelPlan:
         setting: A setting that must have a value while ops run, such as the grad mode, and is then
             restored: a tuple of a function that reads it, one that sets it, and the value.
         on_failure: Functions that are called after a failed step, such as one that clears
-            gradients. A plan that has any also calls, before them, those that ops have appended to
-            the list in the state's "undo" entry, the last one first.
+            gradients. A plan that has any also calls, before them, those that ops have put into the
+            dict in the state's "undo" entry, the last one first.
         adopt: Converts inputs to tensors before `move`: a tuple of the class of tensors that need
             no conversion, a map for values that the result also holds converted, and a map for
             values that the result holds as they were.
@@ -234,13 +234,13 @@ cdef class KernelPlan:
             self._read_setting, self._write_setting, self._needed_setting = setting
         self._on_failure = tuple(on_failure)
         self.resolution = resolution
-        self._build(table, specs, forwards, resolution)
+        self._lay_out(table, specs, forwards, resolution)
 
     def __dealloc__(self):
         PyMem_Free(self._calls)
         PyMem_Free(self._numbers)
 
-    cdef int _build(
+    cdef int _lay_out(
         self, KeyTable table, list specs, list forwards, Resolution resolution
     ) except -1:
         cdef Py_ssize_t n_steps = len(specs)
@@ -249,7 +249,7 @@ cdef class KernelPlan:
         cdef Py_ssize_t index, i, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
-        cdef OpCall* step
+        cdef OpCall* op_call
 
         for item in specs:
             spec = <OpSpec?> item
@@ -275,13 +275,13 @@ cdef class KernelPlan:
             self._specs = list(specs)
             for index in range(n_steps):
                 spec = <OpSpec> specs[index]
-                step = &self._calls[index]
-                step.deletes = spec.deletes
-                self._bind(step, self._forwards[index])
-                step.n_inputs = spec.n_inputs
-                step.n_outputs = spec.n_outputs
-                step.inputs = free
-                step.outputs = free + spec.n_inputs
+                op_call = &self._calls[index]
+                op_call.deletes = spec.deletes
+                self._set_callee(op_call, self._forwards[index])
+                op_call.n_inputs = spec.n_inputs
+                op_call.n_outputs = spec.n_outputs
+                op_call.inputs = free
+                op_call.outputs = free + spec.n_inputs
                 free += spec.n_inputs + spec.n_outputs
                 for i in range(spec.n_inputs + spec.n_outputs):
                     key_id = spec.ids[i]
@@ -293,19 +293,19 @@ cdef class KernelPlan:
                         slot_of[key_id] = n_slots
                         self._keys[n_slots] = table._names[key_id]
                         n_slots += 1
-                    step.inputs[i] = slot_of[key_id]
+                    op_call.inputs[i] = slot_of[key_id]
                 if spec.in_list:
-                    step.read = READ_LIST
+                    op_call.read = READ_LIST
                 else:
-                    step.read = READ_ONE if spec.n_inputs else READ_NONE
+                    op_call.read = READ_ONE if spec.n_inputs else READ_NONE
                     if spec.n_inputs > 1:
-                        step.read = READ_FIRST
+                        op_call.read = READ_FIRST
                 if not spec.n_outputs:
-                    step.write = WRITE_NONE
+                    op_call.write = WRITE_NONE
                 elif spec.out_list:
-                    step.write = WRITE_LIST
+                    op_call.write = WRITE_LIST
                 elif spec.n_outputs == 1:
-                    step.write = WRITE_ONE
+                    op_call.write = WRITE_ONE
                 else:
                     raise ValueError(
                         f"{describe_op(spec.item, index)} has {spec.n_outputs} outputs, but its "
@@ -340,39 +340,39 @@ cdef class KernelPlan:
     cdef void _find_dead(self, char* live, int* free) noexcept:
         """Fill the `dead` lists, given the slots that are live after the last op."""
         cdef Py_ssize_t i, slot
-        cdef OpCall* step = self._calls + self._n_calls
-        while step != self._calls:
-            step -= 1
-            step.dead = free
-            for i in range(step.n_outputs):
-                slot = step.outputs[i]
+        cdef OpCall* op_call = self._calls + self._n_calls
+        while op_call != self._calls:
+            op_call -= 1
+            op_call.dead = free
+            for i in range(op_call.n_outputs):
+                slot = op_call.outputs[i]
                 if not live[slot]:
                     free[0] = slot
                     free += 1
                     live[slot] = True
             # An input that is also an output is live here, as its slot has a new value.
-            for i in range(step.n_inputs):
-                slot = step.inputs[i]
-                if step.deletes or not live[slot]:
+            for i in range(op_call.n_inputs):
+                slot = op_call.inputs[i]
+                if op_call.deletes or not live[slot]:
                     free[0] = slot
                     free += 1
-            for i in range(step.n_outputs):
-                live[step.outputs[i]] = False
-            for i in range(step.n_inputs):
-                live[step.inputs[i]] = True
-            step.n_dead = free - step.dead
+            for i in range(op_call.n_outputs):
+                live[op_call.outputs[i]] = False
+            for i in range(op_call.n_inputs):
+                live[op_call.inputs[i]] = True
+            op_call.n_dead = free - op_call.dead
 
-    cdef void _bind(self, OpCall* step, object forward) noexcept:
+    cdef void _set_callee(self, OpCall* op_call, object forward) noexcept:
         # Calling a bound method's function directly saves an indirection in each step.
         if PyMethod_Check(forward):
-            step.callee = PyMethod_GET_FUNCTION(forward)
-            step.owner = PyMethod_GET_SELF(forward)
+            op_call.callee = PyMethod_GET_FUNCTION(forward)
+            op_call.owner = PyMethod_GET_SELF(forward)
         else:
-            step.callee = <PyObject*> forward
-            step.owner = NULL
-        step.call = PyVectorcall_Function(step.callee)
-        if step.call == NULL:
-            step.call = PyObject_Vectorcall
+            op_call.callee = <PyObject*> forward
+            op_call.owner = NULL
+        op_call.call = PyVectorcall_Function(op_call.callee)
+        if op_call.call == NULL:
+            op_call.call = PyObject_Vectorcall
 
     @property
     def ops(self):
@@ -391,13 +391,13 @@ cdef class KernelPlan:
         cdef Py_ssize_t index
         cdef list flow = []
         for index in range(self._n_calls):
-            step = &self._calls[index]
+            op_call = &self._calls[index]
             flow.append(
                 (
-                    self._names(step.inputs, step.n_inputs),
-                    self._names(step.outputs, step.n_outputs),
+                    self._names(op_call.inputs, op_call.n_inputs),
+                    self._names(op_call.outputs, op_call.n_outputs),
                     # An op that reads a slot twice has it twice in `dead`.
-                    tuple(dict.fromkeys(self._names(step.dead, step.n_dead))),
+                    tuple(dict.fromkeys(self._names(op_call.dead, op_call.n_dead))),
                 )
             )
         return tuple(flow)
@@ -445,7 +445,7 @@ cdef class KernelPlan:
         cdef bint inside = False
         cdef PyObject* found
         cdef PyObject* value
-        cdef OpCall* step
+        cdef OpCall* op_call
         cdef dict result
         if Times is Timed:
             # A stamp that failed for lack of memory would lose a result that is half written.
@@ -468,12 +468,12 @@ cdef class KernelPlan:
                 self._fill(slots, batch, times)
             else:
                 batch = self._fill_adopting(slots, batch, times)
-            step = self._calls
+            op_call = self._calls
             for index in range(self._n_calls):
-                value = self._read(step, index, slots)
+                value = self._read(op_call, index, slots)
                 stamp(times, DISPATCH)
                 inside = before_op(times, index)
-                value = self._invoke(step, value, slots, <PyObject*> state)
+                value = self._invoke(op_call, value, slots, <PyObject*> state)
                 stamp(times, N_SPANS + self._n_inputs + self._n_outputs + index)
                 if inside:
                     inside = False
@@ -482,8 +482,8 @@ cdef class KernelPlan:
                     after_op(times, index)
                     slots[self._n_slots] = NULL
                     stamp(times, MEASURING)
-                self._write(step, index, slots, value)
-                step += 1
+                self._write(op_call, index, slots, value)
+                op_call += 1
             index = -1
             stamp(times, DISPATCH)
             # No other context uses this dict, so a borrowed reference is safe.
@@ -599,83 +599,83 @@ cdef class KernelPlan:
         return batch[key]
 
     cdef inline PyObject* _read(
-        self, OpCall* step, Py_ssize_t index, PyObject** slots
+        self, OpCall* op_call, Py_ssize_t index, PyObject** slots
     ) except NULL:
         """Return an op's data as a borrowed reference; the last slot owns a list of values."""
         cdef PyObject* value
-        if step.read == READ_ONE:
-            value = slots[step.inputs[0]]
+        if op_call.read == READ_ONE:
+            value = slots[op_call.inputs[0]]
             if value == NULL:
-                raise self._deleted_input(step, index, slots)
+                raise self._deleted_input(op_call, index, slots)
             return value
-        if step.read == READ_NONE:
+        if op_call.read == READ_NONE:
             return <PyObject*> None
-        values = self._gather(step, index, slots)
-        if step.read == READ_FIRST:
-            return slots[step.inputs[0]]
+        values = self._gather(op_call, index, slots)
+        if op_call.read == READ_FIRST:
+            return slots[op_call.inputs[0]]
         Py_INCREF(values)
         slots[self._n_slots] = <PyObject*> values
         return <PyObject*> values
 
     cdef inline PyObject* _invoke(
-        self, OpCall* step, PyObject* value, PyObject** slots, PyObject* state
+        self, OpCall* op_call, PyObject* value, PyObject** slots, PyObject* state
     ) except NULL:
         # Vectorcall may write to the entry before the arguments, which also holds the owner.
         cdef PyObject* arguments[4]
         cdef PyObject* result
         arguments[2] = value
         arguments[3] = state
-        if step.owner != NULL:
-            arguments[1] = step.owner
-            result = step.call(
-                step.callee, &arguments[1], 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
+        if op_call.owner != NULL:
+            arguments[1] = op_call.owner
+            result = op_call.call(
+                op_call.callee, &arguments[1], 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
             )
         else:
-            result = step.call(
-                step.callee, &arguments[2], 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
+            result = op_call.call(
+                op_call.callee, &arguments[2], 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
             )
-        if step.read == READ_LIST:
+        if op_call.read == READ_LIST:
             Py_CLEAR(slots[self._n_slots])
         return result
 
     cdef inline int _write(
-        self, OpCall* step, Py_ssize_t index, PyObject** slots, PyObject* result
+        self, OpCall* op_call, Py_ssize_t index, PyObject** slots, PyObject* result
     ) except -1:
         cdef PyObject* previous = NULL
         cdef Py_ssize_t i, slot
-        if step.write == WRITE_ONE:
-            slot = step.outputs[0]
+        if op_call.write == WRITE_ONE:
+            slot = op_call.outputs[0]
             previous = slots[slot]
             slots[slot] = result
             Py_XDECREF(previous)
-        elif step.write == WRITE_NONE:
+        elif op_call.write == WRITE_NONE:
             Py_XDECREF(result)
         else:
             try:
-                self._scatter(step, index, slots, <object> result)
+                self._scatter(op_call, index, slots, <object> result)
             finally:
                 Py_XDECREF(result)
 
-        for i in range(step.n_dead):
-            slot = step.dead[i]
+        for i in range(op_call.n_dead):
+            slot = op_call.dead[i]
             previous = slots[slot]
             slots[slot] = NULL
             Py_XDECREF(previous)
         return 0
 
-    cdef list _gather(self, OpCall* step, Py_ssize_t index, PyObject** slots):
+    cdef list _gather(self, OpCall* op_call, Py_ssize_t index, PyObject** slots):
         cdef list values = []
         cdef Py_ssize_t i
         cdef PyObject* value
-        for i in range(step.n_inputs):
-            value = slots[step.inputs[i]]
+        for i in range(op_call.n_inputs):
+            value = slots[op_call.inputs[i]]
             if value == NULL:
-                raise self._deleted_input(step, index, slots)
+                raise self._deleted_input(op_call, index, slots)
             values.append(<object> value)
         return values
 
     cdef int _scatter(
-        self, OpCall* step, Py_ssize_t index, PyObject** slots, object result
+        self, OpCall* op_call, Py_ssize_t index, PyObject** slots, object result
     ) except -1:
         cdef Py_ssize_t i, slot
         cdef PyObject* previous
@@ -683,11 +683,11 @@ cdef class KernelPlan:
         if type(result) is list or type(result) is tuple:
             # Releasing a slot can run code that changes the op's list.
             values = tuple(result)
-        if values is None or len(values) != step.n_outputs:
-            keys = self._names(step.outputs, step.n_outputs)
+        if values is None or len(values) != op_call.n_outputs:
+            keys = self._names(op_call.outputs, op_call.n_outputs)
             values = values_for(keys, result, self._op(index), index)
-        for i in range(step.n_outputs):
-            slot = step.outputs[i]
+        for i in range(op_call.n_outputs):
+            slot = op_call.outputs[i]
             previous = slots[slot]
             value = values[i]
             Py_INCREF(value)
@@ -727,11 +727,11 @@ cdef class KernelPlan:
 
     cdef list _reads_of(self, Py_ssize_t index, PyObject** slots):
         """List an op's inputs: key, value, and the op that wrote it with its index, or None."""
-        cdef OpCall* step = &self._calls[index]
+        cdef OpCall* op_call = &self._calls[index]
         cdef Py_ssize_t i, earlier, slot
         cdef list found = []
-        for i in range(step.n_inputs):
-            slot = step.inputs[i]
+        for i in range(op_call.n_inputs):
+            slot = op_call.inputs[i]
             if slots[slot] == NULL:
                 continue
             writer = writer_index = None
@@ -747,11 +747,11 @@ cdef class KernelPlan:
         cdef Py_ssize_t index
         cdef object deleted_by = None
         cdef dict written = {}
-        cdef OpCall* step
+        cdef OpCall* op_call
         key = self._keys[slot]
         for index in range(self._n_calls):
-            step = &self._calls[index]
-            if reads(step, slot) and key not in written:
+            op_call = &self._calls[index]
+            if reads(op_call, slot) and key not in written:
                 return missing_key(
                     self._op(index),
                     key,
@@ -762,12 +762,12 @@ cdef class KernelPlan:
                     written=written,
                 )
             described = self._describe(index)
-            if step.deletes:
-                for name in self._names(step.inputs, step.n_inputs):
+            if op_call.deletes:
+                for name in self._names(op_call.inputs, op_call.n_inputs):
                     written.pop(name, None)
-                if reads(step, slot):
+                if reads(op_call, slot):
                     deleted_by = described
-            for name in self._names(step.outputs, step.n_outputs):
+            for name in self._names(op_call.outputs, op_call.n_outputs):
                 written[name] = described
 
     cdef object _find_other_writer(self, Py_ssize_t slot, Py_ssize_t reader):
@@ -782,12 +782,12 @@ cdef class KernelPlan:
                 return f"{self._describe(index)} writes it later."
         return None
 
-    cdef object _deleted_input(self, OpCall* step, Py_ssize_t index, PyObject** slots):
+    cdef object _deleted_input(self, OpCall* op_call, Py_ssize_t index, PyObject** slots):
         """Return the error for a key that an earlier op has deleted."""
         cdef Py_ssize_t i, slot, earlier
         keys = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
-        for i in range(step.n_inputs):
-            slot = step.inputs[i]
+        for i in range(op_call.n_inputs):
+            slot = op_call.inputs[i]
             if slots[slot] == NULL:
                 deleted_by = None
                 for earlier in range(index):
@@ -798,25 +798,25 @@ cdef class KernelPlan:
 
 @cython.final
 cdef class BoundPlan:
-    """A plan with the state that its steps give to ops.
+    """A kernel plan with the state that its steps give to ops.
 
     A step calls ops from C, because TensorFlow records the Python call stack of each of its ops.
 
     Args:
-        plan: The plan.
+        kernel: The plan.
         state: The state that ops get.
         make: Returns the context manager that is entered around the ops of each step, such as a
             gradient tape or autocast.
         key: The key under which a copy of `state` holds the entered context manager's value.
     """
 
-    cdef readonly KernelPlan plan
+    cdef readonly KernelPlan kernel
     cdef readonly dict state
     cdef object _make
     cdef object _key
 
-    def __cinit__(self, KernelPlan plan not None, dict state not None, make=None, key=None):
-        self.plan = plan
+    def __cinit__(self, KernelPlan kernel not None, dict state not None, make=None, key=None):
+        self.kernel = kernel
         self.state = state
         self._make = make
         self._key = key
@@ -824,13 +824,13 @@ cdef class BoundPlan:
     def run(self, batch):
         """Run a step like `KernelPlan.run`."""
         if self._make is None:
-            return self.plan._run(batch, self.state, False, <Untimed> NULL)
+            return self.kernel._run(batch, self.state, False, <Untimed> NULL)
         return self._run_within(batch, False)
 
     def step(self, batch):
         """Run a step like `KernelPlan.step`."""
         if self._make is None:
-            return self.plan._run(batch, self.state, True, <Untimed> NULL)
+            return self.kernel._run(batch, self.state, True, <Untimed> NULL)
         return self._run_within(batch, True)
 
     def step_timed(
@@ -844,17 +844,17 @@ cdef class BoundPlan:
         """
         cdef Timing timing = timing_of(log, first, before, after)
         if self._make is None:
-            return self.plan._run(batch, self.state, True, &timing)
+            return self.kernel._run(batch, self.state, True, &timing)
         with self._make() as entered:
             log.stamp(around)
-            result = self.plan._run(batch, self._state_with(entered), True, &timing)
+            result = self.kernel._run(batch, self._state_with(entered), True, &timing)
         log.stamp(around)
         return result
 
     cdef object _run_within(self, object batch, bint merge):
         with self._make() as entered:
             state = self._state_with(entered)
-            return self.plan._run(batch, state, merge, <Untimed> NULL)
+            return self.kernel._run(batch, state, merge, <Untimed> NULL)
 
     cdef dict _state_with(self, object entered):
         if self._key is None:
@@ -894,8 +894,8 @@ cdef tuple values_for(
     return values
 
 
-cdef int run_deferred(object deferred) except -1:
-    """Run the deferred functions and those that they defer."""
+cpdef int run_deferred(object deferred) except -1:
+    """Run the functions in lists of a dict, which it empties, and those that they defer."""
     cdef list pending
     while deferred:
         pending = list(deferred.values())

@@ -1,4 +1,4 @@
-"""Protocols of what a framework does for models and networks.
+"""Protocols of what a framework does for models, their optimizers and their state.
 
 The packages `fastnet.backend.torch` and `fastnet.backend.tf` implement `Framework`, and their
 modules `processes` implement `Processes`.
@@ -147,6 +147,10 @@ class WeightAverager(Protocol):
     """Averages the weights of a model; `updates` counts the updates of the model."""
 
     updates: int
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the next update depends on: whether it is the first one, and the decay."""
 
     def configure(self, decay: Decay, use_buffers: bool) -> None:
         """Apply changed settings."""

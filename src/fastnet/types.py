@@ -51,8 +51,8 @@ Batch: TypeAlias = MutableMapping[str, Any]
 """A mutable mapping of keys to values."""
 
 State: TypeAlias = dict[str, Any]
-"""The state of a step: mode, epoch, warmup, req_grad, deferred, eager, tape; in PyTorch also
-"undo", functions that are called if the step fails."""
+"""The state that ops get, one dict in all steps of a session: mode, epoch, warmup, req_grad,
+deferred, eager, tape; in PyTorch also "undo", functions that are called if a step fails."""
 
 Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
 """The mode that a network runs in."""
@@ -67,7 +67,7 @@ Forward: TypeAlias = Callable[[Any, State], Any]
 """The forward function of an op: takes its inputs and the state, and returns its outputs."""
 
 RunStep: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""A function that runs one minibatch, and returns it with the keys that ops have written."""
+"""A function that runs a batch, and returns it with the keys that ops have written."""
 
 
 @runtime_checkable

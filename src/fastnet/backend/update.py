@@ -99,7 +99,7 @@ class Update(ABC):
 
         Args:
             data: The loss, or the given gradients; in a list with their weight if they have one.
-            state: The context of the step.
+            state: The state that ops get.
             defer: Whether the optimizer steps at the end of the step.
             retain_graph: Whether a later op differentiates the graph of the loss.
             followers: Functions to call after the optimizer's step. In torch they are called only
@@ -127,7 +127,7 @@ class Update(ABC):
         retain_graph: bool,
         followers: Followers,
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, clip, and step or defer."""
+        """Run the sequence: backward, merge, and then clip and step, now or after the last op."""
 
     def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any.
@@ -186,7 +186,7 @@ class Update(ABC):
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of parameters."""
 
-    def shares_scaled_gradients(self, other: Any) -> bool:
+    def shares_scaled_gradients(self, other: Update) -> bool:
         """Return whether gradients of two scales would be summed if both were deferred."""
         return False
 

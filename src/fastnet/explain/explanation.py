@@ -187,7 +187,9 @@ def make_explanation(
         for part in lists
     }
     ops, postprocessing, slicers = (items for items, _ in found.values())
-    ops[first_deferred:] = [replace(item, deferred=True) for item in ops[first_deferred:]]
+    ops[first_deferred:] = [
+        replace(item, deferred=item.takes_gradients) for item in ops[first_deferred:]
+    ]
     mark_unneeded(None if returns_all else desired, ops, postprocessing)
     keys = find_keys(plan, ops, postprocessing, slicers)
     active = {name for item in ops for name in item.models}

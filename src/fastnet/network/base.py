@@ -100,7 +100,7 @@ class BaseNetwork(Copyable):
         for op in get_current_items(self.ops + self.postprocessing):
             resolve_settings(op)
         for op in get_current_items(self.ops):
-            self._build(op)
+            self._build_op(op)
         self.models: list[Model] = []
         self.mixed_precision: Precision = False
         self._collect_models()
@@ -134,10 +134,6 @@ class BaseNetwork(Copyable):
 
     def _take_snapshot(self) -> None:
         self._plans  # noqa: B018
-
-    def _first_deferred(self, ops: list[Any]) -> int:
-        """Return the index of the first op whose updates are deferred."""
-        return len(ops)
 
     def _step_options(self) -> StepOptions:
         """Return how values are converted and moved, and the settings around ops."""
@@ -448,7 +444,7 @@ class BaseNetwork(Copyable):
         session = self._current()
         return {} if session is None else session.state
 
-    def _build(self, op: Any) -> None:
+    def _build_op(self, op: Any) -> None:
         """Prepare an op for the framework."""
         as_tensor_op(op).build(framework=self.target_type, device=self.device)
 

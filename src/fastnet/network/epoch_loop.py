@@ -12,7 +12,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.network.base import BaseNetwork
 from fastnet.network.loaders import begin_loader, end_loader
-from fastnet.network.step import WAIT
+from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.network.validation import check_batches, check_request
 from fastnet.types import Mode
 from fastnet.util import to_list
@@ -117,7 +117,7 @@ class Steps:
                 # Read it in every step: profiling may start in the middle of an epoch.
                 meter = network._meter
                 if meter is not None:
-                    meter.record(mode, WAIT, drawn - started)
+                    meter.record(mode, DATA_WAIT_TITLE, drawn - started)
                 # The bar decides when to refresh, so that values are not fetched in each step.
                 if bar is not None and bar.update():
                     shown = {key: f"{self._read(result, key):.4g}" for key in self._show}

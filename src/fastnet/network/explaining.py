@@ -8,6 +8,7 @@ from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.measuring import compiles_steps, traces_of
+from fastnet.network.updates import find_first_deferred
 from fastnet.network.validation import check_request
 from fastnet.op.tensorop.model.untrained import find_untrained
 from fastnet.types import is_scheduler
@@ -55,7 +56,9 @@ def explain(
         returns_all=not desired and network._returns_all,
         read=network._plans.read,
         error=error,
-        first_deferred=len(ops) if plan is None else network._first_deferred(ops),
+        first_deferred=len(ops)
+        if plan is None
+        else find_first_deferred(ops, network._plans.step_options.joins_last_updates),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
         untrained=find_untrained(network.ops, network._trainable_in),

@@ -26,12 +26,11 @@ from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same
 from fastnet._slice import check_slicers
 from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
-from fastnet.network.updates import bind_updates
+from fastnet.network.updates import bind_forwards, find_first_deferred
 from fastnet.network.validation import check_items, describe_inactive_writer, find_position
 from fastnet.op.op import Op, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
 from fastnet.op.tensorop.foreign_op import models_and_gradients
-from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, is_given, is_scheduler
@@ -56,11 +55,13 @@ class StepOptions(NamedTuple):
     move: NestMap | None = None
     release: NestMap | None = None
     # Waits for the copies that `release` has queued.
-    wait: Callable[[], None] | None = None
+    synchronize: Callable[[], None] | None = None
     # Returns what must be set while ops run, given whether an op takes gradients.
     setting: Callable[[bool], Setting | None] = lambda gradients: None
     # Clears the gradients that a failed step may have left on a model.
-    clear: Callable[[Model], None] | None = None
+    clear_gradients: Callable[[Model], None] | None = None
+    # Whether the updates that end the list of ops take their steps together, after the last op.
+    joins_last_updates: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -80,9 +81,9 @@ class ExecutionPlan:
     # The functions that the kernel calls, one for each op.
     forwards: list[Forward]
     # Called when a network that runs this plan is left without an error.
-    on_exit: list[Callable[[], None]] = field(default_factory=list)
+    exit_calls: list[Callable[[], None]] = field(default_factory=list)
     # Waits for the copies of what is returned, also to postprocessing; None if nothing is copied.
-    wait: Callable[[], None] | None = None
+    synchronize: Callable[[], None] | None = None
     # The traced and compiled programs of this plan.
     programs: dict[Hashable, Any] = field(default_factory=dict)
     # Whether a session has used it, and mistakes such as missing updates were warned of.
@@ -125,7 +126,7 @@ class PlanCache:
         with self._lock:
             plan = items.plans.get(key)
             if plan is None:
-                plan = self._build(items, key, epoch, scheduled)
+                plan = self._make_plan(items, key, epoch, scheduled)
                 while len(items.plans) >= MAX_PLANS:
                     del items.plans[next(iter(items.plans))]
                 items.plans[key] = plan
@@ -187,14 +188,14 @@ class PlanCache:
         # Before they are checked, because an invalid setting raises the error of the constructor.
         for item in known:
             try:
-                resolve_settings(item, is_outdated, self._network._build)
+                resolve_settings(item, is_outdated, self._network._build_op)
             except Exception as error:
                 note_failure(error, item, find_position(item, *lists[:2]), ())
                 raise
         check_items(*lists)
         for item in unknown:
             resolve_settings(item)
-            self._network._build(item)
+            self._network._build_op(item)
 
     def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return the items as they are now, and the values of the schedulers in an epoch."""
@@ -204,7 +205,7 @@ class PlanCache:
             items = self._current_items(list(filter(is_given, scheduled)))
         return items, scheduled
 
-    def _build(
+    def _make_plan(
         self, items: _Items, key: tuple[Any, ...], epoch: int, scheduled: tuple[Any, ...]
     ) -> ExecutionPlan:
         mode, ds_id, desired, _ = key
@@ -221,21 +222,16 @@ class PlanCache:
             context=f"{mode=}, {epoch=}, {ds_id=}",
         )
 
-        ops, forwards, models, gradient_indices = gather(specs)
-        if items.has_meta_ops:
-            # They prepare what is the same in each step.
-            for index, op in enumerate(ops):
-                if isinstance(op, TensorMetaOp):
-                    forwards[index] = forward_of(op, retain_graph=False)
-        first_deferred = self._network._first_deferred(ops)
-        on_exit = []
-        if gradient_indices or items.has_followers or first_deferred < len(ops):
-            on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
-
         options = self.step_options
+        ops, forwards, models, gradient_indices = gather(specs)
+        first_deferred = find_first_deferred(ops, options.joins_last_updates)
+        exit_calls = []
+        if gradient_indices or items.has_inner_ops or items.has_followers:
+            exit_calls = bind_forwards(ops, forwards, gradient_indices, first_deferred)
+
         on_failure = []
-        if options.clear is not None and (mode == "train" or gradient_indices):
-            on_failure = [partial(options.clear, model) for model in models]
+        if options.clear_gradients is not None and (mode == "train" or gradient_indices):
+            on_failure = [partial(options.clear_gradients, model) for model in models]
         kernel = KernelPlan(
             items.table,
             specs,
@@ -261,8 +257,8 @@ class PlanCache:
             selected=selected,
             table=items.table,
             forwards=forwards,
-            on_exit=on_exit,
-            wait=options.wait if resolution.returned else None,
+            exit_calls=exit_calls,
+            synchronize=options.synchronize if resolution.returned else None,
         )
 
 
@@ -292,7 +288,7 @@ class _Items:
             [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
             for items in self.contents
         ]
-        self.has_meta_ops = any(isinstance(item, TensorMetaOp) for item in self.items)
+        self.has_inner_ops = len(self.specs) > len(self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self.renew(lists)
 

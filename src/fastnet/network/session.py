@@ -9,7 +9,7 @@ from fastnet._execute import BoundPlan
 from fastnet.backend.model_metadata import choose_optimizer
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, synchronized
 from fastnet.network.update_warnings import warn_of_partial_optimizers
 from fastnet.types import RunStep, State
 
@@ -69,7 +69,7 @@ class Session:
             warn_of_partial_optimizers(self.plan)
         self._acquire()
         if not self.state["warmup"]:
-            self._exit_calls = self.plan.on_exit
+            self._exit_calls = self.plan.exit_calls
         self.bound = self._bind()
         self.is_prepared = True
 
@@ -113,9 +113,9 @@ class Session:
         plan = self.plan
         run = self._step(meter)
         if plan.slicers:
-            run = sliced(run, plan.slicers, plan.wait, meter)
-        elif plan.wait is not None:
-            run = waiting(run, plan.wait, meter)
+            run = sliced(run, plan.slicers, plan.synchronize, meter)
+        elif plan.synchronize is not None:
+            run = synchronized(run, plan.synchronize, meter)
         run = self._merged(run)
         if plan.postprocessing:
             target_type = self._network.target_type
@@ -128,7 +128,7 @@ class Session:
         if meter is None:
             return bound.step
 
-        log, first_row = meter.log, meter.plan_rows(bound.plan)
+        log, first_row = meter.log, meter.plan_rows(bound.kernel)
         context_row = -1 if self.context_row is None else meter.row(*self.context_row)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Session:
         return self._eager_step(meter)
 
     def _merged(self, run: RunStep) -> RunStep:
-        """Return a step whose results are merged over all replicas."""
+        """Return a step whose results are merged over all replicas, in TensorFlow."""
         return run
 
     def _returning(self, run: RunStep) -> RunStep:

@@ -17,8 +17,8 @@ from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
 from fastnet.types import RunStep, State
 
 # Names of rows in profiles.
-DEFERRED = "deferred updates"
-WAIT = "wait for data"
+DEFERRED_TITLE = "deferred updates"
+DATA_WAIT_TITLE = "wait for data"
 
 OpHook = Callable[[int], None] | None
 """Called before or after each op with its index; the index after the last is deferred updates."""
@@ -90,18 +90,18 @@ def op_title(op: Any) -> str:
 
 def titles(ops: Sequence[Any]) -> list[str]:
     """Return the titles of the active ops and of the deferred updates after them."""
-    return [*map(op_title, ops), DEFERRED]
+    return [*map(op_title, ops), DEFERRED_TITLE]
 
 
 _REST = ("rest", "other")
-_SYNCHRONIZE = ("wait", "wait for the device")
+_SYNCHRONIZATION = ("wait", "wait for the device")
 _CONVERSION = ("conversion", "arrays for postprocessing, and back")
 
 
 def sliced(
     step: RunStep,
     slicers: Sequence[Any],
-    wait: Callable[[], None] | None,
+    synchronize: Callable[[], None] | None,
     meter: StepMeter | None,
 ) -> RunStep:
     """Slice a batch, run its minibatches and merge the results."""
@@ -113,8 +113,8 @@ def sliced(
         cut = _stamped(cut, meter, "cut", "cut")
         join = _stamped(join, meter, "join", "join")
         step = _stamped(step, meter, *_REST)
-        if wait is not None:
-            wait = _stamped(wait, meter, *_SYNCHRONIZE)
+        if synchronize is not None:
+            synchronize = _stamped(synchronize, meter, *_SYNCHRONIZATION)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = []
@@ -124,22 +124,24 @@ def sliced(
             results.append(step(minibatch))
         if log is not None:
             log.part = 0
-        if wait is not None:
-            wait()
+        if synchronize is not None:
+            synchronize()
         return join(slicers, results, batch)
 
     return run
 
 
-def waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
+def synchronized(
+    step: RunStep, synchronize: Callable[[], None], meter: StepMeter | None
+) -> RunStep:
     """Wait for the device after a step."""
     if meter is not None:
         step = _stamped(step, meter, *_REST)
-        wait = _stamped(wait, meter, *_SYNCHRONIZE)
+        synchronize = _stamped(synchronize, meter, *_SYNCHRONIZATION)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
-        wait()
+        synchronize()
         return result
 
     return run

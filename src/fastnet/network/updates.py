@@ -5,28 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastnet._execute import DEFERRED, UNDO, clean_up
+from fastnet._execute import DEFERRED, UNDO, clean_up, run_deferred
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
 from fastnet.op.meta_op import FuseOps, RepeatOp
 from fastnet.op.op import inner_ops_of, with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op, bind_forward
+from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward, State
 
 
-def bind_updates(
+def find_first_deferred(ops: Sequence[Any], joins_last_updates: bool) -> int:
+    """Return the index of the first op whose updates are deferred wherever they are not told to be.
+
+    If they are joined, the updates that end the list compute all gradients before any optimizer
+    steps, because an in-place change of a model would invalidate the graph of the next loss.
+    """
+    first = len(ops)
+    while joins_last_updates and first and as_tensor_op(ops[first - 1]).is_deferrable:
+        first -= 1
+    return first
+
+
+def bind_forwards(
     ops: Sequence[Any],
     forwards: list[Forward],
     gradient_indices: Sequence[int],
     first_deferred: int,
 ) -> list[Callable[[], None]]:
-    """Bind the forwards of ops that take gradients; return the calls due when the network is left.
+    """Bind the forwards of ops whose settings depend on the network, in their places in a list.
 
-    They are due only if it is left without an error.
+    Meta ops prepare what is the same in each step. Updates learn whether their steps are deferred,
+    whether a later op differentiates the same graph, and what follows them.
+
+    Returns:
+        The functions to call when the network is left without an error.
     """
+    for index, op in enumerate(ops):
+        if inner_ops := inner_ops_of(op):
+            _check_no_follower_in(op, index, inner_ops)
+        if isinstance(op, TensorMetaOp):
+            forwards[index] = forward_of(op, retain_graph=False)
     _check_updates(ops, gradient_indices, first_deferred)
     followers = _followers_of(ops, gradient_indices)
     graph_indices = (index for index in gradient_indices if as_tensor_op(ops[index]).needs_graph)
@@ -44,14 +66,14 @@ def bind_updates(
                 "Remove the ops that follow it, or do not override forward."
             )
         forwards[index] = bound
-    on_exit = [
-        _exit_call(ops, gradient_indices, first_deferred, followers),
+    exit_calls = [
+        _flush_or_drop_call(ops, gradient_indices, first_deferred, followers),
         *(op.exit_call() for op in ops if isinstance(op, FollowsUpdates)),
     ]
-    return [call for call in on_exit if call is not None]
+    return [call for call in exit_calls if call is not None]
 
 
-def _exit_call(
+def _flush_or_drop_call(
     ops: Sequence[Any],
     gradient_indices: Sequence[int],
     first_deferred: int,
@@ -66,7 +88,7 @@ def _exit_call(
     for index in gradient_indices:
         for update in update_ops_in([ops[index]]):
             following = followers.get(id(update.model), ())
-            flush = update.flush_call(following, state, update.defer or index >= first_deferred)
+            flush = update.flush_call(following, state, _is_deferred(update, index, first_deferred))
             if flush is not None:
                 flushes.append(flush)
                 clears.append(update.updater().clear_gradients)
@@ -78,19 +100,21 @@ def _exit_call(
         try:
             for flush in flushes:
                 flush()
-            for steps in deferred.values():
-                for step in steps:
-                    step()
+            run_deferred(deferred)
             # After an error, windows are carried.
             for drop in drops:
                 drop()
         except BaseException as error:
             clean_up(state, clears, error)
             raise
-        deferred.clear()
         undo.clear()
 
     return end if flushes or drops else None
+
+
+def _is_deferred(update: UpdateOp, index: int, first_deferred: int) -> bool:
+    """Return whether the step of an update in the op at an index is deferred."""
+    return update.defer or index >= first_deferred
 
 
 def update_ops_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
@@ -138,6 +162,17 @@ def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[i
     return followers
 
 
+def _check_no_follower_in(op: Any, index: int, inner_ops: Sequence[Any]) -> None:
+    """Raise a ValueError for an op inside of another that would never follow an update."""
+    for inner in with_inner_ops(inner_ops):
+        if isinstance(inner, FollowsUpdates):
+            raise ValueError(
+                f"{describe_op(op, index)} holds {type(inner).__name__} of model "
+                f"'{name_of(inner.model)}', which follows the model's updates only if it is in the "
+                "network's list of ops. Put it there."
+            )
+
+
 def _check_updates(
     ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
 ) -> None:
@@ -151,7 +186,7 @@ def _check_updates(
             _check_scales(update, [each[-1] for each in shared.values() if each])
             if len(together) > 1 and update.updater().joins_deferred:
                 _check_same_settings(together)
-            if update.defer or index >= first_deferred:
+            if _is_deferred(update, index, first_deferred):
                 _check_readers(update, index, ops)
             elif is_conditional or update.merge_grad > 1:
                 # It takes the step of the earlier ones only where it runs and its window is full;

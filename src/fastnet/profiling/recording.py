@@ -13,7 +13,7 @@ from fastnet._execute import KernelPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import DEFERRED, OpHook, StepMeter, op_title
+from fastnet.network.step import DEFERRED_TITLE, OpHook, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
 from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.profiling.device_events import DeviceEvents
@@ -25,7 +25,7 @@ from fastnet.types import RunStep, State
 _MAX_STAMPS = 1 << 14
 _NAMES = {
     "setting": "disable gradients",
-    "deferred": DEFERRED,
+    "deferred": DEFERRED_TITLE,
     "merge": "other batch entries",
     "release": "release values",
 }

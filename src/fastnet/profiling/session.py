@@ -21,7 +21,7 @@ from fastnet.network.measuring import (
     traces_of,
 )
 from fastnet.network.run_state import find_stateful, preserved
-from fastnet.network.step import WAIT
+from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.op.checks import is_int
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.extra_rows import Communication, ModuleTimes, add_rows
@@ -177,7 +177,7 @@ def profile(
     ):
         drawn = _choose_batches(batches, steps, skip)
         if waits:
-            drawn = _time_waits(drawn, skip, partial(recorder.record, mode, WAIT))
+            drawn = _time_waits(drawn, skip, partial(recorder.record, mode, DATA_WAIT_TITLE))
         for batch in drawn:
             with module_times.step():
                 communication.run(count, network, batch)

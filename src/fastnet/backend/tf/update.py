@@ -1,4 +1,4 @@
-"""Updates Keras models: backward, merge, clip, and step or defer."""
+"""Updates Keras models: backward, merge, clip and step, now or after the last op."""
 
 from __future__ import annotations
 

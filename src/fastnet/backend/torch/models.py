@@ -140,14 +140,14 @@ class TorchPass:
         # All layers are found before any hook is registered: one of them may be missing.
         found = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
         self._captures = [_Capture(module, layer, spread) for module, layer in found]
-        self._opened: State | None = None
+        self._session_state: State | None = None
         self._epoch: Any = None
 
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model; with layers return a list of its own outputs and theirs."""
         if type(data) is not Tensor:
             data = to_tensor(data, "torch")
-        if state is not self._opened:
+        if state is not self._session_state:
             self._open(data, state)
         self._switch.set(self._trainable and state["mode"] == "train")
         if self._captures:
@@ -156,7 +156,7 @@ class TorchPass:
 
     def __getstate__(self) -> dict[str, Any]:
         # A session belongs to one network, and a copy is used in others.
-        return {**vars(self), "_opened": None}
+        return {**vars(self), "_session_state": None}
 
     def close(self) -> None:
         """Remove the hooks on layers."""
@@ -185,7 +185,7 @@ class TorchPass:
         if state["epoch"] != self._epoch:
             set_metadata(self._model, "fe_input_spec", InputSpec(data))
             self._epoch = state["epoch"]
-        self._opened = state
+        self._session_state = state
 
 
 class _Capture:

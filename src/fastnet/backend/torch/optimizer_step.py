@@ -87,7 +87,7 @@ class PendingStep:
         )
 
     def take_or_defer(self, defer: bool, deferred: dict[str, list[Any]]) -> None:
-        """Take the step now or at the end of the ops, as one with the model's deferred step, if any.
+        """Take the step now or after the last op, as one with the model's deferred step, if any.
 
         Args:
             defer: Whether to defer it.

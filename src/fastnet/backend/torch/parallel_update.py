@@ -46,7 +46,7 @@ from fastnet.backend.update import Followers
 from fastnet.types import State
 
 REDUCED_BY_DDP = "reduced_by_ddp"
-"""The key of the step's context that has the model whose gradients its wrapper averages, if any."""
+"""The key of the session's state with the model whose gradients its wrapper averages, if any."""
 
 # The parameters whose gradients each wrapper averages.
 _reduced: weakref.WeakKeyDictionary[Module, list[Parameter]] = weakref.WeakKeyDictionary()
@@ -95,7 +95,7 @@ class DDPPass(TorchPass):
         self._wrapper = wrapper_of(op.model)
 
     def _run(self, data: Any) -> Any:
-        state = self._opened
+        state = self._session_state
         assert state is not None
         model = cast("Callable[..., Any]", self._wrapper.module)
         # The key is there in training with other processes, but not in a warmup.
@@ -125,9 +125,9 @@ class ParallelUpdate(TorchUpdate):
         self._isolates_shards = False
         self._wrappers: list[DistributedDataParallel] = []
 
-    def on_context(self, state: State) -> None:
+    def on_session(self, state: State) -> None:
         """Find the parameters whose gradients the engine averages."""
-        super().on_context(state)
+        super().on_session(state)
         reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
         self._of_engine = set(map(id, reduced))
         optimizer = get_metadata(self._model, "current_optimizer")
@@ -165,7 +165,9 @@ class ParallelUpdate(TorchUpdate):
         """Accumulate the averaged gradients of the loss in `.grad`."""
         self._add_own_gradients(data, optimizer, retain_graph)
         done: set[int] = set()
-        if self._is_sharded or _is_reduced_by_ddp(self._model, self._wrapper, self._context or {}):
+        if self._is_sharded or _is_reduced_by_ddp(
+            self._model, self._wrapper, self._session_state or {}
+        ):
             done = self._of_engine
         rest = [one for one in parameters_in(optimizer) if id(one) not in done]
         rest = [one for one in rest if one.requires_grad and not is_sharded(one)]

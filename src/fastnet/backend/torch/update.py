@@ -1,4 +1,4 @@
-"""Updates torch models: backward, merge, clip, and step or defer."""
+"""Updates torch models: backward, merge, and then clip and step, now or after the last op."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fastnet.util.formatting import format_ds_ids
 from fastnet.util.warnings import warn
 
 TRAINED = "trained_models"
-"""The key of the step's context that lists the jointly trained models, if there are several."""
+"""The key of the session's state that lists the jointly trained models, if there are several."""
 
 
 class Window(NamedTuple):
@@ -53,8 +53,11 @@ class Window(NamedTuple):
 class TorchUpdate(Update):
     """Updates a torch model in the sequence that `UpdateOp` describes.
 
+    It computes and merges the gradients; a `PendingStep` clips them and lets the optimizer step.
+
     `ParallelUpdate` derives from it for models that several processes train. It overrides the
-    public methods that compute, average and list gradients.
+    public methods that compute, average and list gradients, and reshards before `_run` and
+    `_flush`.
     """
 
     joins_deferred = True
@@ -72,7 +75,7 @@ class TorchUpdate(Update):
             )
         self._named = holder_of(op.model, "model_name")
         self.window = Window(0, {})
-        self._context: State | None = None
+        self._session_state: State | None = None
         self._is_reach_checked = False
         self._checked_optimizer: Any = None
         self._other_models: list[Module] = []
@@ -85,9 +88,9 @@ class TorchUpdate(Update):
     def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
         return list(self._new_reports(loss_or_gradients).values()) if self._reports else None
 
-    def on_context(self, state: State) -> None:
-        """Prepare for the steps of a training context, before the first of them."""
-        self._context = state
+    def on_session(self, state: State) -> None:
+        """Prepare for the steps of a session, before the first one; `state` is the session's."""
+        self._session_state = state
         self._is_reach_checked = False
         self._other_models = [one for one in state.get(TRAINED, ()) if one is not self._model]
 
@@ -100,11 +103,11 @@ class TorchUpdate(Update):
         retain_graph: bool,
         followers: Followers,
     ) -> list[Any] | None:
-        if state is not self._context:
-            self.on_context(state)
+        if state is not self._session_state:
+            self.on_session(state)
         reports = self._new_reports(data) if self._reports else None
         values = None if reports is None else list(reports.values())
-        optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
+        optimizer = self.optimizer()
         self._check_trainable(optimizer)
         condition: Tensor | None = None
         try:
@@ -346,8 +349,9 @@ class TorchUpdate(Update):
         """List the parameters of the model and its optimizer that are not trainable now."""
         return [one for one in self.updated_parameters() if not one.requires_grad]
 
-    def shares_scaled_gradients(self, other: Any) -> bool:
+    def shares_scaled_gradients(self, other: Update) -> bool:
         """Return whether both train a parameter, and each optimizer has a GradScaler of its own."""
+        assert isinstance(other, TorchUpdate)
         scaler, other_scaler = self.scaler(), other.scaler()
         if scaler is None or other_scaler is None or scaler is other_scaler:
             return False
@@ -371,7 +375,7 @@ class TorchUpdate(Update):
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.
         scalers = [(one, getattr(one, "scaler", None)) for one in every_optimizer_of(self._model)]
-        unset = dict.fromkeys(("_context", "_checked_optimizer"))
+        unset = dict.fromkeys(("_session_state", "_checked_optimizer"))
         return {**vars(self), **unset, "_other_models": [], "scalers": scalers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -394,7 +398,7 @@ class TorchUpdate(Update):
             )
 
     def _check_reached(self, loss: Tensor, gradients: Iterable[Any]) -> None:
-        """Warn in the first step of a context if the loss does not depend on the model."""
+        """Warn in the first step of a session if the loss does not depend on the model."""
         self._is_reach_checked = True
         if any(gradient is not None for gradient in gradients):
             return

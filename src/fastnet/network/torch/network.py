@@ -25,7 +25,6 @@ from fastnet.network.torch.parallel import require_plain_models
 from fastnet.network.torch.session import TorchSession, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.validation import collect_models
-from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
@@ -177,7 +176,7 @@ class TorchNetwork(BaseNetwork):
     def _use_device(self, device: torch.device) -> None:
         self.device = device
         for op in get_current_items(self.ops):
-            self._build(op)
+            self._build_op(op)
 
     def _find_device(self, models: Sequence[Model]) -> torch.device:
         built_on: dict[Any, list[Model]] = {}
@@ -203,14 +202,6 @@ class TorchNetwork(BaseNetwork):
                 )
         return self._given_device
 
-    def _first_deferred(self, ops: list[Any]) -> int:
-        # Consecutive updates at the end compute all gradients before any optimizer steps, because
-        # an in-place change of a model would invalidate the autograd graph of the next loss.
-        first = len(ops)
-        while first and as_tensor_op(ops[first - 1]).is_deferrable:
-            first -= 1
-        return first
-
     def _check_ops(self, plan: ExecutionPlan) -> None:
         if plan.takes_gradients:
             require_plain_models(plan)
@@ -219,15 +210,16 @@ class TorchNetwork(BaseNetwork):
         step_options = StepOptions(
             adopt=(torch.Tensor, FOREIGN, ARRAYS),
             setting=_no_gradients,
-            clear=clear_model_gradients,
+            clear_gradients=clear_model_gradients,
+            joins_last_updates=True,
         )
         device = self.device
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":
             return step_options._replace(release=detach)
         # Copies from a GPU are asynchronous, and synchronized once at the end of the step.
-        wait = stream_synchronizer(device)
-        non_blocking = wait is not None
+        synchronize = stream_synchronizer(device)
+        non_blocking = synchronize is not None
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=non_blocking)
@@ -239,7 +231,7 @@ class TorchNetwork(BaseNetwork):
         if self._returns == "device":
             return step_options._replace(release=detach)
         release = NestMap(torch.Tensor, release_to_cpu)
-        return step_options._replace(release=release, wait=wait)
+        return step_options._replace(release=release, synchronize=synchronize)
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

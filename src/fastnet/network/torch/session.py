@@ -82,6 +82,8 @@ class TorchSession(Session):
         """
         plan, state = self.plan, self.state
         state["tape"] = _NO_TAPE
+        # Updates run in any mode that has UpdateOps; optimizers' old gradients, and what other
+        # processes do, concern mode "train" alone.
         if plan.takes_gradients:
             state[UNDO] = {}
             require_plain_models(plan)

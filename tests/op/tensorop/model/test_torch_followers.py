@@ -206,6 +206,17 @@ def test_a_model_that_no_op_updates(inside: bool) -> None:
         TorchNetwork(ops)(mode="train", epoch=1)
 
 
+@pytest.mark.parametrize("meta", [lambda op: Fuse([op]), lambda op: Fuse([Fuse([op])]), Sometimes])
+@pytest.mark.parametrize("make", [EMA, lambda model: LRSchedule(model, halving)])
+def test_op_inside_of_another_cannot_follow_updates(meta: Any, make: Any) -> None:
+    model = built(mlp, sgd(), model_name="m")
+    network = TorchNetwork([*supervised(model), meta(make(model))])
+    with pytest.raises(
+        ValueError, match=r"\(op 3\) holds (EMA|LRSchedule) of model 'm'.*list of ops"
+    ):
+        run_all(network, batches(1))
+
+
 @pytest.mark.parametrize("make", [EMA, lambda model: LRSchedule(model, halving)])
 @pytest.mark.parametrize("meta", [lambda op: Fuse([op]), lambda op: Repeat(op, 2), Sometimes])
 def test_inner_update_is_refused(make: Any, meta: Any) -> None:

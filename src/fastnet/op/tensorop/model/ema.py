@@ -9,6 +9,7 @@ from fastnet.backend.dispatch import model_framework
 from fastnet.backend.ema import Decay
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
+from fastnet.framework import WeightAverager
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import Model
@@ -69,7 +70,9 @@ class EMA(FollowsUpdates):
         framework = model_framework(model)
         self.averaged: Model = framework.copy_for_average(model, f"{name_of(model)}_ema")
         self._settings = _as_decay(decay), bool(use_buffers)
-        self._mover: Any = framework.WeightAverager(model, self.averaged, *self._settings)
+        self._mover: WeightAverager = framework.WeightAverager(
+            model, self.averaged, *self._settings
+        )
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; see `FollowsUpdates`."""
@@ -100,8 +103,7 @@ class EMA(FollowsUpdates):
 
     def kept(self) -> dict[str, Any]:
         """Return what the next update depends on: whether it is the first one, and the decay."""
-        kept: dict[str, Any] = self._mover.state
-        return kept
+        return self._mover.state
 
     def describe_settings(self) -> list[str]:
         """Describe the op, for `explain`."""

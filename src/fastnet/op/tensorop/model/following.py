@@ -11,7 +11,7 @@ from fastnet.types import Forward, Model, State
 
 
 class FollowsUpdates(HoldsModel):
-    """An op that runs after each update of a model, wherever it is in a network.
+    """An op that runs after each update of a model, wherever it is in a network's list of ops.
 
     It follows the UpdateOps in the network's list of ops. Entering a network that updates the model
     by an UpdateOp inside of another op raises a ValueError.

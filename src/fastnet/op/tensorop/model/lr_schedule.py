@@ -30,7 +30,7 @@ class LRSchedule(FollowsUpdates):
             `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`. It is called for
             each optimizer of the model. Or a scheduler of the model's only optimizer.
         per: "update" to step it after each update: not while gradients are merged, nor where they
-            have overflowed. "epoch" to step it when the network is left after the op has run: not
+            have overflowed. "epoch" to step it whenever a network with the op is left: not
             by an error, nor by a loop over `fastnet.steps` or `iter_transform` that ends before its
             loader does.
 
