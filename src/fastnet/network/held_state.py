@@ -12,7 +12,7 @@ from fastnet.backend.dispatch import get_framework
 from fastnet.backend.held_state import HeldState, held_generator
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
-from fastnet.op.op import Op
+from fastnet.op.op import inner_ops_of
 from fastnet.op.tensorop.model.untrained import expand
 from fastnet.types import is_scheduler
 from fastnet.util.warnings import is_library, warn
@@ -41,7 +41,7 @@ def named_items(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, 
         elif is_scheduler(item):
             inner = item.get_all_values()
         else:
-            inner = item.inner_ops() if isinstance(item, Op) else []
+            inner = inner_ops_of(item)
         if not isinstance(item, (list, tuple)) or is_stateful(item):
             items[path] = item
         for index, one in enumerate(inner):

@@ -28,7 +28,7 @@ from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
 from fastnet.network.updates import bind_forwards, find_first_deferred
 from fastnet.network.validation import check_items, describe_inactive_writer, find_position
-from fastnet.op.op import Op, is_delete
+from fastnet.op.op import inner_ops_of, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
 from fastnet.op.tensorop.foreign_op import models_and_gradients
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -297,7 +297,7 @@ class _Items:
         is_outdated = spec is None or former is None or former.is_outdated(spec)
         self.specs[id(op)] = _read(op, table) if spec is None or is_outdated else spec
         self._resolved[id(op)] = last_resolved(op)
-        for inner in op.inner_ops() if isinstance(op, Op) else ():
+        for inner in inner_ops_of(op):
             # Its keys are not keys of the network.
             self._add(inner, KeyTable(), former)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastnet.op.op import Op
+from fastnet.op.op import Op, inner_ops_of
 
 # Methods that are called when a plan is built, and not in a step.
 _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_compute")
@@ -33,12 +33,12 @@ def resolve_settings(
     `is_outdated` returns whether something else of an op has changed. Ops that have settings are
     built again by `build`.
     """
+    for op in inner_ops_of(item):
+        resolve_settings(op, is_outdated, build)
     if not isinstance(item, Op):
         if is_outdated(item) and hasattr(item, "resolve_settings"):  # a slicer
             item.resolve_settings()
         return
-    for op in item.inner_ops():
-        resolve_settings(op, is_outdated, build)
     is_new, names = last_resolved(item) is None, changed_settings(item)
     if not (is_new or names or is_outdated(item)):
         return

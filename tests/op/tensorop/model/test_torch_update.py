@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 from torch.utils.checkpoint import checkpoint
 
+import fastnet
 from fastnet import CompileOptions
 from fastnet.backend import update_model
 from fastnet.compat import v1
@@ -1005,6 +1007,33 @@ def test_update_inside_foreign_meta_op() -> None:
     by_hand(twin, [[X] * 2], lambda one: (twin(one["x"]) ** 2).mean())
     check(model, twin, [], [])
     assert "UpdateOp" in str(network.explain("train"))
+
+
+def test_settings_of_update_inside_foreign_meta_op_can_change() -> None:
+    model, twin = twins(line)
+    built(model, sgd(), model_name="m")
+    (*ops, update) = regression(model, merge_grad=3)
+    network = TorchNetwork([*ops, Foreign(update)])
+    run_all(network, [X] * 3)
+    update.merge_grad, update.clip_norm = 2, 0.01
+    run_all(network, [X] * 2)
+    loss = lambda one: (twin(one["x"]) ** 2).mean()  # noqa: E731
+    by_hand(twin, [[X] * 3], loss)
+    by_hand(twin, [[X] * 2], loss, 0.01)
+    check(model, twin, [], [])
+
+
+def test_checkpoint_has_window_of_update_inside_foreign_meta_op(tmp_path: Path) -> None:
+    model, other = twins(line)
+    for each in (model, other):
+        built(each, sgd(), model_name="m")
+    (*ops, update) = regression(model, merge_grad=2)
+    network = TorchNetwork([*ops, Foreign(update)])
+    run_all(network, [X] * 3)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    (*ops, update) = regression(other, merge_grad=2)
+    fastnet.load_checkpoint(path, TorchNetwork([*ops, Foreign(update)]))
+    assert update.state_dict()["merged"] == 1
 
 
 def test_update_before_another_op_has_settings_of_its_own() -> None:
