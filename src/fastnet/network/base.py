@@ -199,6 +199,7 @@ class BaseNetwork(Copyable):
             self._start(session)
         except BaseException as error:
             # An interrupt may come at any point: the network is released if it is this session's.
+            # A subclass's `__exit__` belongs to a network that was entered.
             if self._session is session:
                 BaseNetwork.__exit__(self, type(error), error)
             raise
@@ -244,8 +245,9 @@ class BaseNetwork(Copyable):
                 tensors, also nested ones, are converted to tensors of the network's framework.
 
         Returns:
-            A new dict: the entries of the batch, overwritten by the outputs, which are on the CPU.
-            Tensors of another framework that ops have read are returned converted.
+            A new dict: the entries of the batch, overwritten by the outputs, which are on the CPU
+            unless the network returns them on its device. Tensors of another framework that ops have
+            read are returned converted.
 
         Raises:
             ValueError: If the network is not open.

@@ -29,6 +29,10 @@ class ForeignOp(TensorOp):
         if hasattr(self.op, "build"):
             self.op.build(framework=framework, device=device)
 
+    def forward(self, data: Any, state: State) -> Any:
+        """Run the op."""
+        return self.op.forward(data, state)
+
     def inner_ops(self) -> list[Any]:
         """List the ops that the op runs."""
         return inner_ops_of(self.op)
