@@ -91,6 +91,74 @@ class TestSharedLengths:
         ]  # fmt: skip
 
 
+class TestSignature:
+    def test_matching_and_merging(self, kernel: Kernel, framework: Framework) -> None:
+        slot, x, y = kernel.Slot("float", (2,)), Tensor("float", 2), Tensor("float", 2)
+        outputs = {"z": slot, "nest": [slot, 1]}
+        signature = kernel.Signature(["x", "y"], framework.kind, [slot, [slot]], outputs)
+        assert signature.keys == ("x", "y")
+        assert signature.outputs == outputs
+        batch = {"x": x, "y": [y], "other": 1}
+        assert signature.match(batch) == [x, y]
+        assert signature.match({"x": x, "y": (y,)}) is None
+        assert signature.match({"x": x, "y": [Tensor("int", 2)]}) is None
+        merged = signature.merge([y, x], batch)
+        assert merged == {**batch, "z": y, "nest": [x, 1]}
+        assert batch == {"x": x, "y": [y], "other": 1}
+        with pytest.raises(RuntimeError, match="returned 1 tensors, but its outputs have 2"):
+            signature.merge([x], batch)
+        with pytest.raises(KeyError, match=r"^'y'$"):
+            signature.match({"x": x})
+        with pytest.raises(TypeError, match="batch"):
+            signature.match([x])
+
+    def test_number_of_keys_differs_from_forms(self, kernel: Kernel, framework: Framework) -> None:
+        signature = kernel.Signature(["x"], framework.kind, [], {})
+        assert signature.match({"x": 1}) is None
+
+    def test_open_length_is_forgotten_between_batches(
+        self, kernel: Kernel, framework: Framework
+    ) -> None:
+        length = kernel.Length(lambda size: size > 1)
+        slot = kernel.Slot("float", (length,))
+        signature = kernel.Signature(["x"], framework.kind, [[slot, slot]], {}, length=length)
+
+        def fits(*sizes: int) -> bool:
+            return signature.match({"x": [Tensor("float", one) for one in sizes]}) is not None
+
+        sizes = [(3, 3), (4, 4), (3, 4), (4, 4), (1, 1)]
+        assert [fits(*one) for one in sizes] == [True, True, False, True, False]
+
+
+class TestMatchingForms:
+    """A form matches a value, or another form."""
+
+    def test_value(self, kernel: Kernel, framework: Framework) -> None:
+        kind = framework.kind
+        form = [kernel.Slot("float", (None, 2)), {"a": 1}]
+        assert kind.matches(form, [Tensor("float", 3, 2), {"a": 1}])
+        assert not kind.matches(form, [Tensor("float", 3, 2), {"a": 2}])
+        assert not kind.matches(form, [Tensor("float", 2, 3), {"a": 1}])
+
+    def test_form(self, kernel: Kernel) -> None:
+        wide, narrow = kernel.Slot("float", (None, 2)), kernel.Slot("float", (3, 2))
+        matches = kernel.FORMS.matches
+        assert matches({"a": wide}, {"a": narrow})
+        assert not matches({"a": narrow}, {"a": wide})
+        assert not matches(wide, kernel.Slot("int", (3, 2)))
+        assert matches(kernel.Parts("kind", [wide]), kernel.Parts("kind", [narrow]))
+        assert not matches(kernel.Parts("kind", [wide]), kernel.Parts("other", [narrow]))
+        assert not matches(wide, kernel.Parts("kind", [narrow]))
+        assert not matches([wide, 1], [narrow, True])
+
+    def test_length(self, kernel: Kernel, framework: Framework) -> None:
+        length = kernel.Length(lambda size: True)
+        forms = [kernel.Slot("float", (length,)), kernel.Slot("float", (length,))]
+        for sizes, fits in (((2, 2), True), ((2, 3), False), ((3, 3), True)):
+            tensors = [Tensor("float", size) for size in sizes]
+            assert framework.kind.matches(forms, tensors, length) is fits
+
+
 class TestContainers:
     @pytest.mark.parametrize("make", CONTAINERS)
     def test_a_form_is_not_changed_with_the_batch(

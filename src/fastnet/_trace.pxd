@@ -63,14 +63,30 @@ cdef class TensorKind(_Walk):
 
 
 @cython.final
+cdef class _Outputs:
+    cdef tuple forms
+    cdef Py_ssize_t count
+    cdef bint are_plain
+
+    cdef dict merge(self, TensorKind kind, object results, object batch)
+
+
+@cython.final
+cdef class Signature:
+    cdef readonly tuple keys
+    cdef readonly TensorKind kind
+    cdef tuple _inputs
+    cdef _Outputs _outputs
+    cdef Length _length
+
+
+@cython.final
 cdef class Trace:
     cdef public object call
     cdef readonly bint wide
     cdef tuple _inputs
-    cdef tuple _outputs
+    cdef _Outputs _outputs
     cdef Length _length
-    cdef Py_ssize_t _count
-    cdef bint _plain
 
 
 @cython.final
@@ -85,11 +101,9 @@ cdef class TracedStep:
     cdef tuple exact(self)
     cdef tuple wide(self)
     cdef dict step_untraced(self, object batch, list values, dict state, list tensors)
-    cdef list read(self, object batch)
     cdef list converted(self, list values)
     cdef Trace find(self, list values, dict state, list tensors)
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1
     cdef Trace add(self, list values)
     cdef int move_to_front(self, Trace trace) except -1
     cdef object mismatch_error(self, Trace trace, list values)
-    cdef dict merge(self, Trace trace, object results, object batch)

@@ -1,4 +1,4 @@
-"""Finds the trace that matches a batch, and calls it with a flat list of tensors."""
+"""Matches batches with the forms of traces and programs, which take a flat list of tensors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -65,8 +65,31 @@ class TensorKind:
         adopt: NestMap | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
+    def matches(self, form: Any, value: Any, length: Length | None = None) -> bool: ...
+
+FORMS: TensorKind
 
 def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any: ...
+
+@final
+class Signature:
+    keys: tuple[str, ...]
+    kind: TensorKind
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        kind: TensorKind,
+        inputs: Iterable[Any],
+        outputs: dict[str, Any],
+        length: Length | None = None,
+    ) -> None: ...
+    @property
+    def inputs(self) -> list[Any]: ...
+    @property
+    def outputs(self) -> dict[str, Any]: ...
+    def match(self, batch: Mapping[str, Any]) -> list[Any] | None: ...
+    def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]: ...
 
 @final
 class Trace:

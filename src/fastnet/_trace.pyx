@@ -1,8 +1,11 @@
-"""Finds the trace that matches a batch, and calls it with a flat list of tensors.
+"""Matches batches with the forms of traces and programs, which take a flat list of tensors.
 
-The form of a value is its structure with a `Slot`, the type and shape, in place of each tensor. A
-step matches the batch with the forms of each trace, which collects the tensors, and calls the first
-trace that matches. `TensorKind` says how to read the tensors of a framework.
+The form of a value is its structure with a `Slot`, the type and shape, in place of each tensor.
+Matching a value with a form collects its tensors. `TensorKind` says how to read the tensors of a
+framework; `FORMS` reads slots, and so matches forms with forms.
+
+A `Signature` has the forms of one program. A `TracedStep` matches the batch with the forms of
+several traces, calls the first one that matches, and traces a new one where none does.
 
 Values other than tensors are constants of a trace. A constant matches an equal value of the same
 class with the same attributes, and a mapping must have its keys in the same order. A set is a
@@ -15,6 +18,7 @@ for values that no exact trace matches. Several axes may share one open length.
 import copy
 import dataclasses
 from collections.abc import MutableMapping
+from operator import attrgetter
 
 from fastnet.errors import not_a_batch
 from fastnet.trace_constants import attribute_tokens, state_of
@@ -196,6 +200,18 @@ cdef class TensorKind(_Walk):
 
     cdef object part(self, object value):
         return self.form_of(value)
+
+    def matches(self, form, value, Length length=None):
+        """Return whether a value matches a form.
+
+        Args:
+            form: The form.
+            value: The value.
+            length: The open length that axes of the form share, if any.
+        """
+        if length is not None:
+            length._current = -1
+        return bool(self.match(value, form, []))
 
     cdef Slot slot_of(self, object tensor):
         if type(tensor) is self.cls:
@@ -461,6 +477,144 @@ cdef bint same_float(double value, double form) noexcept:
     return value != value and form != form
 
 
+def _split_form(form):
+    return (form.kind, form.slots) if type(form) is Parts else None
+
+
+def _convert_form(form):
+    return None
+
+
+FORMS = TensorKind(
+    Slot, attrgetter("type"), attrgetter("shape"), _convert_form, _split_form, Parts
+)
+"""Reads the slots of forms: a form matches another one if all values that match it match both."""
+
+
+cdef inline list read_values(tuple keys, object batch):
+    """Return the values of a batch under some keys; the error for a missing key names only it."""
+    cdef list values = []
+    cdef PyObject* found
+    if type(batch) is dict:
+        for key in keys:
+            found = hold(<PyObject*> batch, <PyObject*> key)
+            if found == NULL:
+                raise KeyError(key)
+            value = <object> found
+            unhold(found)
+            values.append(value)
+    elif not hasattr(batch, "keys"):
+        raise not_a_batch(batch)
+    else:
+        for key in keys:
+            # A defaultdict would create a missing value.
+            if key not in batch:
+                raise KeyError(key)
+            values.append(batch[key])
+    return values
+
+
+cdef inline int match_values(
+    TensorKind kind, tuple forms, Length length, list values, list tensors
+) except -1:
+    """Return whether values match forms, and append their tensors to a list."""
+    cdef Py_ssize_t index
+    if len(values) != len(forms):
+        return False
+    if length is not None:
+        length._current = -1
+    for index in range(len(forms)):
+        if not kind.match(values[index], forms[index], tensors):
+            return False
+    return True
+
+
+@cython.final
+cdef class _Outputs:
+    """The forms of the outputs of a function, whose slots its results fill in order."""
+
+    def __cinit__(self, dict forms not None):
+        cdef list parts = []
+        self.forms = tuple(forms.items())
+        map_form(list(forms.values()), parts.append)
+        self.count = sum([len(part.slots) if type(part) is Parts else 1 for part in parts])
+        self.are_plain = all([type(form) is Slot for form in forms.values()])
+
+    cdef dict merge(self, TensorKind kind, object results, object batch):
+        """Return a new dict of a batch updated with the outputs."""
+        cdef dict merged = (<dict> batch).copy() if type(batch) is dict else dict(batch)
+        cdef tuple tensors = tuple(results)
+        cdef tuple output
+        cdef Py_ssize_t index = 0
+        if len(tensors) != self.count:
+            raise RuntimeError(
+                f"A traced function returned {len(tensors)} tensors, but its outputs have "
+                f"{self.count}."
+            )
+        if self.are_plain:
+            for output in self.forms:
+                merged[output[0]] = tensors[index]
+                index += 1
+        else:
+            remaining = iter(tensors)
+            for key, form in self.forms:
+                merged[key] = kind.fill(form, remaining)
+        return merged
+
+
+@cython.final
+cdef class Signature:
+    """The forms of the inputs and outputs of a program.
+
+    Args:
+        keys: The keys that the program reads from a batch.
+        kind: The tensors of the framework.
+        inputs: The form of the value of each key.
+        outputs: A dict of the form of each output. The tensors that the program returns fill the
+            slots of these forms in order.
+        length: The open length that axes of the inputs share, if any.
+    """
+
+    def __init__(
+        self,
+        keys,
+        TensorKind kind not None,
+        inputs,
+        dict outputs not None,
+        Length length=None,
+    ):
+        self.keys = tuple(keys)
+        self.kind = kind
+        self._inputs = tuple(inputs)
+        self._outputs = _Outputs(outputs)
+        self._length = length
+
+    @property
+    def inputs(self):
+        """The form of each input, as a list."""
+        return list(self._inputs)
+
+    @property
+    def outputs(self):
+        """The form of each output, as a dict."""
+        return dict(self._outputs.forms)
+
+    def match(self, batch):
+        """Return the tensors of a batch as a list, or None if the batch does not match.
+
+        The error for a missing key names only the key.
+        """
+        cdef list tensors = []
+        cdef list values = read_values(self.keys, batch)
+        if match_values(self.kind, self._inputs, self._length, values, tensors):
+            return tensors
+        return None
+
+    def merge(self, results, batch):
+        """Return a new dict of a batch updated with the outputs, of the tensors of a program."""
+        return self._outputs.merge(self.kind, results, batch)
+
+
 @cython.final
 cdef class Trace:
     """A function that was traced for inputs of certain forms.
@@ -475,15 +629,11 @@ cdef class Trace:
     """
 
     def __init__(self, call, inputs, dict outputs not None, bint wide=False, Length length=None):
-        cdef list slots = []
         self.call = call
         self.wide = wide
         self._inputs = tuple(inputs)
-        self._outputs = tuple(outputs.items())
-        map_form(list(outputs.values()), slots.append)
+        self._outputs = _Outputs(outputs)
         self._length = length
-        self._count = sum([len(part.slots) if type(part) is Parts else 1 for part in slots])
-        self._plain = all([type(form) is Slot for form in outputs.values()])
 
     @property
     def inputs(self):
@@ -493,7 +643,7 @@ cdef class Trace:
     @property
     def outputs(self):
         """The form of each output, as a dict."""
-        return dict(self._outputs)
+        return dict(self._outputs.forms)
 
 
 cdef tuple first_of(Trace trace, tuple traces):
@@ -553,12 +703,14 @@ cdef class TracedStep:
         Tensors of other frameworks are in the result in their converted form. The error for a
         missing key names only the key.
         """
-        cdef list values = self.read(batch)
+        cdef list values = read_values(self.keys, batch)
         cdef list tensors = []
         cdef Trace trace = self.find(values, state, tensors)
         if trace is None:
             return self.step_untraced(batch, values, state, tensors)
-        return self.merge(trace, PyObject_CallOneArg(trace.call, tensors), batch)
+        return trace._outputs.merge(
+            self.kind, PyObject_CallOneArg(trace.call, tensors), batch
+        )
 
     cdef dict step_untraced(self, object batch, list values, dict state, list tensors):
         """Run a step with a batch that no trace matches without conversion."""
@@ -572,39 +724,20 @@ cdef class TracedStep:
             trace = self.add(values)
             if not self.matches(trace, values, state, tensors):
                 raise self.mismatch_error(trace, values)
-        return self.merge(trace, PyObject_CallOneArg(trace.call, tensors), batch)
+        return trace._outputs.merge(
+            self.kind, PyObject_CallOneArg(trace.call, tensors), batch
+        )
 
     def fits(self, batch):
         """Return whether a trace matches a batch."""
         for key in self.keys:
             if key not in batch:
                 return False
-        cdef list values = self.read(batch)
+        cdef list values = read_values(self.keys, batch)
         if self.find(values, None, []) is not None:
             return True
         values = self.converted(values)
         return values is not None and self.find(values, None, []) is not None
-
-    cdef list read(self, object batch):
-        cdef list values = []
-        cdef PyObject* found
-        if type(batch) is dict:
-            for key in self.keys:
-                found = hold(<PyObject*> batch, <PyObject*> key)
-                if found == NULL:
-                    raise KeyError(key)
-                value = <object> found
-                unhold(found)
-                values.append(value)
-        elif not hasattr(batch, "keys"):
-            raise not_a_batch(batch)
-        else:
-            for key in self.keys:
-                # A defaultdict would create a missing value.
-                if key not in batch:
-                    raise KeyError(key)
-                values.append(batch[key])
-        return values
 
     cdef Trace find(self, list values, dict state, list tensors):
         """Return a trace that matches, or None, and append the tensors to a list."""
@@ -640,19 +773,10 @@ cdef class TracedStep:
         return result
 
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1:
-        cdef tuple inputs = trace._inputs
-        cdef Py_ssize_t index
-        if len(values) != len(inputs):
-            return False
-        if trace._length is not None:
-            trace._length._current = -1
         if state is not None:
             for key in self.context:
                 tensors.append(state[key])
-        for index in range(len(inputs)):
-            if not self.kind.match(values[index], inputs[index], tensors):
-                return False
-        return True
+        return match_values(self.kind, trace._inputs, trace._length, values, tensors)
 
     cdef Trace add(self, list values):
         # Tracing may change the list.
@@ -685,23 +809,3 @@ cdef class TracedStep:
                     f"The value of '{key}', of type {type(value).__name__}, does not match the "
                     "trace that was made for it: it changed meanwhile, or does not equal itself."
                 )
-
-    cdef dict merge(self, Trace trace, object results, object batch):
-        cdef dict result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
-        cdef tuple tensors = tuple(results)
-        cdef tuple output
-        cdef Py_ssize_t index = 0
-        if len(tensors) != trace._count:
-            raise RuntimeError(
-                f"A traced function returned {len(tensors)} tensors, but its outputs have "
-                f"{trace._count}."
-            )
-        if trace._plain:
-            for output in trace._outputs:
-                result[output[0]] = tensors[index]
-                index += 1
-        else:
-            remaining = iter(tensors)
-            for key, form in trace._outputs:
-                result[key] = self.kind.fill(form, remaining)
-        return result

@@ -34,7 +34,18 @@ MODULES = {
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap", "leaves_of", "map_leaves", "unless"),
     "stamps": ("StampLog",),
-    "trace": ("Kept", "Length", "Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
+    "trace": (
+        "FORMS",
+        "Kept",
+        "Length",
+        "Parts",
+        "Signature",
+        "Slot",
+        "TensorKind",
+        "Trace",
+        "TracedStep",
+        "map_form",
+    ),
 }
 
 
@@ -67,9 +78,11 @@ class Kernel:
     map_leaves: Any
     unless: Any
     StampLog: Any
+    FORMS: Any
     Kept: Any
     Length: Any
     Parts: Any
+    Signature: Any
     Slot: Any
     TensorKind: Any
     Trace: Any

@@ -1,4 +1,4 @@
-"""Runs steps by traced functions; compares values as lists of paths and parts."""
+"""Matches batches with forms and runs traced functions; compares values as lists of parts."""
 
 from __future__ import annotations
 
@@ -92,6 +92,9 @@ class TensorKind:
         state = state_of(value)
         form = form_around(value, self.form_of)
         return form if state is None else Kept(form, state)
+
+    def matches(self, form: Any, value: Any, length: Length | None = None) -> bool:
+        return tensors_of(self, [value], [form], length) is not None
 
     def tensor_of(self, value: Any) -> Any:
         if type(value) is self.cls:
@@ -203,6 +206,82 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     return form_around(form, lambda part: map_form(part, fn, as_form))
 
 
+def tensors_of(
+    kind: TensorKind, values: list[Any], forms: list[Any], length: Length | None
+) -> list[Any] | None:
+    """List the tensors of values, or return None if they do not match the forms."""
+    seen = [] if length is None else length.seen
+    seen.clear()
+    try:
+        insist(len(values) == len(forms))
+        tensors = [part for pair in zip(values, forms, strict=True) for part in kind.match(*pair)]
+        if length is not None:
+            insist(len(set(seen)) < 2 and all(map(length.admits, seen)))
+    except Mismatch:
+        return None
+    return tensors
+
+
+def values_of(keys: Iterable[str], batch: Mapping[str, Any]) -> list[Any]:
+    if not hasattr(batch, "keys"):
+        raise not_a_batch(batch)
+    for key in keys:
+        if key not in batch:
+            raise KeyError(key)
+    return [batch[key] for key in keys]
+
+
+def filled(kind: TensorKind, outputs: dict[str, Any], results: list[Any]) -> dict[str, Any]:
+    """Return outputs with results in their slots."""
+    slots: list[Slot | Parts] = []
+    map_form(outputs, slots.append)
+    count = sum(len(part.slots) if isinstance(part, Parts) else 1 for part in slots)
+    if len(results) != count:
+        raise RuntimeError(
+            f"A traced function returned {len(results)} tensors, but its outputs have {count}."
+        )
+    tensors: Iterator[Any] = iter(results)
+
+    def replace(part: Slot | Parts) -> Any:
+        if isinstance(part, Slot):
+            return next(tensors)
+        return kind.join(part.kind, [next(tensors) for _ in part.slots])
+
+    return map_form(outputs, replace)  # type: ignore[no-any-return]
+
+
+FORMS = TensorKind(
+    Slot,
+    type_of=lambda slot: slot.type,
+    shape_of=lambda slot: slot.shape,
+    convert=lambda form: None,
+    split=lambda form: (form.kind, form.slots) if isinstance(form, Parts) else None,
+    join=Parts,
+)
+
+
+class Signature:
+    def __init__(
+        self,
+        keys: Iterable[str],
+        kind: TensorKind,
+        inputs: Iterable[Any],
+        outputs: dict[str, Any],
+        length: Length | None = None,
+    ) -> None:
+        self.keys = tuple(keys)
+        self.kind = kind
+        self.inputs = list(inputs)
+        self.outputs = dict(outputs)
+        self.length = length
+
+    def match(self, batch: Mapping[str, Any]) -> list[Any] | None:
+        return tensors_of(self.kind, values_of(self.keys, batch), self.inputs, self.length)
+
+    def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {**batch, **filled(self.kind, self.outputs, list(results))}
+
+
 class Trace:
     def __init__(
         self,
@@ -260,7 +339,7 @@ class TracedStep:
         self._traces = kept_of(checked)
 
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        values = self._read(batch)
+        values = values_of(self.keys, batch)
         trace = self._find(values)
         if trace is None and self._is_foreign(values):
             values = self._converted(values)
@@ -273,13 +352,15 @@ class TracedStep:
             self._move_to_front(trace)
             self._check(trace, values)
         context = [state[key] for key in self.context]
-        results = list(trace.call(context + self._tensors(trace, values)))
-        return {**batch, **self._outputs(trace, results)}
+        tensors = self._tensors(trace, values)
+        assert tensors is not None
+        results = list(trace.call(context + tensors))
+        return {**batch, **filled(self.kind, trace.outputs, results)}
 
     def fits(self, batch: Mapping[str, Any]) -> bool:
         if not all(key in batch for key in self.keys):
             return False
-        values = self._read(batch)
+        values = values_of(self.keys, batch)
         return self._find(values) is not None or (
             self._is_foreign(values) and self._find(self._converted(values)) is not None
         )
@@ -292,30 +373,14 @@ class TracedStep:
         assert self.kind.adopt is not None
         return list(map(self.kind.adopt, values))
 
-    def _read(self, batch: Mapping[str, Any]) -> list[Any]:
-        if not hasattr(batch, "keys"):
-            raise not_a_batch(batch)
-        for key in self.keys:
-            if key not in batch:
-                raise KeyError(key)
-        return [batch[key] for key in self.keys]
-
-    def _tensors(self, trace: Trace, values: list[Any]) -> list[Any]:
-        if trace.length is None:
-            return self.kind.match(values, trace.inputs)
-        trace.length.seen.clear()
-        tensors = self.kind.match(values, trace.inputs)
-        insist(len(set(trace.length.seen)) < 2 and all(map(trace.length.admits, trace.length.seen)))
-        return tensors
+    def _tensors(self, trace: Trace, values: list[Any]) -> list[Any] | None:
+        return tensors_of(self.kind, values, trace.inputs, trace.length)
 
     def _find(self, values: list[Any]) -> Trace | None:
         for trace in self._traces:
-            try:
-                self._tensors(trace, values)
-            except Mismatch:
-                continue
-            self._move_to_front(trace)
-            return trace
+            if self._tensors(trace, values) is not None:
+                self._move_to_front(trace)
+                return trace
         return None
 
     def _move_to_front(self, trace: Trace) -> None:
@@ -327,27 +392,8 @@ class TracedStep:
                 f"A trace has {len(trace.inputs)} inputs, but its step reads {len(values)} keys."
             )
         for key, value, form in zip(self.keys, values, trace.inputs, strict=True):
-            try:
-                self.kind.match(value, form)
-            except Mismatch:
+            if not self.kind.matches(form, value):
                 raise RuntimeError(
                     f"The value of '{key}', of type {type(value).__name__}, does not match the "
                     "trace that was made for it: it changed meanwhile, or does not equal itself."
-                ) from None
-
-    def _outputs(self, trace: Trace, results: list[Any]) -> dict[str, Any]:
-        slots: list[Slot | Parts] = []
-        map_form(trace.outputs, slots.append)
-        count = sum(len(part.slots) if isinstance(part, Parts) else 1 for part in slots)
-        if len(results) != count:
-            raise RuntimeError(
-                f"A traced function returned {len(results)} tensors, but its outputs have {count}."
-            )
-        tensors: Iterator[Any] = iter(results)
-
-        def replace(part: Slot | Parts) -> Any:
-            if isinstance(part, Slot):
-                return next(tensors)
-            return self.kind.join(part.kind, [next(tensors) for _ in part.slots])
-
-        return map_form(trace.outputs, replace)  # type: ignore[no-any-return]
+                )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet._trace import Kept, Parts, Slot, TensorKind, Trace, TracedStep, map_form
+from fastnet._trace import FORMS, Kept, Parts, Slot, map_form
 from fastnet.backend.tf.graph import UNKNOWN
 
 Shape = tuple[int | None, ...] | None
@@ -63,20 +63,12 @@ def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> lis
     return [open_some(key, form) for key, form in zip(keys, forms, strict=True)]
 
 
-def covers(wide: Any, narrow: Any) -> bool:
-    """Return whether every batch that matches the narrow form matches the wide one."""
-    # The kernel matches a form like a batch whose tensors are slots.
-    step = TracedStep(("form",), _SLOTS, _nothing)
-    step.traces = [Trace(_nothing, [wide], {})]
-    return step.fits({"form": narrow})
-
-
 def difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
     """Return why a batch does not fit what was traced."""
     for key, form, old in zip(keys, forms, before, strict=True):
-        if covers(old, form):
+        if FORMS.matches(old, form):
             continue
-        if covers(any_size(form), any_size(old)):
+        if FORMS.matches(any_size(form), any_size(old)):
             return f"'{key}' {_other_shape(form, old)}"
         return f"'{key}' {_other_value(form, old)}"
     return "something in the batch is not as before"
@@ -94,7 +86,7 @@ def _other_value(form: Any, old: Any) -> str:
             return f"is of type {_type(form)}, not {_type(old)} as before"
         return _other_shape(form, old)
     if isinstance(form, Kept) and isinstance(old, Kept):
-        if covers(any_size(old.form), any_size(form.form)):
+        if FORMS.matches(any_size(old.form), any_size(form.form)):
             return f"has other attributes than before{_PART}"
         form, old = form.form, old.form
     if _kind(form) != _kind(old):
@@ -116,20 +108,6 @@ def _map_shapes(form: Any, shape_of: Callable[[Slot], Shape]) -> Any:
         return Parts(part.kind, [change(slot) for slot in part.slots])
 
     return map_form(form, put, as_form=True)
-
-
-def _nothing(value: Any) -> Any:
-    return None
-
-
-_SLOTS = TensorKind(
-    Slot,
-    type_of=lambda slot: slot.type,
-    shape_of=lambda slot: slot.shape,
-    convert=_nothing,
-    split=lambda part: (part.kind, part.slots) if isinstance(part, Parts) else None,
-    join=Parts,
-)
 
 
 def _type(slot: Slot) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fastnet._trace import Parts, Slot, Trace, TracedStep, map_form
+from fastnet._trace import FORMS, Parts, Slot, Trace, TracedStep, map_form
 from fastnet.backend.tf.graph import KIND, caller
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
@@ -24,7 +24,6 @@ from fastnet.network.tf.input_signature import (
     Axis,
     any_size,
     changed_axes,
-    covers,
     difference,
     open_lengths,
     slots_of,
@@ -241,7 +240,7 @@ class _Traces:
             self.step.traces = [
                 one
                 for one in self.step.traces
-                if not (one.wide and covers(trace.inputs, one.inputs))
+                if not (one.wide and FORMS.matches(trace.inputs, one.inputs))
             ]
         self._latest = trace.inputs
         self._count += 1
@@ -315,7 +314,7 @@ class _Traces:
         opened = open_lengths(keys, exact, may)
         axes: set[Axis] = set()
         for other in self.step.traces:
-            if covers(opened, other.inputs):
+            if FORMS.matches(opened, other.inputs):
                 axes |= changed_axes(keys, exact, other.inputs)
         return axes
 
@@ -337,7 +336,7 @@ class _Traces:
             f"{reason}. Each trace takes as long as many steps. Pass values that vary as tensors, "
             "or leave them out of the inputs of ops. network.traces lists all traces."
         )
-        if before is None or not covers(any_size(exact), any_size(before)):
+        if before is None or not FORMS.matches(any_size(exact), any_size(before)):
             return text
         for key, axis in sorted(changed_axes(program.keys, exact, before)):
             name = f"axis {axis} of '{key}'"

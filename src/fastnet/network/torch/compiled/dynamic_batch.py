@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fastnet._trace import Length, Slot, Trace, TracedStep, map_form
+from fastnet._trace import Length, Slot, map_form
 from fastnet.network.torch.compiled.input_signature import KIND
 
 
@@ -23,9 +23,7 @@ class Rows(NamedTuple):
     usual: int
 
 
-def changed_axes(
-    keys: Sequence[str], forms: Sequence[Any], batch: Mapping[str, Any], values: Sequence[Any]
-) -> Rows | None:
+def changed_axes(forms: Sequence[Any], values: Sequence[Any]) -> Rows | None:
     """Find the axes that differ between two batches, if they differ only in their size."""
     before, now = _slots(forms), _slots([KIND.form_of(value) for value in values])
     if len(before) != len(now):
@@ -41,9 +39,10 @@ def changed_axes(
     ((known, size),) = sizes
     if known is None or size is None or size < 2:
         return None
-    matching, length = TracedStep(keys, KIND, _never), Length(lambda size: True)
-    matching.traces = [Trace(_never, open_forms(forms, is_open, length), {}, length=length)]
-    return Rows(is_open, known, max(known, size)) if matching.fits(batch) else None
+    length = Length(lambda size: True)
+    if not KIND.matches(open_forms(forms, is_open, length), list(values), length):
+        return None
+    return Rows(is_open, known, max(known, size))
 
 
 def common_batch_size(values: Sequence[Any]) -> Rows | None:
@@ -80,7 +79,3 @@ def _slots(forms: Sequence[Any]) -> list[Slot]:
 def _first(slot: Slot) -> int | None:
     size = slot.shape[0] if slot.shape else None
     return size if isinstance(size, int) else None
-
-
-def _never(values: list[Any]) -> Any:
-    raise NotImplementedError("what only matches batches is not run")

@@ -187,7 +187,7 @@ class ProgramCache:
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
         values = [step.batch[key] for key in self.keys]
-        rows, held = self._rows(step.batch, values), self._held
+        rows, held = self._rows(values), self._held
         attempts: list[tuple[Rows | None, list[NumberInput]]] = [(None, held)]
         if rows is not None:
             attempts.insert(0, (rows, held))
@@ -232,7 +232,7 @@ class ProgramCache:
         self._records.add(step.bound.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
-    def _rows(self, batch: Mapping[str, Any], values: list[Any]) -> Rows | None:
+    def _rows(self, values: list[Any]) -> Rows | None:
         """Find the tensors of a batch whose size its program leaves open, if any."""
         dynamic = self._options.dynamic
         if dynamic is False or self._depends is not None:
@@ -240,7 +240,7 @@ class ProgramCache:
         for program in self.programs:
             if program.matches_phase() and not program.is_dynamic:
                 (trace,) = program.traced.traces
-                found = changed_axes(self.keys, trace.inputs, batch, values)
+                found = changed_axes(trace.inputs, values)
                 if found is not None:
                     return found
         return common_batch_size(values) if dynamic else None
