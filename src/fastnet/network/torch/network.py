@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -21,6 +21,7 @@ from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
+from fastnet.network.program_set import ProgramSets
 from fastnet.network.torch.parallel import require_plain_models
 from fastnet.network.torch.session import TorchSession, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
@@ -30,6 +31,9 @@ from fastnet.types import Model, NumpyOps, Ops, Slicers, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
 from fastnet.util.warnings import warn
+
+if TYPE_CHECKING:
+    from fastnet.network.torch.compiled.program_set import TorchProgramSet
 
 _RETURNS = ("cpu", "device", None)
 # The oldest version of torch that compiled steps are tested with.
@@ -109,7 +113,8 @@ class TorchNetwork(BaseNetwork):
         super()._init_state()
         # Tensors that are not saved, with their versions when they were first seen, by path.
         self._watched: dict[str, WatchedTensor] = {}
-        self._records: Records | None = None
+        self._records = Records("eagerly")
+        self._program_sets: ProgramSets[TorchProgramSet] = ProgramSets()
 
     def _trainable_in(self, value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return trainable_in(value)
@@ -132,7 +137,12 @@ class TorchNetwork(BaseNetwork):
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
         """Records of captures and fallbacks, with their reasons; only the latest are kept."""
-        return () if self._records is None else tuple(self._records.latest)
+        return tuple(self._records.latest)
+
+    def retrace(self) -> None:
+        """Discard all plans and compiled programs; see `BaseNetwork.retrace`."""
+        super().retrace()
+        self._program_sets.clear()
 
     def _update_device(self) -> None:
         try:

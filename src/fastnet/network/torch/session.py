@@ -23,6 +23,7 @@ from fastnet.backend.torch.parameters import parameters_in
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.program_set import key_of_ops
 from fastnet.network.session import Session
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
@@ -32,13 +33,12 @@ from fastnet.network.torch.parallel import (
     require_engines,
     require_plain_models,
 )
-from fastnet.network.trace_records import Records
 from fastnet.types import Model, RunStep, State
 from fastnet.util import NonContext
 from fastnet.util.devices import has_accelerator
 
 if TYPE_CHECKING:
-    from fastnet.network.torch.compiled.step import CompiledStep
+    from fastnet.network.torch.compiled.session import CompiledSession
     from fastnet.network.torch.network import TorchNetwork
 
 # Ops written for FastEstimator enter the state's tape, which PyTorch does not need.
@@ -63,7 +63,7 @@ class TorchSession(Session):
             self.context_row = "autocast", "autocast"
         # What the optimizers of the active models update.
         self._updated: set[torch.Tensor] = set()
-        self._compiled: CompiledStep | None = None
+        self._compiled: CompiledSession | None = None
 
     def check_loader(self, loader: Any) -> None:
         """Raise a ValueError if ranks that communicate have different numbers of batches."""
@@ -126,7 +126,7 @@ class TorchSession(Session):
             for model in self.plan.models:
                 self._move(model, torch.device("cpu"))
         if self._compiled is not None:
-            self._compiled.records.summarize()
+            self._network._records.summarize()
 
     def _move(self, model: Model, device: torch.device) -> None:
         if parallel_type(model) in ("ddp", "fsdp"):
@@ -136,50 +136,33 @@ class TorchSession(Session):
             move_optimizer(get_metadata(model, "current_optimizer"), device)
 
     def _bind(self) -> BoundPlan:
-        """Bind the plan, in mixed precision with autocast, and find its compiled step, if any."""
-        autocast = self._autocast()
-        bound = BoundPlan(self.plan.kernel, self.state, autocast)
-        self._compiled = self._find_compiled_step()
-        if self._compiled is not None:
-            self._open_compiled(self._compiled, bound, autocast)
-        return bound
+        """Bind the plan, in mixed precision with autocast, and find its programs, if any."""
+        make_autocast = self._autocast()
+        self._compiled = self._compiled_session(make_autocast)
+        return BoundPlan(self.plan.kernel, self.state, make_autocast)
 
-    def _find_compiled_step(self) -> CompiledStep | None:
-        """Return the `CompiledStep` of the plan, or None if steps run eagerly."""
-        network, plan = self._network, self.plan
-        if network._compile_options is None or self.state["eager"] or not plan.ops:
+    def _compiled_session(
+        self, make_autocast: Callable[[], AbstractContextManager[Any]] | None
+    ) -> CompiledSession | None:
+        """Return the compiled steps of the session, or None if all steps run eagerly."""
+        network, plan, state = self._network, self.plan, self.state
+        options = network._compile_options
+        if options is None or state["eager"] or not plan.ops:
             return None
         # Import lazily, because eager networks do not need these parts of torch.
-        from fastnet.network.torch.compiled.step import CompiledStep
+        from fastnet.network.torch.compiled.program_set import TorchProgramSet
+        from fastnet.network.torch.compiled.session import CompiledSession, never_captured
 
-        if network._records is None:
-            network._records = Records("eagerly")
-        key = "captured", bool(self.state["warmup"])
-        if key not in plan.programs:
-            plan.programs[key] = CompiledStep(
-                plan,
-                network._compile_options,
-                network._records,
-                network._plans.step_options,
-                network.device,
-            )
-        found: CompiledStep = plan.programs[key]
-        return found
-
-    def _open_compiled(
-        self,
-        compiled: CompiledStep,
-        bound: BoundPlan,
-        autocast: Callable[[], AbstractContextManager[Any]] | None,
-    ) -> None:
-        """Prepare compiled steps, unless no step of the plan can be captured."""
-        from fastnet.network.torch.compiled.step import never_captured
-
-        if compiled.fallback_reason is None:
-            reason = never_captured(self.plan, self._device, self._is_distributed)
+        programs = network._program_sets.find(
+            plan,
+            (key_of_ops(plan, state), str(self._device)),
+            lambda: TorchProgramSet(plan, options, network._records, self._device),
+        )
+        if programs.fallback_reason is None:
+            reason = never_captured(plan, self._device, self._is_distributed)
             if reason is not None:
-                compiled.fall_back(reason, self.state)
-        compiled.open(bound, autocast)
+                programs.fall_back(reason, state)
+        return CompiledSession(programs, state, make_autocast, network._plans.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:
         precision = self._network.mixed_precision
@@ -213,11 +196,11 @@ class TorchSession(Session):
         if compiled is None:
             return self._eager_step(meter)
 
-        on_call = on_trace = None
+        on_call = on_compile = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-            on_trace = meter.trace_stamper(meter.row("rest", "other"))
-        return compiled.step(self._eager_step(meter), on_call, on_trace)
+            on_compile = meter.trace_stamper(meter.row("rest", "other"))
+        return compiled.step(self._eager_step(meter), on_call, on_compile)
 
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""

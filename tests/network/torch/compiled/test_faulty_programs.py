@@ -10,7 +10,7 @@ import torch
 
 from bench.verification import FAULTS, FaultyBackend
 from fastnet import CompileOptions
-from fastnet.network.torch.compiled import program_cache
+from fastnet.network.torch.compiled import program_set
 from fastnet.network.torch.compiled.capture import Capture
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
@@ -174,7 +174,7 @@ def _unchanged(capture: Capture) -> None:
 def test_fault_in_captured_graph_is_found(
     monkeypatch: pytest.MonkeyPatch, edit: Callable[[Capture], None], dropout: float
 ) -> None:
-    original = program_cache.capture
+    original = program_set.capture
 
     def capture(*args: Any, **settings: Any) -> Capture:
         captured = original(*args, **settings)
@@ -182,7 +182,7 @@ def test_fault_in_captured_graph_is_found(
         captured.graph.recompile()
         return captured
 
-    monkeypatch.setattr(program_cache, "capture", capture)
+    monkeypatch.setattr(program_set, "capture", capture)
     network = network_of(built(lambda: mlp(dropout), OPTIMIZERS["momentum"]))
     with torch.no_grad():  # The norm's weight and bias must differ to be exchanged.
         network.models[0][1].bias.uniform_(-0.5, 0.5)

@@ -12,11 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastnet._execute import BoundPlan
 from fastnet.network import TorchNetwork
-from fastnet.network.torch.compiled.program import Program
+from fastnet.network.torch.compiled.program import TorchProgram
+from fastnet.network.torch.compiled.program_set import TorchProgramSet
+from fastnet.network.torch.compiled.session import CompiledSession
+from fastnet.network.trace_records import Records
+from fastnet.op.tensorop import LambdaOp
 from fastnet.slicer import AxisSlicer, MeanUnslicer
+from fastnet.types import RunStep
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
+    QUICK,
     assert_same_weights,
     batches,
     built,
@@ -27,8 +34,8 @@ from tests.network.torch.compiled.steps import (
 
 
 def test_programs_of_plans_that_are_gone_are_freed() -> None:
-    def programs() -> dict[int, Program]:
-        return {id(one): one for one in gc.get_objects() if type(one) is Program}
+    def programs() -> dict[int, TorchProgram]:
+        return {id(one): one for one in gc.get_objects() if type(one) is TorchProgram}
 
     # what failing tests have left in tracebacks is none of this one's
     others = programs()
@@ -44,6 +51,78 @@ def test_programs_of_plans_that_are_gone_are_freed() -> None:
     del network
     gc.collect()
     assert [one for one in gone if one() is not None] == []
+
+
+def _doubling(**settings: Any) -> TorchNetwork:
+    ops = [LambdaOp(lambda x: x * 2, "x", "y"), LambdaOp(lambda x: x + 1, "x", "z", ds_id="other")]
+    return TorchNetwork(ops, compile=QUICK, **settings)
+
+
+def _run_steps(network: TorchNetwork, steps: int = 3, **context: Any) -> None:
+    with network("infer", **context):
+        for _ in range(steps):
+            assert network.run_step({"x": torch.ones(2)})["y"].tolist() == [2, 2]
+
+
+def test_plans_of_the_same_ops_share_programs() -> None:
+    network = _doubling()
+    _run_steps(network, epoch=1)
+    _run_steps(network, epoch=1, ds_id="first")
+    _run_steps(network, epoch=2, ds_id="second")
+    assert captured(network) == 1
+    _run_steps(network, epoch=2, ds_id="other")
+    _run_steps(network, epoch=2, desired_output_keys={"y"}, ds_id="other")
+    assert captured(network) == 3
+
+
+def test_op_with_other_keys_has_its_own_programs() -> None:
+    network = _doubling()
+    _run_steps(network, epoch=1)
+    network.ops[0].inputs = ["w"]
+    batch = {"w": torch.ones(2), "x": torch.zeros(2)}
+    with network("infer", 2):
+        for _ in range(3):
+            assert network.run_step(batch)["y"].tolist() == [2, 2]
+    assert captured(network) == 2
+
+
+def test_retrace_discards_programs_of_open_network() -> None:
+    network = _doubling()
+    with network("infer", 1):
+        for _ in range(3):
+            network.run_step({"x": torch.ones(2)})
+        network.retrace()
+        session = network._session  # What a program may hold on to.
+    _run_steps(network, epoch=1)
+    assert session is not None
+    assert captured(network) == 2
+
+
+def test_sessions_of_the_same_programs_keep_apart() -> None:
+    network = _doubling()
+    plan = network._plans.find("infer", 1, "", None)
+    records = Records("eagerly")
+    programs = TorchProgramSet(plan, QUICK, records, torch.device("cpu"))
+    eager_steps: list[int] = []
+
+    def open_session(epoch: int) -> RunStep:
+        state = {"mode": "infer", "epoch": epoch, "warmup": False, "deferred": {}}
+        bound = BoundPlan(plan.kernel, state)
+        session = CompiledSession(programs, state, None, network._plans.step_options)
+
+        def eager(batch: Any) -> dict[str, Any]:
+            eager_steps.append(epoch)
+            return bound.step(batch)
+
+        return session.step(eager)
+
+    runs = [open_session(epoch) for epoch in (7, 8)]
+    for _ in range(4):
+        for run in runs:
+            assert run({"x": torch.ones(2)})["y"].tolist() == [2, 2]
+    # The first step of each session is eager, and the program's first one is verified.
+    assert eager_steps == [7, 8, 7]
+    assert [record.epoch for record in records.latest] == [7]
 
 
 def test_networks_in_two_threads_are_traced_one_after_the_other() -> None:

@@ -18,8 +18,8 @@ from torch.nn import functional
 from fastnet.backend.torch import optimizer_step, update
 from fastnet.backend.torch.ema import WeightAverager
 from fastnet.network import TorchNetwork
-from fastnet.network.torch.compiled import capture, fake_tensors, program_cache
-from fastnet.network.torch.compiled.program_cache import ProgramCache
+from fastnet.network.torch.compiled import capture, fake_tensors, program_set
+from fastnet.network.torch.compiled.program_set import TorchProgramSet
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
@@ -209,7 +209,7 @@ def _first_difference(before: Any, after: Any) -> Any:
 @contextmanager
 def _compared(network: TorchNetwork, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Compare everything that the ops hold before and after each trace; count them."""
-    prepare, count = ProgramCache.prepare, [0]
+    prepare, count = TorchProgramSet.prepare, [0]
 
     def compare(*args: Any) -> None:
         before = contents(network.ops)
@@ -222,7 +222,7 @@ def _compared(network: TorchNetwork, monkeypatch: pytest.MonkeyPatch) -> Iterato
             assert torch.is_grad_enabled()
             assert torch.get_default_dtype() is torch.float32
 
-    monkeypatch.setattr(ProgramCache, "prepare", compare)
+    monkeypatch.setattr(TorchProgramSet, "prepare", compare)
     yield count
 
 
@@ -236,8 +236,8 @@ _PATCHED: dict[str, tuple[Any, str]] = {
     "outputs": (capture._Tracer, "_take_out"),
     "bind numbers": (capture, "bind_numbers"),
     "bind tensors": (capture._Tracer, "bind_others"),
-    "lower": (program_cache, "lower"),
-    "make program": (program_cache, "Program"),
+    "lower": (program_set, "lower"),
+    "make program": (program_set, "TorchProgram"),
 }
 
 
@@ -257,7 +257,7 @@ def test_failed_trace_restores_everything(
     network = _network(QUICK, 2, place, loss)
     if phase in _PATCHED:
         owner, name = _PATCHED[phase]
-        original, only_traces = getattr(owner, name), owner not in (capture, program_cache)
+        original, only_traces = getattr(owner, name), owner not in (capture, program_set)
 
         def patched(*args: Any, **settings: Any) -> Any:
             if is_traced() or not only_traces or name == "bind_others":

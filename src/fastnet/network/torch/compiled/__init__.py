@@ -2,9 +2,9 @@
 
 A step passes through these modules:
 
-1. `step.CompiledStep` runs the steps of an execution plan. The first step of each context runs
-   eagerly, because optimizers create their state in it. After that `program_cache.ProgramCache`
-   looks up a program that fits, or compiles one.
+1. `session.CompiledSession` runs the steps of a session. The first step runs eagerly, because
+   optimizers create their state in it. After that `program_set.TorchProgramSet`, which plans of the
+   same ops share, finds a program that is valid for the batch, or compiles one.
 2. `capture.capture` traces the ops with `make_fx`. `fake_tensors.StepState` replaces parameters,
    buffers and optimizer state with fake tensors, `optimizers` and `rules` replace the optimizers'
    update rules, `accumulation` handles merged gradients, and `RecordingDict` rejects reads of data
@@ -13,8 +13,8 @@ A step passes through these modules:
    while they are traced. `number_inputs` turns Python numbers that change between steps into
    graph inputs.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
-4. `program.Program` compares, before each step, the guard, the tensors and the global state, binds
-   tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
+4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
+   binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
    `dynamic_batch` handles other batch sizes.
 5. `verification.verify` runs the first step of each program a second time, eagerly from the same
    state, and compares the results.

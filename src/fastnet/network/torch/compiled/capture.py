@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -56,7 +56,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
-from fastnet.types import Forward
+from fastnet.types import Forward, State
 
 _Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
 TRACING = threading.RLock()
@@ -107,8 +107,8 @@ class Capture:
 
 def capture(
     plan: ExecutionPlan,
-    bound: BoundPlan,
-    make: Callable[[], Any] | None,
+    step_state: State,
+    make_autocast: Callable[[], AbstractContextManager[Any]] | None,
     keys: Sequence[str],
     values: Sequence[Any],
     state: StepState,
@@ -119,7 +119,7 @@ def capture(
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     import_dynamo()  # During the trace it would replace `torch.manual_seed`, which is watched.
-    tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
+    tracer = _Tracer(plan, step_state, make_autocast, keys, values, state, phase, is_open)
     with TRACING:
         guard = Guard(plan, state.held)
         for path, _, is_used in guard.find(lambda cls: issubclass(cls, BaseNetwork)):
@@ -131,7 +131,7 @@ def capture(
             # In reverse: first objects, then the states of generators, then values of tensors.
             stack.callback(tracer.put_back)
             stack.callback(sources.put_back)
-            restoration = Restoration(plan, bound.state)
+            restoration = Restoration(plan, step_state)
             stack.callback(restoration.restore)
             # Context variables that the ops set are those of a copy.
             found = copy_context().run(_trace_unchanged, tracer, any(is_open), guard, sources)
@@ -160,8 +160,8 @@ class _Tracer:
     def __init__(
         self,
         plan: ExecutionPlan,
-        bound: BoundPlan,
-        make: Callable[[], Any] | None,
+        step_state: State,
+        make_autocast: Callable[[], AbstractContextManager[Any]] | None,
         keys: Sequence[str],
         values: Sequence[Any],
         state: StepState,
@@ -169,8 +169,8 @@ class _Tracer:
         is_open: Sequence[bool],
     ) -> None:
         self._plan = plan
-        self._make = make
-        self._context = bound.state
+        self._make_autocast = make_autocast
+        self._context = step_state
         self._state = state
         self._phase = phase
         self._is_open = list(is_open)
@@ -179,7 +179,7 @@ class _Tracer:
         self._saved: _Saved = {}
         self._running: int | None = None
         self._refused: Uncapturable | None = None
-        self._recording = RecordingDict(bound.state, self._refuse_entry)
+        self._recording = RecordingDict(step_state, self._refuse_entry)
         self._kernel = plan.kernel_with(self._wrap)
         for key, value in zip(keys, values, strict=True):
             reader = next((at for at, op in enumerate(plan.ops) if key in op.inputs), None)
@@ -264,7 +264,7 @@ class _Tracer:
             torch.set_autocast_cache_enabled(caches)
             refused = _RefusedFunctions(self._keep_refusal)
             with refused, _looking_on(self._saved), self._around():
-                results = BoundPlan(self._kernel, self._context, self._make).run(batch)
+                results = BoundPlan(self._kernel, self._context, self._make_autocast).run(batch)
             return [*self._take_out(results, batch, found, fakes), *left_merged()]
 
         memory = list(map(storage_key, fakes))

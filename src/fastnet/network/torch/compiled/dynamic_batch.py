@@ -22,6 +22,10 @@ class Rows(NamedTuple):
     known: int | None
     usual: int
 
+    def indices(self) -> list[int]:
+        """Return the indices of the tensors that have rows."""
+        return [index for index, is_open in enumerate(self.is_open) if is_open]
+
 
 def changed_axes(forms: Sequence[Any], values: Sequence[Any]) -> Rows | None:
     """Find the axes that differ between two batches, if they differ only in their size."""

@@ -1,16 +1,16 @@
-"""A compiled step, with the conditions under which it is valid."""
+"""Compiled steps in torch, with the conditions under which they are valid."""
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
 import torch
 
-from fastnet._trace import Length, Trace, TracedStep
+from fastnet._trace import Signature
 from fastnet.backend.torch._internals import (
     GlobalState,
     hook_tables_of,
@@ -22,54 +22,71 @@ from fastnet.backend.torch._internals import (
     transforms_are_active,
 )
 from fastnet.backend.torch.autocast import without_autocast
+from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.fake_tensors import StepState
-from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+ANOTHER_PHASE = "gradients of another number of steps are merged"
 
 
 class AliasedInput(Exception):
     """A batch shares memory with a parameter or a buffer that the step writes to."""
 
 
-class NoMatch(Exception):
-    """A batch does not match the input signature that a step was traced for."""
+class TorchProgram(Program):
+    """A compiled step, with the conditions under which it is valid.
 
+    Args:
+        signature: The forms of the values that it reads from a batch, and of its outputs.
+        capture: The captured step.
+        lowered: The compiled step.
+        state: The tensors, numbers and optimizers that the step reads and writes.
+        global_state: The settings of torch that the step was captured with.
+        takes_gradients: Whether an op of the step takes gradients.
+        phase: The merged gradients that the step reads and leaves; None if none are merged.
+        sized_tensors: The indices of the tensors of a batch whose axis 0 has the open length; None
+            if no length is open.
 
-class Program:
-    """A compiled step, with the conditions under which it is valid."""
+    Attributes:
+        tensors: The tensors of models, optimizers and ops that the step uses.
+        writes: The indices of those that it writes to; -1 for the numbers.
+        graph: The captured graph, which runs when the program is verified; None if it never is.
+        changed_number: The number whose change has made the program invalid, if it was one.
+    """
 
     def __init__(
         self,
-        keys: Sequence[str],
-        signature: list[Any],
+        signature: Signature,
         capture: Capture,
         lowered: Lowered,
         state: StepState,
         global_state: GlobalState,
         takes_gradients: bool,
         phase: Phase | None = None,
-        dynamic: tuple[Sequence[int], Length] | None = None,
+        sized_tensors: Sequence[int] | None = None,
     ) -> None:
-        self._phase = phase
+        super().__init__(signature)
+        self.state = state
+        self.graph: torch.fx.GraphModule | None = capture.graph
         self.followed = capture.followed
-        self.is_dynamic = dynamic is not None
-        self._dynamic_inputs: Sequence[int] = () if dynamic is None else dynamic[0]
-        self._guard = capture.guard
         self.is_random = capture.is_random
         self.precision = capture.precision
-        self.outputs = list(capture.outputs)
-        # Runs uncompiled when the program is verified.
-        self.graph: torch.fx.GraphModule | None = capture.graph
-        self.is_verified = False
-        self.unverified: str | None = None
         self.changed_number: NumberInput | None = None
-        self._global_state = global_state
+
+        self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
-        self.state = state
+        self._phase = phase
+        self._sized_tensors: Sequence[int] = sized_tensors or ()
+        self.is_dynamic = sized_tensors is not None
+        if self.is_dynamic:
+            self.match = self._match_any_size
+        # A dynamic batch size is the first input.
+        self._first_tensor = int(self.is_dynamic)
+
         # The order of the graph's inputs: state, numbers, batch and gradient sums, others.
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
         batch = range(bound + 1, last)
@@ -77,9 +94,6 @@ class Program:
             raise Uncapturable("an op writes into a tensor of the batch")
         self.tensors = [*state.tensors, *capture.others]
         self._numbers = state.new_numbers()
-        self._call = lowered.call
-        # A dynamic batch size is the first input.
-        self._first = int(self.is_dynamic)
         # The inputs that the program uses: whether each is in the batch, and its index there or
         # among the program's own tensors.
         self._used = [
@@ -87,22 +101,102 @@ class Program:
             for index in lowered.used
         ]
         self.writes = [_own_index(index, bound, last) for index in lowered.written]
-        self._signature = signature, capture.outputs, dynamic and dynamic[1]
+
+        self._guard = capture.guard
+        self._global_state = global_state
         self._takes_gradients = takes_gradients
         self._gradients = read_gradients(state.parameters)
         # Empty tables are left where hooks were removed, and may be filled again.
         self._hook_tables = hook_tables_of(state.parameters)
-        self._keys = keys
         self._bind()
-        self.traced = self._traced(self._run_dynamic if self.is_dynamic else self._run)
         self._note_steps()
 
-    def _traced(self, run: Callable[[list[torch.Tensor]], Iterable[torch.Tensor]]) -> TracedStep:
-        """Return a step with the program's input signature."""
-        inputs, outputs, length = self._signature
-        traced = TracedStep(self._keys, KIND, _raise_no_match)
-        traced.traces = [Trace(run, inputs, outputs, length=length)]
-        return traced
+    # --- running ---
+
+    def run(self, batch: Mapping[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """Run a step; see `Program.run`.
+
+        Raises:
+            AliasedInput: If a tensor of the batch is in the memory of one that the step writes to.
+        """
+        inputs = self._template.copy()
+        if self._written:
+            self.require_separate(tensors)
+            results = self._compute(inputs, tensors)
+            torch.autograd.graph.increment_version(self._written)
+        else:
+            results = self._compute(inputs, tensors)
+        return self.signature.merge(results, batch)
+
+    def run_on(
+        self, own_tensors: Sequence[torch.Tensor], tensors: list[torch.Tensor], compiled: bool
+    ) -> Sequence[torch.Tensor]:
+        """Run a step with other tensors in place of the program's own, and return its results.
+
+        Args:
+            own_tensors: Tensors of the shapes, dtypes and strides of `self.tensors`.
+            tensors: The tensors of a batch.
+            compiled: Whether to run the compiled program, or else the captured graph.
+        """
+        if compiled:
+            return self._compute(self._inputs_with([*own_tensors, self._numbers]), tensors)
+        return self._run_graph(own_tensors, tensors)
+
+    @without_autocast  # The graph has the casts of the traced ops.
+    def _run_graph(
+        self, own_tensors: Sequence[torch.Tensor], tensors: list[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        assert self.graph is not None
+        bound, phase = len(self.state.tensors), self._phase
+        sums = [] if phase is None else phase.tensors()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
+            results: Sequence[torch.Tensor] = self.graph(
+                *own_tensors[:bound], self._numbers, *tensors, *sums, *own_tensors[bound:]
+            )
+        if phase is None:
+            return results
+        phase.forget_layout()
+        results = phase.store_sums(results)
+        phase.forget_layout()
+        return results
+
+    def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Call the program with inputs, of which those of the batch are still missing."""
+        phase = self._phase
+        if self.is_dynamic:
+            inputs[0] = tensors[self._sized_tensors[0]].shape[0]
+        if phase is not None:
+            tensors = [*tensors, *phase.tensors()]
+        for slot, index in self._slots:
+            inputs[slot] = tensors[index]
+        if self._disables_grad:
+            set_grad_enabled(False)
+            try:
+                results = self._call(inputs)
+            finally:
+                set_grad_enabled(True)
+        else:
+            results = self._call(inputs)
+        return results if phase is None else phase.store_sums(results)
+
+    def _match_any_size(self, batch: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """Return the tensors of a batch whose axes 0 have one length."""
+        tensors = self.signature.match(batch)
+        # The signature alone could be wrong where another thread matches its batch at once.
+        if tensors is None or len({tensors[at].shape[0] for at in self._sized_tensors}) != 1:
+            return None
+        return tensors
+
+    def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Raise if a tensor of the batch overlaps the program's own memory."""
+        begins, ends = self._begins, self._ends
+        for tensor in tensors:
+            begin = tensor.data_ptr()
+            behind = bisect_right(begins, begin)
+            if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
+                raise AliasedInput
+
+    # --- what the program is bound to ---
 
     def _note_steps(self) -> None:
         """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
@@ -122,47 +216,20 @@ class Program:
         # The begin and end addresses of each storage, with a sentinel after the last.
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
-        ours = [*aliases, self._numbers]
-        self._template = self._template_of(ours)
+        own_inputs = [*aliases, self._numbers]
+        self._template = self._inputs_with(own_inputs)
         self._slots = [
-            (slot, at) for slot, (of_batch, at) in enumerate(self._used, self._first) if of_batch
+            (slot, index)
+            for slot, (of_batch, index) in enumerate(self._used, self._first_tensor)
+            if of_batch
         ]
-        self._written = tuple(ours[at] for at in self.writes)
+        self._written = tuple(own_inputs[index] for index in self.writes)
         self._guard_optimizers()
 
-    def _template_of(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Return the inputs of the program, with None for those that come from the batch."""
-        used = [None if of_batch else tensors[at] for of_batch, at in self._used]
-        return [None] * self._first + used
-
-    def on_copies(self, tensors: Sequence[torch.Tensor], compiled: bool) -> TracedStep:
-        """Return the step that uses other tensors in place of the program's own.
-
-        Args:
-            tensors: Tensors of the shapes, dtypes and strides of `self.tensors`.
-            compiled: Whether the step runs the compiled program, or else the captured graph.
-        """
-        template = self._template_of([*tensors, self._numbers])
-
-        def run(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-            return self._compute(self._with_size(template.copy(), batch), batch)
-
-        @without_autocast  # The graph has the casts of the traced ops.
-        def run_graph(batch: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-            bound, merged = len(self.state.tensors), self.merged()
-            assert self.graph is not None
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
-                results: Sequence[torch.Tensor] = self.graph(
-                    *tensors[:bound], self._numbers, *batch, *merged, *tensors[bound:]
-                )
-            if self._phase is None:
-                return results
-            self._phase.forget_layout()
-            results = self._phase.store_sums(results)
-            self._phase.forget_layout()
-            return results
-
-        return self._traced(run if compiled else run_graph)
+        used = [None if of_batch else own_inputs[index] for of_batch, index in self._used]
+        return [None] * self._first_tensor + used
 
     def _guard_optimizers(self) -> None:
         guards = [one.guard() for one in self.state.optimizers.values()]
@@ -185,9 +252,7 @@ class Program:
         if now != self._held_numbers:
             self._write_numbers()
 
-    def merged(self) -> list[torch.Tensor]:
-        """Return the current merged gradients."""
-        return [] if self._phase is None else self._phase.tensors()
+    # --- what the program is valid for ---
 
     def matches_phase(self) -> bool:
         """Return whether the program was compiled for the current phase of gradient merging."""
@@ -195,6 +260,8 @@ class Program:
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is."""
+        if self._phase is not None and not self._phase.is_current():
+            return ANOTHER_PHASE
         if is_observed() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():
@@ -265,64 +332,12 @@ class Program:
         self._note_steps()
         return True
 
-    def _run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return self._run_with(self._template.copy(), tensors)
-
-    def _run_dynamic(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return self._run_with(self._with_size(self._template.copy(), tensors), tensors)
-
-    def _with_size(self, inputs: list[Any], tensors: list[torch.Tensor]) -> list[Any]:
-        """Put the size of a batch into the first input if the program takes any size."""
-        if self.is_dynamic:
-            sizes = {tensors[at].shape[0] for at in self._dynamic_inputs}
-            if len(sizes) > 1:
-                # Another thread has matched its batch concurrently.
-                raise NoMatch
-            inputs[0] = sizes.pop()
-        return inputs
-
-    def _run_with(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if not self._written:
-            return self._compute(inputs, tensors)
-        self.require_separate(tensors)
-        results = self._compute(inputs, tensors)
-        torch.autograd.graph.increment_version(self._written)
-        return results
-
-    def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if self._phase is not None:
-            tensors = [*tensors, *self._phase.tensors()]
-        for slot, at in self._slots:
-            inputs[slot] = tensors[at]
-        if self._disables_grad:
-            set_grad_enabled(False)
-            try:
-                results = self._call(inputs)
-            finally:
-                set_grad_enabled(True)
-        else:
-            results = self._call(inputs)
-        return results if self._phase is None else self._phase.store_sums(results)
-
-    def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Raise if a tensor of the batch overlaps the program's own memory."""
-        begins, ends = self._begins, self._ends
-        for tensor in tensors:
-            begin = tensor.data_ptr()
-            behind = bisect_right(begins, begin)
-            if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
-                raise AliasedInput
-
 
 def _own_index(index: int, bound: int, last: int) -> int:
     """Return the index among the program's own tensors: state, others, and then the numbers."""
     if index < bound:
         return index
     return -1 if index == bound else bound + index - last
-
-
-def _raise_no_match(values: list[Any]) -> Trace:
-    raise NoMatch
 
 
 def is_observed() -> bool:

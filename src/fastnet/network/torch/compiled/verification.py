@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastnet._nest import NestMap, leaves_of
+from fastnet._nest import leaves_of
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
@@ -33,7 +33,7 @@ from fastnet.network.torch.compiled.deviations import (
     tolerances,
 )
 from fastnet.network.torch.compiled.fake_tensors import StepState
-from fastnet.network.torch.compiled.program import Program
+from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
@@ -47,7 +47,7 @@ _FEW = 3
 _REPETITIONS = 15
 
 
-def reason_to_skip(program: Program, options: CompileOptions) -> str | None:
+def reason_to_skip(program: TorchProgram, options: CompileOptions) -> str | None:
     """Return why the steps of a program are not verified, or None if they are."""
     if options.verify is None:
         return "verify=None"
@@ -61,13 +61,13 @@ def reason_to_skip(program: Program, options: CompileOptions) -> str | None:
     return None
 
 
-def draws_other_numbers(program: Program, options: CompileOptions) -> bool:
+def draws_other_numbers(program: TorchProgram, options: CompileOptions) -> bool:
     """Return whether a program draws other random numbers than an eager step."""
     is_inductor = options.backend in (None, "inductor")
     return program.is_random and is_inductor and not options.fallback_random
 
 
-def _size_of_copies(program: Program) -> dict[torch.device, int]:
+def _size_of_copies(program: TorchProgram) -> dict[torch.device, int]:
     sizes: dict[torch.device, int] = {}
     written = set(program.writes)
     for at, tensor in enumerate(program.tensors):
@@ -122,7 +122,7 @@ class Verification:
 
     def __init__(
         self,
-        program: Program,
+        program: TorchProgram,
         models: Sequence[Model],
         accumulation: Accumulation | None,
         draws_others: bool,
@@ -135,19 +135,21 @@ class Verification:
         self.difference: str | None = None
 
     def run(
-        self, batch: Mapping[str, Any], state: dict[str, Any], eager: Callable[[], dict[str, Any]]
+        self,
+        batch: Mapping[str, Any],
+        batch_tensors: list[torch.Tensor],
+        eager: Callable[[], dict[str, Any]],
     ) -> dict[str, Any]:
         """Return the result of the eager step; `difference` then names what differs, or is None.
 
         Args:
             batch: The batch, on the device of the ops.
-            state: The state of the step.
+            batch_tensors: The tensors of the batch, as the program takes them.
             eager: Runs the step eagerly.
         """
         tensors, writes = self._program.tensors, self._program.writes
         written = set(writes)
-        self._batch = {key: batch[key] for key in self._program.traced.keys}
-        self._state = state
+        self._batch, self._batch_tensors = batch, batch_tensors
         self._merged = [] if self._accumulation is None else self._accumulation.now()
         before = [_copy(tensors[at]) for at in writes]
         unwritten = [one for at, one in enumerate(tensors) if at not in written]
@@ -216,7 +218,7 @@ class Verification:
             seed: The seed of the random numbers; None for those of the eager step.
         """
         tensors = [one.detach() for one in self._program.tensors]
-        batch: Any = self._batch
+        batch_tensors = self._batch_tensors
         merged: Sequence[Window] = []
         try:
             for place, at in enumerate(self._program.writes):
@@ -229,17 +231,17 @@ class Verification:
                 for at, tensor in enumerate(tensors):
                     if at not in written:
                         tensors[at] = disturb(tensor, next(places))
-                batch = NestMap(torch.Tensor, lambda tensor: disturb(tensor, next(places)))(batch)
+                batch_tensors = [disturb(tensor, next(places)) for tensor in batch_tensors]
             load_random_state([], self._start)
             if seed is not None:
                 torch.manual_seed(seed)
-            step = self._program.on_copies(tensors, compiled)
             if self._accumulation is None:
-                result = step.step(batch, self._state)
+                results = self._program.run_on(tensors, batch_tensors, compiled)
             else:
                 with self._accumulation.replaced_by(self._merged):
-                    result = step.step(batch, self._state)
+                    results = self._program.run_on(tensors, batch_tensors, compiled)
                     merged = self._accumulation.now()
+            result = self._program.signature.merge(results, self._batch)
         except Exception as error:
             raise _Mismatch(f"there is a {type(error).__name__}") from error
         return self._values(self._work, result, merged)
@@ -250,7 +252,7 @@ class Verification:
         """List all that a step has written and returned."""
         names = [self._name(self._program.tensors[at]) for at in self._program.writes]
         values = list(map(_Value, names, written, self._before, count()))
-        for key in self._program.outputs:
+        for key in self._program.signature.outputs:
             values += [_Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], plain=True)]
         for earlier, later in zip(self._merged, merged, strict=True):
             values.append(_Value("the number of merged steps", later.steps))

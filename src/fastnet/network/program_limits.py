@@ -1,0 +1,19 @@
+"""Limits of programs and traces, so that neither time nor memory grows with the steps.
+
+`CompileOptions.max_programs` limits the programs of each set, and `_trace.pyx` the traces that a
+step keeps.
+"""
+
+from __future__ import annotations
+
+MAX_CHANGES_IN_A_ROW = 4
+"""Changes that each make all programs invalid, one after the other, before steps run uncompiled.
+
+A change in every step would otherwise compile a program in every step.
+"""
+
+MAX_COMPILATIONS = 64
+"""Programs that are compiled for the same ops, including those that are no longer in use.
+
+The frameworks keep what they have compiled, so ops that change forever would fill the memory.
+"""

@@ -1,0 +1,214 @@
+"""Programs, which are traced or compiled steps, and the sets that find one for a batch.
+
+A program is valid for the batches of its signature, as long as its guard finds that nothing has
+changed of what it was made from. A `ProgramSet` holds the programs of the same ops: it finds one
+that is valid for a batch, or says why there is none, and limits how many are made. How a program is
+made is the framework's.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from fastnet._trace import Signature
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.program_limits import MAX_CHANGES_IN_A_ROW, MAX_COMPILATIONS
+from fastnet.network.trace_records import Records
+from fastnet.op.settings import last_resolved
+from fastnet.types import State
+
+FIRST_STEP = "first step"
+ANOTHER_SIGNATURE = "a batch has another input signature"
+
+
+class Program(ABC):
+    """A traced or compiled step.
+
+    Args:
+        signature: The forms of the values that it reads from a batch, and of its outputs.
+
+    Attributes:
+        signature: The signature.
+        match: Returns the tensors of a batch as a list, or None if the program is not for it.
+        unverified: Why its steps are not compared with uncompiled ones; None if they are.
+        awaits_verification: Whether a step is still to be compared.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
+        self.unverified: str | None = None
+        self.awaits_verification = True
+
+    @abstractmethod
+    def difference(self) -> str | None:
+        """Return what has changed since the program was made, or None if it is still valid."""
+
+    @abstractmethod
+    def run(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+        """Run a step, and return a new dict of the batch updated with the outputs.
+
+        Args:
+            batch: The batch.
+            tensors: The tensors that `match` has returned for it.
+        """
+
+
+P = TypeVar("P", bound=Program)
+
+
+class ProgramSet(Generic[P]):
+    """The programs of the same ops.
+
+    Args:
+        max_programs: The number of programs that are kept at once.
+        records: The records of the network, for reasons why steps run uncompiled.
+
+    Attributes:
+        programs: The programs, the last used first.
+        fallback_reason: Why no further program is made, or None.
+    """
+
+    def __init__(self, max_programs: int, records: Records) -> None:
+        self.programs: tuple[P, ...] = ()
+        self.fallback_reason: str | None = None
+        self.records = records
+        self._max_programs = max_programs
+        self._compilations = 0
+        self._changes_in_a_row = 0
+        # Held while `programs` is replaced, so that no thread brings a discarded program back.
+        self._lock = threading.Lock()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether all further steps run uncompiled."""
+        return self.fallback_reason is not None and not self.programs
+
+    def find(self, batch: Mapping[str, Any]) -> tuple[P | None, list[Any], str | None]:
+        """Find the program for the next step.
+
+        Returns:
+            The program and the tensors of the batch; or None, an empty list, and the reason why the
+            last used program is not valid, if there is one.
+
+        Raises:
+            KeyError: If the batch lacks a key.
+        """
+        reason: str | None = None
+        programs = self.programs
+        for program in programs:
+            difference = program.difference()
+            if difference is None:
+                tensors = program.match(batch)
+                if tensors is not None:
+                    self._changes_in_a_row = 0
+                    if program is not programs[0]:
+                        self._move_to_front(program)
+                    return program, tensors, None
+                difference = ANOTHER_SIGNATURE
+            if reason is None:
+                reason = difference
+        return None, [], reason
+
+    def add(self, program: P) -> None:
+        """Add a program that was just made."""
+        with self._lock:
+            self.programs = (program, *self.programs)
+            self._compilations += 1
+
+    def discard(self, program: P) -> None:
+        """Remove a program."""
+        with self._lock:
+            self.programs = tuple(other for other in self.programs if other is not program)
+
+    def clear(self) -> None:
+        """Remove all programs."""
+        with self._lock:
+            self.programs = ()
+
+    def fall_back(self, reason: str, state: State) -> None:
+        """Make no further programs, and record why."""
+        if self.fallback_reason != reason:
+            self.fallback_reason = reason
+            self.records.add(state, FIRST_STEP, fallback=reason)
+
+    def refusal(self, reason: str, is_change: bool, variants: int = 1) -> str | None:
+        """Return why another program must not be made, or None if it may be.
+
+        Args:
+            reason: Why the program is needed.
+            is_change: Whether that is a change of what the programs were made from, and not another
+                kind of batch.
+            variants: The number of programs that each signature needs.
+        """
+        self._changes_in_a_row += is_change
+        if self._changes_in_a_row > MAX_CHANGES_IN_A_ROW:
+            self.clear()
+            return f"something changes in each step: {reason}"
+
+        capacity = self._max_programs * variants
+        if len(self.programs) >= capacity:
+            self._discard_unusable()
+        if self._compilations >= MAX_COMPILATIONS or len(self.programs) >= capacity:
+            return (
+                f"there are more than {self._max_programs} input signatures, most recently "
+                f"because {reason}"
+            )
+        return None
+
+    def _move_to_front(self, program: P) -> None:
+        """Move a program to the front, unless another thread has discarded it meanwhile."""
+        with self._lock:
+            if program in self.programs:
+                others = [other for other in self.programs if other is not program]
+                self.programs = (program, *others)
+
+    def _discard_unusable(self) -> None:
+        """Remove the least recently used of the programs that are no longer valid, if any."""
+        for program in reversed(self.programs):
+            if program.difference() is not None:
+                self.discard(program)
+                return
+
+
+S = TypeVar("S", bound="ProgramSet[Any]")
+
+
+class ProgramSets(Generic[S]):
+    """The program sets of a network: plans of the same ops share one, which dies with them."""
+
+    def __init__(self) -> None:
+        self._sets: WeakValueDictionary[Hashable, S] = WeakValueDictionary()
+
+    def find(self, plan: ExecutionPlan, key: Hashable, make: Callable[[], S]) -> S:
+        """Return the set of a plan, or make it. Plans of the same key share it."""
+        programs: S | None = plan.programs.get(key) or self._sets.get(key)
+        if programs is None:
+            programs = self._sets[key] = make()
+        plan.programs[key] = programs
+        return programs
+
+    def clear(self) -> None:
+        """Let no other plan share the present sets."""
+        self._sets.clear()
+
+
+def key_of_ops(plan: ExecutionPlan, state: State) -> Hashable:
+    """Return the key of what a program of a plan computes, given the state of a session."""
+    resolution = plan.kernel.resolution
+    return (
+        state["mode"],
+        bool(state["warmup"]),
+        # An op whose keys or models have changed has another spec.
+        tuple(map(id, plan.selected[0])),
+        # `forward` may be assigned, as may the class of an op.
+        tuple(id(getattr(op.forward, "__func__", op.forward)) for op in plan.ops),
+        # Settings are part of the forwards that a program was traced from.
+        tuple(map(last_resolved, plan.ops)),
+        frozenset(resolution.device_inputs.names()),
+        frozenset(resolution.returned.names()),
+    )

@@ -1,0 +1,401 @@
+"""The compiled programs of the same ops in torch: when another one is compiled, and for what."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+
+from fastnet._trace import Length, Signature
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.torch._internals import GlobalState, hook_tables_of
+from fastnet.backend.torch.update import TRAINED
+from fastnet.network.compile_options import CompileOptions
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.program_set import ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
+from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
+from fastnet.network.torch.compiled.capture import Capture, capture
+from fastnet.network.torch.compiled.dynamic_batch import (
+    Rows,
+    changed_axes,
+    common_batch_size,
+    open_forms,
+)
+from fastnet.network.torch.compiled.fake_tensors import StepState
+from fastnet.network.torch.compiled.input_signature import KIND
+from fastnet.network.torch.compiled.lowering import Lowered, lower
+from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.optimizers import waits_for_state
+from fastnet.network.torch.compiled.program import ANOTHER_PHASE, TorchProgram, is_observed
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.network.torch.compiled.verification import reason_to_skip
+from fastnet.network.trace_records import Records, report_if_slow
+from fastnet.network.updates import update_ops_in
+from fastnet.op.tensorop.model.ema import EMA
+from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.types import State
+
+_OBSERVED = (
+    "a mode is active while steps run: a torch mode, such as inference_mode or that of "
+    "set_default_device, a transform, saved tensor hooks or anomaly detection"
+)
+_ANOTHER_SIZE = "a batch has another size"
+
+# Record in a step why a program was compiled, and the seconds that tracing and compiling took.
+OnCompile = Callable[[str, float, float], None]
+
+
+class EagerStep(NamedTuple):
+    """A step of a session that has run eagerly, and that a program is made for.
+
+    Attributes:
+        batch: The values that ops read, on the device of the ops.
+        state: The state of the session.
+        make_autocast: Makes the context manager around the ops of each step; None for none.
+    """
+
+    batch: Mapping[str, Any]
+    state: State
+    make_autocast: Callable[[], AbstractContextManager[Any]] | None
+
+
+class TorchProgramSet(ProgramSet[TorchProgram]):
+    """The programs of the ops of a plan.
+
+    Args:
+        plan: The plan.
+        options: The options for compiling.
+        records: The records of the network.
+        device: The device of the ops.
+
+    Attributes:
+        plan: The plan, as far as programs use it.
+        keys: The keys that ops read from the batch, in the order of a signature's forms.
+        accumulation: The gradients that updates merge over several steps; None if none do.
+        steps: The number of steps that were to run by a program, for `verify` as a number.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        options: CompileOptions,
+        records: Records,
+        device: torch.device,
+    ) -> None:
+        super().__init__(options.most_kinds, records)
+        # A copy without programs: the set is freed with the plans that refer to it.
+        self.plan = dataclasses.replace(plan, programs={})
+        self.options = options
+        self.keys = sorted(plan.kernel.resolution.device_inputs.names())
+        self.accumulation: Accumulation | None = None
+        self.steps = 0
+        self._device = device
+        self._number_inputs = list(_scheduled_decays(plan))
+        # The paths of numbers that have changed, with the reasons why they are constants, or None.
+        self._changed_numbers: dict[str, str | None] = {}
+        # Why each batch size needs a program of its own, if it does.
+        self._size_dependence: str | None = None
+        self._has_recorded_mode = False
+
+    def prepare_session(self) -> None:
+        """Look for updates that merge gradients, since an op's settings may have changed."""
+        if self.plan.takes_gradients and self.accumulation is None:
+            accumulation = Accumulation(self.plan.ops)
+            self.accumulation = accumulation if accumulation.updates else None
+
+    def reject(self, program: TorchProgram, difference: str, state: State) -> None:
+        """Discard a program whose results differ from those of an eager step."""
+        self.discard(program)
+        if program.is_dynamic:
+            # Its code may depend on the size in a way that tracing does not see.
+            self._size_dependence = f"each size is compiled by itself, because {difference}"
+        else:
+            self.clear()
+            self.fall_back(difference, state)
+
+    def prepare(self, step: EagerStep, reason: str | None, on_compile: OnCompile | None) -> None:
+        """Compile a program for steps like one that has run eagerly, unless there is one.
+
+        Args:
+            step: The step.
+            reason: Why no program was valid for it; None if none was looked for.
+            on_compile: Records what was compiled in a profile.
+        """
+        if not self._can_prepare(step.state):
+            return
+        program, _, _ = self.find(step.batch)
+        if program is not None or self.fallback_reason is not None:
+            return
+
+        if reason is None:
+            reason = self._find_reason()
+        number = self._changed_number(reason)
+        refusal = self._refusal(reason, number)
+        if refusal is not None:
+            self.fall_back(refusal, step.state)
+            return
+        made = self._compile(step, reason, number)
+        if on_compile is not None:
+            on_compile(*made)
+
+    # --- whether another program is compiled ---
+
+    def _can_prepare(self, state: State) -> bool:
+        """Return whether steps as they run now can be compiled."""
+        if self.plan.takes_gradients and not torch.is_grad_enabled():
+            return False
+        if is_observed():
+            # A mode may stay for the rest of the program, so it is recorded once.
+            if not self.programs and not self._has_recorded_mode:
+                self._has_recorded_mode = True
+                self.records.add(state, FIRST_STEP, fallback=_OBSERVED)
+            return False
+        # Capture a step that updates.
+        return not any(map(_waits_for_update, update_ops_in(self.plan.ops)))
+
+    def _find_reason(self) -> str:
+        """Return why no program is valid, for a step before which none was looked for."""
+        if not self.programs:
+            return FIRST_STEP
+        differences = [one.difference() for one in self.programs if one.matches_phase()]
+        return next(filter(None, differences), ANOTHER_SIGNATURE)
+
+    def _changed_number(self, reason: str) -> NumberInput | None:
+        """Return the number whose change is the reason for another program, if it is one."""
+        for program in self.programs:
+            number = program.changed_number
+            if number is not None and reason == f"{number.path} has changed":
+                return number
+        return None
+
+    def _refusal(self, reason: str, number: NumberInput | None) -> str | None:
+        """Return why another program must not be compiled, or None."""
+        if number is not None and number.path in self._changed_numbers:
+            why = self._changed_numbers[number.path]
+            return (
+                f"{number.path} is a number that keeps changing, and each value would be "
+                f"compiled{f', because {why}' if why else ''}; hold it in a tensor, or put it into "
+                "the batch"
+            )
+        is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
+        phases = 1 if self.accumulation is None else self.accumulation.count_phases()
+        return self.refusal(reason, is_change, variants=phases)
+
+    # --- compiling ---
+
+    def _compile(
+        self, step: EagerStep, reason: str, number: NumberInput | None
+    ) -> tuple[str, float, float]:
+        """Compile a program, or fall back; return the reason, and the seconds it took."""
+        started = time.perf_counter()
+        values = [step.batch[key] for key in self.keys]
+        failure: _Failure | None = None
+        for form in self._forms_to_try(values, number):
+            try:
+                program, traced = self._make(step, values, form)
+                break
+            except _Failure as error:
+                failure = error
+                self._note_failure(form, number, str(error))
+        else:
+            assert failure is not None
+            return self._give_up(step, reason, failure, started)
+
+        if number is not None:
+            self._changed_numbers.setdefault(number.path)
+        reason = self._describe(reason, form)
+        self._number_inputs = form.numbers
+        program.unverified = reason_to_skip(program, self.options)
+        if program.unverified is not None:
+            program.awaits_verification = False
+            program.graph = None
+        self.add(program)
+        seconds = traced - started, time.perf_counter() - traced
+        self.records.add(step.state, reason, *seconds, unverified=program.unverified)
+        return reason, *seconds
+
+    def _forms_to_try(self, values: list[Any], number: NumberInput | None) -> list[_Form]:
+        """Return the forms of a program, the most general first; later ones where it fails."""
+        rows, numbers = self._rows(values), self._number_inputs
+        forms = [_Form(None, numbers)]
+        if rows is not None:
+            forms.insert(0, _Form(rows, numbers))
+        if number is not None and number.table is not None:
+            forms.insert(0, _Form(rows, [*numbers, number], adds_number=True))
+        return forms
+
+    def _rows(self, values: list[Any]) -> Rows | None:
+        """Find the tensors of a batch whose size its program leaves open, if any."""
+        dynamic = self.options.dynamic
+        if dynamic is False or self._size_dependence is not None:
+            return None
+        for program in self.programs:
+            if program.matches_phase() and not program.is_dynamic:
+                rows = changed_axes(program.signature.inputs, values)
+                if rows is not None:
+                    return rows
+        return common_batch_size(values) if dynamic else None
+
+    def _note_failure(self, form: _Form, number: NumberInput | None, failure: str) -> None:
+        """Remember what programs cannot leave open."""
+        if number is not None and form.adds_number:
+            self._changed_numbers[number.path] = failure
+        elif form.rows is not None and not any(other.is_dynamic for other in self.programs):
+            self._size_dependence = f"each size is compiled by itself, because {failure}"
+
+    def _give_up(
+        self, step: EagerStep, reason: str, failure: _Failure, started: float
+    ) -> tuple[str, float, float]:
+        """Run all further steps eagerly, because no program can be made."""
+        ended = time.perf_counter()
+        traced = failure.traced or ended
+        self.clear()
+        self.fallback_reason = str(failure)
+        seconds = traced - started, ended - traced
+        self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
+        return reason, *seconds
+
+    def _describe(self, reason: str, form: _Form) -> str:
+        """Add to a reason what the program leaves open."""
+        if form.adds_number:
+            return f"{reason}; it is an input of the program from now on"
+        if reason != ANOTHER_SIGNATURE:
+            return reason
+        if form.rows is not None:
+            return _ANOTHER_SIZE
+        return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
+
+    def _make(self, step: EagerStep, values: list[Any], form: _Form) -> tuple[TorchProgram, float]:
+        """Trace the ops and compile them; return the program, and when it was traced."""
+        global_state = GlobalState()
+        try:
+            state = self._step_state(step.state, form.numbers)
+            phase = None
+            if self.accumulation is not None:
+                phase = Phase(self.accumulation, state.parameters)
+            captured = self._capture(step, values, state, phase, form)
+        except Uncapturable as error:
+            text = str(error)
+            if error.index is not None and self.plan.describe(error.index) not in text:
+                text = f"{self.plan.describe(error.index)}: {text}"
+            raise _Failure(text) from None
+        except Exception as error:
+            raise _Failure(f"capturing has failed: {error!r}") from None
+
+        traced = time.perf_counter()
+        try:
+            with report_if_slow("compiling a step"):
+                lowered = lower(captured, self.options, form.rows and form.rows.usual)
+            program = TorchProgram(
+                self._signature(values, captured, lowered, form.rows),
+                captured,
+                lowered,
+                state,
+                global_state,
+                self.plan.takes_gradients,
+                phase=phase,
+                sized_tensors=None if form.rows is None else form.rows.indices(),
+            )
+        except Uncapturable as error:
+            raise _Failure(str(error), traced) from None
+        except Exception as error:
+            first_line = str(error).strip().partition("\n")[0]
+            text = f"the compiler has failed with {type(error).__name__}: {first_line}"
+            raise _Failure(text, traced) from None
+        return program, traced
+
+    def _step_state(self, state: State, numbers: list[NumberInput]) -> StepState:
+        """Collect the tensors, numbers and optimizers that the step reads and writes."""
+        # A model that joins in another epoch may not have been moved to the device yet.
+        others = [model for model in state.get(TRAINED, ()) if self._is_on_device(model)]
+        models = {id(model): model for model in (*self.plan.models, *others)}
+        step_state = StepState(
+            list(models.values()), self.plan.takes_gradients, self._device, numbers
+        )
+        if any(hook_tables_of(step_state.parameters)):
+            raise Uncapturable("a parameter has hooks")
+        if any(parameter.grad is not None for parameter in step_state.parameters):
+            raise Uncapturable("a parameter has a gradient that no op has left there")
+        return step_state
+
+    def _is_on_device(self, model: torch.nn.Module) -> bool:
+        return all(parameter.device == self._device for parameter in model.parameters())
+
+    def _capture(
+        self,
+        step: EagerStep,
+        values: list[Any],
+        state: StepState,
+        phase: Phase | None,
+        form: _Form,
+    ) -> Capture:
+        return capture(
+            self.plan,
+            step.state,
+            step.make_autocast,
+            self.keys,
+            values,
+            state,
+            phase=phase,
+            is_open=() if form.rows is None else form.rows.is_open,
+        )
+
+    def _signature(
+        self, values: list[Any], captured: Capture, lowered: Lowered, rows: Rows | None
+    ) -> Signature:
+        """Return the signature of a program, with an open length where the batch size is open."""
+        forms = [KIND.form_of(value) for value in values]
+        if rows is None:
+            return Signature(self.keys, KIND, forms, captured.outputs)
+        # Batches of the size that another program was compiled for are left to it.
+        admits, other_size = lowered.admits, rows.known
+        assert admits is not None
+        length = Length(lambda size: size != other_size and admits(size))
+        forms = open_forms(forms, rows.is_open, length)
+        return Signature(self.keys, KIND, forms, captured.outputs, length)
+
+
+class _Form(NamedTuple):
+    """What a program leaves open.
+
+    Attributes:
+        rows: The tensors whose batch size is open; None if it is fixed.
+        numbers: The Python numbers that are inputs.
+        adds_number: Whether the last of them was a constant before.
+    """
+
+    rows: Rows | None
+    numbers: list[NumberInput]
+    adds_number: bool = False
+
+
+class _Failure(Exception):
+    """Raised where no program can be made; its text is the reason.
+
+    Args:
+        reason: The reason.
+        traced: The time when the trace was complete; None if it failed.
+    """
+
+    def __init__(self, reason: str, traced: float | None = None) -> None:
+        super().__init__(reason)
+        self.traced = traced
+
+
+def _waits_for_update(update: UpdateOp) -> bool:
+    """Return whether an update may take no step, and has still to take a first one."""
+    optimizer = get_metadata(update.model, "current_optimizer")
+    may_skip = update.merge_grad > 1 or update.weight is not None or update.skip_nonfinite
+    return optimizer is not None and may_skip and waits_for_state(optimizer)
+
+
+def _scheduled_decays(plan: ExecutionPlan) -> Iterator[NumberInput]:
+    """Yield the decays that change in each step."""
+    for index, op in enumerate(plan.ops):
+        if isinstance(op, EMA) and op.is_scheduled:
+            table = op.kept()
+            yield NumberInput(f"the decay of {plan.describe(index)}", table, table, "decay", float)

@@ -1,0 +1,226 @@
+"""The compiled steps of a session: runs each step by a program that is valid for it, or eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from fastnet.backend.model_metadata import name_of
+from fastnet.backend.torch._internals import COMPILED
+from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.errors import add_note, describe_op
+from fastnet.network.plan_cache import ExecutionPlan, StepOptions
+from fastnet.network.torch.compiled.capture import TRACING
+from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
+from fastnet.network.torch.compiled.program_set import EagerStep, OnCompile, TorchProgramSet
+from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
+from fastnet.network.updates import update_ops_in
+from fastnet.op.meta_op import OneOfOps
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.model.following import FollowsUpdates
+from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.types import RunStep, State
+
+_IN_PROGRAM = (
+    "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
+    "see in which op."
+)
+
+
+class CompiledSession:
+    """The compiled steps of one session.
+
+    Args:
+        programs: The programs of the session's ops, which sessions of other plans may share.
+        state: The state of the session.
+        make_autocast: Makes the context manager around the ops of each step; None for none.
+        step_options: How values are moved to the device of the ops, and back.
+    """
+
+    def __init__(
+        self,
+        programs: TorchProgramSet,
+        state: State,
+        make_autocast: Callable[[], AbstractContextManager[Any]] | None,
+        step_options: StepOptions,
+    ) -> None:
+        programs.prepare_session()
+        self.programs = programs
+        self._state = state
+        self._make_autocast = make_autocast
+        self._move, self._release = step_options.move, step_options.release
+        # Ops resolve values of a new session in its first step, which therefore runs eagerly, as
+        # do all until optimizers have created their state.
+        self._has_run = False
+
+    def step(
+        self,
+        eager: RunStep,
+        on_call: Callable[[], None] | None = None,
+        on_compile: OnCompile | None = None,
+    ) -> RunStep:
+        """Return the function that runs the steps of the session.
+
+        Args:
+            eager: Runs a step eagerly.
+            on_call: Called after each step that a program has run.
+            on_compile: Called with the reason and the seconds when a program was compiled.
+        """
+        programs = self.programs
+        if programs.is_given_up:
+            return eager
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if not self._has_run:
+                return self._run_eagerly(batch, eager, on_compile, None)
+            moved = batch if self._move is None else self._moved(batch)
+            try:
+                program, tensors, reason = programs.find(moved)
+            except KeyError:
+                return eager(batch)  # Raises the error for a missing key.
+            if program is None:
+                return self._run_eagerly(batch, eager, on_compile, reason)
+            if program.awaits_verification and self._is_due():
+                return self._verified(program, eager, batch, moved, tensors)
+
+            try:
+                result = program.run(moved, tensors)
+            except AliasedInput:
+                return eager(batch)
+            except Exception as error:
+                add_note(error, _IN_PROGRAM)
+                raise
+            for op in program.followed:
+                op.advance()
+            if moved is not batch:
+                result = self._released(program, result, batch)
+            if on_call is not None:
+                on_call()
+            return result
+
+        return run
+
+    def _moved(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Move the values that ops read to the device of the ops."""
+        assert self._move is not None
+        return {key: self._move(batch[key]) for key in self.programs.keys if key in batch}
+
+    def _released(
+        self, program: TorchProgram, result: dict[str, Any], batch: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the batch with the values that ops have written, moved to where results go."""
+        assert self._release is not None
+        outputs = program.signature.outputs
+        return {**batch, **{key: self._release(result[key]) for key in outputs}}
+
+    def _run_eagerly(
+        self,
+        batch: Mapping[str, Any],
+        eager: RunStep,
+        on_compile: OnCompile | None,
+        reason: str | None,
+    ) -> dict[str, Any]:
+        """Run a step eagerly, and compile a program for the next one unless there is one."""
+        programs = self.programs
+        if programs.is_given_up:
+            return eager(batch)
+        # The program is compiled for a step of the phase of this one, not of the next one.
+        accumulation = programs.accumulation
+        preserved = nullcontext() if accumulation is None else accumulation.preserved()
+        result = eager(batch)
+        self._has_run = True
+        moved = batch if self._move is None else self._moved(batch)
+        # Otherwise the fake tensors of another thread's trace would look like a change.
+        with preserved, TRACING:
+            step = EagerStep(moved, self._state, self._make_autocast)
+            programs.prepare(step, reason, on_compile)
+        return result
+
+    # --- verification ---
+
+    def _is_due(self) -> bool:
+        """Return whether this step is to be verified, for a program that awaits it."""
+        programs = self.programs
+        verify = programs.options.verify
+        if not isinstance(verify, int):
+            return True
+        programs.steps += 1
+        return programs.steps % verify == 0
+
+    def _verified(
+        self,
+        program: TorchProgram,
+        eager: RunStep,
+        batch: Mapping[str, Any],
+        moved: Mapping[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> dict[str, Any]:
+        """Run a step compiled and eagerly, and return the eager results.
+
+        Args:
+            program: The program.
+            eager: Runs the step eagerly.
+            batch: The batch.
+            moved: The values that ops read, on the device of the ops.
+            tensors: The tensors of these values.
+        """
+        programs = self.programs
+        if program.writes:
+            try:
+                program.require_separate(tensors)
+            except AliasedInput:
+                return eager(batch)
+        verification = Verification(
+            program,
+            programs.plan.models,
+            programs.accumulation,
+            draws_other_numbers(program, programs.options),
+        )
+        result = verification.run(moved, tensors, lambda: eager(batch))
+        if programs.options.verify == "first":
+            program.awaits_verification = False
+            program.graph = None
+        if verification.difference is None:
+            return result
+
+        text = (
+            "a step of the program gave other results than the same step run eagerly: "
+            f"{verification.difference}"
+        )
+        if isinstance(programs.options.verify, int):
+            raise RuntimeError(f"In mode '{self._state['mode']}' {text}.")
+        programs.reject(program, text, self._state)
+        return result
+
+
+def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
+    """Return why no step of a plan can be captured, whatever its batch."""
+    if device.type not in ("cpu", "cuda"):
+        return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
+    if is_distributed:
+        return "the gradients of several processes are communicated"
+    for model in plan.models:
+        engine = parallel_type(model)
+        if engine is not None:
+            return f"the model '{name_of(model)}' is run by {engine}"
+        for module in model.modules():
+            if hasattr(module, COMPILED):
+                return f"the model '{name_of(model)}' comes from torch.compile"
+    for index, op in enumerate(plan.ops):
+        if any(isinstance(inner, OneOfOps) for inner in with_inner_ops([op])):
+            return f"{describe_op(op, index)} draws one of its ops outside of torch"
+        if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
+            return f"{describe_op(op, index)} merges the gradients of several steps"
+    followed = {id(op.model): op for op in plan.ops if isinstance(op, FollowsUpdates)}
+    for update in update_ops_in(plan.ops):
+        if (update.skip_nonfinite or update.weight is not None) and id(update.model) in followed:
+            return (
+                f"{describe_op(followed[id(update.model)])} follows the updates of "
+                f"'{name_of(update.model)}', which may skip a step because of `weight` or "
+                "`skip_nonfinite`"
+            )
+    return None

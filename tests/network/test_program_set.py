@@ -1,0 +1,124 @@
+"""Program sets: finding, adding and discarding programs, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from fastnet._trace import Signature, Slot, TensorKind
+from fastnet.network.program_limits import MAX_CHANGES_IN_A_ROW, MAX_COMPILATIONS
+from fastnet.network.program_set import ANOTHER_SIGNATURE, Program, ProgramSet
+from fastnet.network.trace_records import Records
+
+
+class Tensor:
+    dtype = "float"
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+def _nothing(value: Any, tensors: Any = None) -> None:
+    return None
+
+
+KIND = TensorKind(
+    Tensor, attrgetter("dtype"), attrgetter("shape"), _nothing, _nothing, _nothing
+)  # fmt: skip
+
+
+class Plain(Program):
+    """A program for one shape, which is valid until `change` is set."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__(Signature(["x"], KIND, [Slot("float", shape)], {"y": Slot()}))
+        self.change: str | None = None
+
+    def difference(self) -> str | None:
+        return self.change
+
+    def run(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+        return self.signature.merge(tensors, batch)
+
+
+def _set_of(*programs: Plain, max_programs: int = 8) -> ProgramSet[Plain]:
+    programs_set: ProgramSet[Plain] = ProgramSet(max_programs, Records("eagerly"))
+    for program in programs:
+        programs_set.add(program)
+    return programs_set
+
+
+def test_program_of_signature_is_found_and_moves_to_front() -> None:
+    first, second = Plain(1), Plain(2)
+    programs = _set_of(first, second)
+    assert programs.programs == (second, first)
+    tensor = Tensor(1)
+    assert programs.find({"x": tensor}) == (first, [tensor], None)
+    assert programs.programs == (first, second)
+    assert first.run({"x": tensor}, [tensor]) == {"x": tensor, "y": tensor}
+
+
+def test_reason_is_that_of_last_used_program() -> None:
+    first, second = Plain(1), Plain(2)
+    programs = _set_of(first, second)
+    assert programs.find({"x": Tensor(3)}) == (None, [], ANOTHER_SIGNATURE)
+    second.change = "op.factor has changed"
+    assert programs.find({"x": Tensor(2)}) == (None, [], "op.factor has changed")
+    first.change = "something else"
+    assert programs.find({"x": Tensor(1)}) == (None, [], "op.factor has changed")
+    assert _set_of().find({"x": Tensor(1)}) == (None, [], None)
+
+
+def test_missing_key_raises() -> None:
+    with pytest.raises(KeyError, match=r"^'x'$"):
+        _set_of(Plain(1)).find({})
+
+
+def test_more_programs_than_allowed_are_refused() -> None:
+    programs = _set_of(Plain(1), Plain(2), max_programs=2)
+    expected = f"there are more than 2 input signatures, most recently because {ANOTHER_SIGNATURE}"
+    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False) == expected
+    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False, variants=2) is None
+    # An unusable program makes room, the least recently used first.
+    for program in programs.programs:
+        program.change = "changed"
+    (kept, _) = programs.programs
+    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False) is None
+    assert programs.programs == (kept,)
+
+
+def test_changes_in_each_step_are_refused() -> None:
+    programs = _set_of(Plain(1))
+    for _ in range(MAX_CHANGES_IN_A_ROW):
+        assert programs.refusal("changed", is_change=True) is None
+    programs.find({"x": Tensor(1)})  # A step that a program runs begins the count again.
+    for _ in range(MAX_CHANGES_IN_A_ROW):
+        assert programs.refusal("changed", is_change=True) is None
+    assert programs.refusal("a", is_change=True) == "something changes in each step: a"
+    assert programs.programs == ()
+
+
+def test_number_of_compilations_is_limited() -> None:
+    programs = _set_of()
+    for _ in range(MAX_COMPILATIONS):
+        program = Plain(1)
+        programs.add(program)
+        programs.discard(program)
+    assert "more than 8 input signatures" in str(programs.refusal("", is_change=False))
+
+
+def test_fallback_is_recorded_once_and_leaves_programs_in_use() -> None:
+    program = Plain(1)
+    programs = _set_of(program)
+    state = {"mode": "train", "epoch": 1}
+    with pytest.warns(UserWarning, match="no room"):
+        programs.fall_back("no room", state)
+    programs.fall_back("no room", state)
+    assert [one.fallback for one in programs.records.latest] == ["no room"]
+    assert not programs.is_given_up
+    assert programs.find({"x": Tensor(1)})[0] is program
+    programs.clear()
+    assert programs.is_given_up
