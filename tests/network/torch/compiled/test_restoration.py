@@ -18,7 +18,7 @@ from torch.nn import functional
 from fastnet.backend.torch import optimizer_step, update
 from fastnet.backend.torch.ema import WeightAverager
 from fastnet.network import TorchNetwork
-from fastnet.network.torch.compiled import capture, fake_tensors, program_set
+from fastnet.network.torch.compiled import capture, program_set, step_state
 from fastnet.network.torch.compiled.program_set import TorchProgramSet
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
@@ -230,12 +230,12 @@ _PATCHED: dict[str, tuple[Any, str]] = {
     "merge": (update.TorchUpdate, "_merge_gradients"),
     "mean of merged gradients": (update, "accumulate_gradients"),
     "clip": (nn.utils, "clip_grad_norm_"),
-    "optimizer step": (fake_tensors, "_update"),
+    "optimizer step": (step_state, "_update"),
     "clear gradients": (optimizer_step, "clear_gradients"),
     "follow": (WeightAverager, "move"),
-    "outputs": (capture._Tracer, "_take_out"),
+    "outputs": (capture, "_read_outputs"),
     "bind numbers": (capture, "bind_numbers"),
-    "bind tensors": (capture._Tracer, "bind_others"),
+    "bind tensors": (capture, "_bind_held_tensors"),
     "lower": (program_set, "lower"),
     "make program": (program_set, "TorchProgram"),
 }
@@ -260,7 +260,7 @@ def test_failed_trace_restores_everything(
         original, only_traces = getattr(owner, name), owner not in (capture, program_set)
 
         def patched(*args: Any, **settings: Any) -> Any:
-            if is_traced() or not only_traces or name == "bind_others":
+            if is_traced() or not only_traces:
                 inject()
             return original(*args, **settings)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
-from tests.network.torch.compiled.steps import QUICK, captured, falls_back
+from fastnet.op.tensorop.model import ModelOp
+from tests.network.torch.compiled.steps import QUICK, built, captured, falls_back
 
 
 class Own(TensorOp):
@@ -46,14 +49,42 @@ def test_ops_inside_of_others_are_captured(make: Callable[[], Any]) -> None:
     assert captured(network) == 1
 
 
+class OwnModelOp(ModelOp):
+    """Changes what fastnet's op returns."""
+
+    def forward(self, data: torch.Tensor, state: Any) -> Any:
+        return super().forward(data, state) * 2
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_models_run_by_or_beside_user_ops_are_captured(is_inside: bool) -> None:
+    model = built(lambda: nn.Linear(3, 3), seed=1)
+    if is_inside:
+        op: Any = Fuse([Own(_doubled), ModelOp(model, "x", "x")])
+    else:
+        op = OwnModelOp(model, "x", "x")
+    network = TorchNetwork([op], compile=QUICK)
+    with network("infer", 1):
+        for place in range(3):
+            x = torch.arange(3.0).view(1, 3) + place
+            expected = model(2 * x) if is_inside else 2 * model(x)
+            torch.testing.assert_close(network.run_step({"x": x})["x"], expected.detach())
+    assert captured(network) == 1
+
+
 def _of_epoch(x: torch.Tensor, state: Any) -> torch.Tensor:
     return x * state["epoch"]
+
+
+# It does not matter whose code reads the state on behalf of an op of the user.
+_of_epoch_in_torch = types.FunctionType(_of_epoch.__code__, {"__name__": "torch.helper"})
 
 
 @pytest.mark.parametrize(
     "work",
     [
         _of_epoch,
+        _of_epoch_in_torch,
         lambda x, state: x * {**state}["epoch"],
         lambda x, state: x * (state | {})["epoch"],
         lambda x, state: x * state.setdefault("epoch", 1),

@@ -5,13 +5,14 @@ A step passes through these modules:
 1. `session.CompiledSession` runs the steps of a session. The first step runs eagerly, because
    optimizers create their state in it. After that `program_set.TorchProgramSet`, which plans of the
    same ops share, finds a program that is valid for the batch, or compiles one.
-2. `capture.capture` traces the ops with `make_fx`. `fake_tensors.StepState` replaces parameters,
-   buffers and optimizer state with fake tensors, `optimizers` and `rules` replace the optimizers'
-   update rules, `accumulation` handles merged gradients, and `RecordingDict` rejects reads of data
-   that changes from step to step. A `guard.Guard` is a snapshot of the data reachable from ops,
-   models and optimizers. It is taken before the trace, to detect ops that change their own data
-   while they are traced. `number_inputs` turns Python numbers that change between steps into
-   graph inputs.
+2. `capture.capture` traces the ops with `make_fx`, in phases: inputs, trace, outputs, checks, bind.
+   `step_state.StepState` puts fake tensors in the places of parameters, buffers and optimizer
+   state; `optimizers` and `rules` replace the optimizers' update rules, and `accumulation` handles
+   merged gradients. `trace_watch` and `random_numbers` refuse what a graph would freeze or leave
+   out. A `guard.Guard` is a snapshot of the data reachable from ops, models and optimizers, taken
+   before the trace, to detect ops that change their own data while they are traced;
+   `restoration` then puts everything back. `number_inputs` turns Python numbers that change between
+   steps into graph inputs.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
    binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and

@@ -1,46 +1,46 @@
-"""Traces the ops of a plan into one graph, from the batch to the updated weights."""
+"""Captures a step: traces the ops of a plan into one graph, from the batch to the updated weights.
+
+`capture` goes through these phases, each of which is a section below:
+
+1. inputs: fake tensors for all that the step reads;
+2. trace: the ops run once with them, which records their operations;
+3. outputs: the forms and the tensors of what the ops have written, which the graph returns;
+4. checks: what a graph would leave out, or repeat wrongly, refuses the capture;
+5. bind: numbers and tensors that ops hold become inputs of the graph.
+"""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
 
-import fastnet
-from fastnet._execute import UNDO, BoundPlan
+from fastnet._execute import BoundPlan, KernelPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import map_form
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import (
-    TorchDispatchMode,
     eager_recurrent_layers,
     enable_python_dispatcher,
     fake_mode,
     import_dynamo,
     module_hook_tables,
-    no_dispatch,
     number_like,
     open_like,
     returns_nothing,
     storage_key,
     writes,
 )
-from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import describe_op
 from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.accumulation import Phase
-from fastnet.network.torch.compiled.fake_tensors import RecordingDict, StepState
 from fastnet.network.torch.compiled.guard import Guard, is_library_class
 from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
@@ -49,39 +49,65 @@ from fastnet.network.torch.compiled.input_signature import (
     require_plain,
     tensors_in,
 )
-from fastnet.network.torch.compiled.number_inputs import bind_numbers
-from fastnet.network.torch.compiled.random_numbers import Sources, is_random, watched_process
+from fastnet.network.torch.compiled.number_inputs import NumberInput, bind_numbers
+from fastnet.network.torch.compiled.random_numbers import (
+    RandomState,
+    Sources,
+    is_random,
+    watched_process,
+)
 from fastnet.network.torch.compiled.restoration import Restoration
+from fastnet.network.torch.compiled.step_state import RecordingDict, StepState
+from fastnet.network.torch.compiled.trace_watch import (
+    RealTensors,
+    RefusedFunctions,
+    TraceWatch,
+    is_fake,
+    noted_followers,
+)
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward, State
 
-_Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
 TRACING = threading.RLock()
 """Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
 
-# The entries of the step's state that are the same in all steps of a plan, or used by each step.
-_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO})
-# These read values, or memory, of a tensor without a call of the dispatcher; two of them crash.
-_READ_VALUES = {
-    getattr(torch.Tensor, name)
-    for name in ("__array__", "__dlpack__", "apply_", "data_ptr", "map_", "map2_", "numpy")
-} | {torch.Tensor.tolist, torch.Tensor.storage_offset}
-# These read the values of tensors in lists and tuples.
-_READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
-# The same for lists, but tuples are several indices.
-_INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
-
-class Capture:
-    """The graph of a step.
+@dataclass(frozen=True)
+class CaptureRequest:
+    """A step to capture.
 
     Attributes:
-        graph: Takes the tensors of the `StepState`, the optimizers' numbers, the tensors in
-            `others`, those of the batch, and merged gradients; returns the tensors of the outputs,
-            and merged gradients.
+        plan: The plan, whose ops are traced.
+        state: The state of the session.
+        make_autocast: Makes the context manager around the ops; None for none.
+        keys: The keys that ops read from the batch.
+        values: The values under these keys.
+        step_state: The tensors, numbers and optimizers that the step reads and writes.
+        phase: The merged gradients that the step reads and leaves; None if none are merged.
+        is_open: Whether axis 0 is of any length, for each tensor of the batch; empty for none.
+    """
+
+    plan: ExecutionPlan
+    state: State
+    make_autocast: Callable[[], AbstractContextManager[Any]] | None
+    keys: Sequence[str]
+    values: Sequence[Any]
+    step_state: StepState
+    phase: Phase | None = None
+    is_open: Sequence[bool] = ()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured step.
+
+    Attributes:
+        graph: Takes the tensors of the `StepState`, the optimizers' numbers, the tensors of the
+            batch, merged gradients, and the tensors in `others`; returns the tensors of the
+            outputs, and merged gradients.
         mode: The mode of its example inputs.
         examples: Fake tensors of the types and shapes that it takes.
         others: Tensors that ops hold themselves.
@@ -95,339 +121,327 @@ class Capture:
 
     graph: torch.fx.GraphModule
     mode: Any
-    examples: list[torch.Tensor]
-    others: list[torch.Tensor]
+    examples: Sequence[torch.Tensor]
+    others: Sequence[torch.Tensor]
     outputs: dict[str, Any]
     guard: Guard
     is_random: bool
     precision: torch.dtype
-    followed: list[Any]
-    size: Any = None
+    followed: Sequence[FollowsUpdates]
+    size: Any
 
 
-def capture(
-    plan: ExecutionPlan,
-    step_state: State,
-    make_autocast: Callable[[], AbstractContextManager[Any]] | None,
-    keys: Sequence[str],
-    values: Sequence[Any],
-    state: StepState,
-    phase: Phase | None = None,
-    is_open: Sequence[bool] = (),
-) -> Capture:
-    """Trace the ops of a plan, and leave everything as it was."""
+def capture(request: CaptureRequest) -> Capture:
+    """Trace the ops of a plan, and leave all objects of the user as they were.
+
+    Raises:
+        Uncapturable: If a graph of the ops would not do the same in later steps.
+    """
+    _require_plain_batch(request)
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     import_dynamo()  # During the trace it would replace `torch.manual_seed`, which is watched.
-    tracer = _Tracer(plan, step_state, make_autocast, keys, values, state, phase, is_open)
     with TRACING:
-        guard = Guard(plan, state.held)
-        for path, _, is_used in guard.find(lambda cls: issubclass(cls, BaseNetwork)):
-            if is_used:
-                raise Uncapturable(f"an op runs another network, {path}")
-        sources = Sources(guard)
-        tensors = guard.tensors()
-        with ExitStack() as stack:
-            # In reverse: first objects, then the states of generators, then values of tensors.
-            stack.callback(tracer.put_back)
-            stack.callback(sources.put_back)
-            restoration = Restoration(plan, step_state)
-            stack.callback(restoration.restore)
-            # Context variables that the ops set are those of a copy.
-            found = copy_context().run(_trace_unchanged, tracer, any(is_open), guard, sources)
-            restoration.require_unchanged_data()
-            if state.has_other_optimizers():
-                raise Uncapturable("running the ops changes the current optimizer of a model")
-        found.guard = guard
-        tracer.bind_others(found, tensors)
-    return found
+        # The guard is a snapshot of before the trace, so that it shows what the trace changes.
+        guard = Guard(request.plan, request.step_state.held)
+        _require_no_inner_network(guard)
+        compared_tensors = guard.tensors()
+
+        inputs = _make_inputs(request)
+        trace = _trace_and_restore(request, inputs, guard)
+        bind_numbers(
+            trace.graph,
+            request.step_state.held,
+            inputs.symbols,
+            [*trace.graph.graph.nodes][len(inputs.state)],
+            inputs.mode,
+        )
+        is_random_step = _check_graph(trace)
+        precision = _lowest_precision(trace.graph)
+        held_tensors, held_examples = _bind_held_tensors(request, inputs, trace, compared_tensors)
+    return Capture(
+        graph=trace.graph,
+        mode=inputs.mode,
+        examples=[*inputs.tensors, *held_examples],
+        others=held_tensors,
+        outputs=trace.outputs,
+        guard=guard,
+        is_random=is_random_step,
+        precision=precision,
+        followed=trace.followers,
+        size=inputs.size,
+    )
 
 
-def _trace_unchanged(tracer: _Tracer, opened: bool, guard: Guard, sources: Sources) -> Capture:
-    """Trace the ops; refuse them if they draw numbers outside of torch, or change other data."""
-    with sources.watched():
-        found = tracer.trace(opened)
-    sources.check()
-    change = guard.first_change()
-    if change is not None:
-        raise Uncapturable(f"running the ops changes {change}")
-    return found
+def _require_plain_batch(request: CaptureRequest) -> None:
+    """Refuse a batch whose values a graph cannot take."""
+    for key, value in zip(request.keys, request.values, strict=True):
+        reader = next((at for at, op in enumerate(request.plan.ops) if key in op.inputs), None)
+        require_plain(key, value, request.step_state.device, reader)
 
 
-class _Tracer:
-    """Traces the ops of a plan."""
+def _require_no_inner_network(guard: Guard) -> None:
+    for path, _, is_used in guard.find(lambda cls: issubclass(cls, BaseNetwork)):
+        if is_used:
+            raise Uncapturable(f"an op runs another network, {path}")
 
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        step_state: State,
-        make_autocast: Callable[[], AbstractContextManager[Any]] | None,
-        keys: Sequence[str],
-        values: Sequence[Any],
-        state: StepState,
-        phase: Phase | None,
-        is_open: Sequence[bool],
-    ) -> None:
-        self._plan = plan
-        self._make_autocast = make_autocast
-        self._context = step_state
-        self._state = state
-        self._phase = phase
-        self._is_open = list(is_open)
-        self._keys = list(keys)
-        self._values = list(values)
-        self._saved: _Saved = {}
-        self._running: int | None = None
-        self._refused: Uncapturable | None = None
-        self._recording = RecordingDict(step_state, self._refuse_entry)
-        self._kernel = plan.kernel_with(self._wrap)
-        for key, value in zip(keys, values, strict=True):
-            reader = next((at for at, op in enumerate(plan.ops) if key in op.inputs), None)
-            require_plain(key, value, state.device, reader)
 
-    def _wrap(self, op: Any, index: int, forward: Forward) -> Forward:
-        own = any(
-            not is_library_class(type(one)) or "forward" in vars(one)
-            for one in with_inner_ops([op])
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the ops run with in a trace.
+
+    Attributes:
+        mode: The mode of the fake tensors.
+        state: Fake tensors for those of the `StepState`, in order.
+        numbers: The fake tensor of the optimizers' numbers.
+        symbols: A symbol for each number of an op that is an input.
+        batch: The batch, with fake tensors.
+        batch_tensors: The fake tensors in it, in order.
+        sums: Fake tensors for the gradients that were merged so far.
+        memory: The storage of each tensor in `state` before the trace.
+        size: The open size of axis 0, as a symbol; None if there is none.
+    """
+
+    mode: Any
+    state: list[torch.Tensor]
+    numbers: torch.Tensor
+    symbols: list[Any]
+    batch: dict[str, Any]
+    batch_tensors: list[torch.Tensor]
+    sums: list[torch.Tensor]
+    memory: list[int]
+    size: Any
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All fake tensors, in the order of the graph's inputs."""
+        return [*self.state, self.numbers, *self.batch_tensors, *self.sums]
+
+
+def _make_inputs(request: CaptureRequest) -> _Inputs:
+    """Make fake tensors and symbols for all that a step reads."""
+    step_state, phase = request.step_state, request.phase
+    mode = fake_mode(any(request.is_open))
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
+        return made
+
+    state = [fake(tensor) for tensor in step_state.tensors]
+    numbers = fake(step_state.new_numbers())
+    batch, batch_tensors, size = _make_batch(request, mode)
+    return _Inputs(
+        mode=mode,
+        state=state,
+        numbers=numbers,
+        batch=batch,
+        batch_tensors=batch_tensors,
+        size=size,
+        memory=list(map(storage_key, state)),
+        sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
+        symbols=[
+            number_like(mode, number.read(), index) for index, number in enumerate(step_state.held)
+        ],
+    )
+
+
+def _make_batch(
+    request: CaptureRequest, mode: Any
+) -> tuple[dict[str, Any], list[torch.Tensor], Any]:
+    """Return the batch with fake tensors, these tensors in order, and their open size."""
+    size: Any = None
+    fakes: list[torch.Tensor] = []
+    tensors = [tensor for value in request.values for tensor in tensors_in(value)]
+    for index, tensor in enumerate(tensors):
+        if request.is_open and request.is_open[index]:
+            fakes.append(open_like(mode, tensor))
+            size = _open_size(fakes[-1], size)
+        else:
+            # One tensor in two places is two inputs, and so is a buffer of a model.
+            fakes.append(mode.from_tensor(tensor.detach(), static_shapes=True))
+
+    remaining = iter(fakes)
+    forms = [KIND.form_of(value) for value in request.values]
+    values = map_form(forms, lambda slot: next(remaining))
+    return dict(zip(request.keys, values, strict=True)), fakes, size
+
+
+def _open_size(tensor: torch.Tensor, size: Any) -> Any:
+    """Return the open size of a tensor, which must be that of the tensors before it."""
+    own_size: Any
+    own_size, *other_sizes = tensor.shape
+    if not all(type(length) is int for length in (*other_sizes, *tensor.stride())):
+        raise Uncapturable("the strides of the batch depend on its size")
+    if size is not None and str(size) != str(own_size):
+        raise Uncapturable("the batch has two sizes")
+    return own_size
+
+
+# --- trace ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """The operations of the ops, and what running them has changed.
+
+    Attributes:
+        graph: The graph, which takes `_Inputs.tensors` and symbols.
+        outputs: The form of each key that ops have written.
+        followers: The ops that follow updates, once for each update.
+        updates: The number of steps of each optimizer, by its id.
+        random_state: What the ops have done with torch's generator.
+        leaves_gradients: Whether a parameter has a gradient afterwards.
+        replaced_tensor: The name of a parameter or buffer that was replaced; None for none.
+        changed_number: A number that was to be an input and was replaced; None for none.
+        writes_state: Whether an op has written to the state of the step.
+    """
+
+    graph: torch.fx.GraphModule
+    outputs: dict[str, Any]
+    followers: list[FollowsUpdates]
+    updates: dict[int, int]
+    random_state: RandomState
+    leaves_gradients: bool
+    replaced_tensor: str | None
+    changed_number: NumberInput | None
+    writes_state: bool
+
+
+def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -> _Trace:
+    """Trace and check the ops, and leave all objects of the user as they were, whatever happens.
+
+    The ops run with fake tensors. An op that keeps what it computes, such as an average that it
+    writes, would keep a fake tensor, with which the next eager step would fail.
+    """
+    watch, real_tensors, sources = TraceWatch(request.plan), RealTensors(), Sources(guard)
+    with ExitStack() as stack:
+        # In reverse: first objects, then the states of generators, then values of tensors.
+        stack.callback(real_tensors.restore)
+        stack.callback(sources.put_back)
+        restoration = Restoration(request.plan, request.state)
+        stack.callback(restoration.restore)
+
+        def trace_unchanged() -> _Trace:
+            with sources.watched():
+                trace = _trace(request, inputs, watch, real_tensors)
+                _check_effects(request, inputs, trace, watch)
+            sources.check()
+            change = guard.first_change()
+            if change is not None:
+                raise Uncapturable(f"running the ops changes {change}")
+            return trace
+
+        # Context variables that the ops set are those of a copy.
+        trace = copy_context().run(trace_unchanged)
+        restoration.require_unchanged_data()
+        if request.step_state.has_other_optimizers():
+            raise Uncapturable("running the ops changes the current optimizer of a model")
+    return trace
+
+
+def _trace(
+    request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensors
+) -> _Trace:
+    """Run the ops once, and record their operations."""
+    step_state, outputs = request.step_state, dict[str, Any]()
+    recording = RecordingDict(request.state, watch.refuse_entry)
+    kernel = _watched_kernel(request.plan, watch, recording)
+    # make_fx turns the cache off, but a weight is cast once a step.
+    caches_casts = torch.is_autocast_cache_enabled()
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        torch.set_autocast_cache_enabled(caches_casts)
+        grad_mode = nullcontext() if request.plan.takes_gradients else torch.no_grad()
+        with RefusedFunctions(watch), real_tensors, grad_mode:
+            bound = BoundPlan(kernel, request.state, request.make_autocast)
+            forms, results = _read_outputs(request.plan, inputs, bound.run(inputs.batch))
+        outputs.update(forms)
+        return [*results, *new_sums()]
+
+    with (
+        step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as updates,
+        _replaced_sums(request, inputs) as new_sums,
+        noted_followers(request.plan) as followers,
+        _preserved_state(request.state, recording) as is_state_written,
+    ):
+        with (
+            watch.errors_named(),
+            watched_process() as random_state,
+            inputs.mode,
+            enable_python_dispatcher(),
+            eager_recurrent_layers(),
+            _one_thread(),
+        ):
+            graph = make_fx(run, tracing_mode="real")(*inputs.tensors, *inputs.symbols)
+        return _Trace(
+            graph=graph,
+            outputs=outputs,
+            followers=followers,
+            updates=updates,
+            random_state=random_state,
+            leaves_gradients=any(tensor.grad is not None for tensor in inputs.state),
+            replaced_tensor=step_state.first_replaced(inputs.state),
+            changed_number=step_state.changed_number(inputs.symbols),
+            writes_state=is_state_written(),
         )
 
-        def run(data: Any, state: dict[str, Any]) -> Any:
-            self._running = index
-            return forward(data, self._recording if own else state)
+
+def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: RecordingDict) -> KernelPlan:
+    """Return the plan of the ops, which notes the op that runs and what it reads of the state."""
+
+    def wrap(op: Any, index: int, forward: Forward) -> Forward:
+        reads_entries = _has_users_code(op)
+
+        def run(data: Any, state: State) -> Any:
+            watch.running = index
+            return forward(data, recording if reads_entries else state)
 
         return run
 
-    def _refuse_entry(self, key: Any) -> None:
-        """Refuse to read an entry of the step's state that may differ in another step."""
-        caller = sys._getframe(2).f_globals.get("__name__", "")
-        if key in _CONSTANT or caller.partition(".")[0] in ("fastnet", "torch"):
-            return
-        what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
-        assert self._running is not None
-        op = self._plan.describe(self._running)
-        error = Uncapturable(f"{op} reads {what}, which a program would not do again")
-        self._keep_refusal(error)
-        raise error
+    return plan.kernel_with(wrap)
 
-    def _keep_refusal(self, error: Exception) -> None:
-        """Remember why the ops cannot be captured, because an op may catch the error."""
-        if self._refused is None:
-            if not isinstance(error, Uncapturable):
-                error = Uncapturable(self._describe(error), self._running)
-            self._refused = error
 
-    def put_back(self) -> None:
-        """Restore the values of the ops' own tensors that were written to."""
-        with torch.no_grad():
-            for tensor, values in self._saved.values():
-                tensor.copy_(values)
-        self._saved.clear()
+def _has_users_code(op: Any) -> bool:
+    """Return whether an op, or an op inside of it, has a `forward` that is not fastnet's.
 
-    def trace(self, opened: bool) -> Capture:
-        """Trace the ops, with the sizes open that are to be open."""
-        mode = fake_mode(opened)
-        self._running = None
-        reals = self._state.tensors
-        fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
-        numbers = mode.from_tensor(self._state.new_numbers(), static_shapes=True)
-        inputs: list[torch.Tensor] = []
+    The ops of fastnet read no entry of the state that would be a constant of the graph.
+    """
+    return any(
+        not is_library_class(type(inner)) or "forward" in vars(inner)
+        for inner in with_inner_ops([op])
+    )
 
-        def put(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                if opened and self._is_open[len(inputs)]:
-                    inputs.append(open_like(mode, value))
-                    found.size = _size_of(inputs[-1], found.size)
-                else:
-                    # one tensor in two places is two inputs, and so is a buffer of a model
-                    inputs.append(mode.from_tensor(value.detach(), static_shapes=True))
-                return inputs[-1]
-            return value
 
-        found = Capture()
-        forms = [KIND.form_of(value) for value in self._values]
-        tensors = iter([leaf for value in self._values for leaf in tensors_in(value)])
-        batch = dict(zip(self._keys, map_form(forms, lambda slot: put(next(tensors))), strict=True))
-        found.mode = mode
-        merged: list[torch.Tensor] = []
-        merging: Any = nullcontext(list)
-        if self._phase is not None:
-            merged = [mode.from_tensor(one, static_shapes=True) for one in self._phase.tensors()]
-            merging = self._phase.with_fake_sums(self._state.by_id(fakes), merged)
-        held = self._state.held
-        symbols = [number_like(mode, one.read(), at) for at, one in enumerate(held)]
-        taken = [*fakes, numbers, *inputs, *merged]
+@contextmanager
+def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callable[[], bool]]:
+    """Restore the state of the step; yield a function that tells whether ops have written to it."""
+    before, deferred = dict(state), state.get("deferred")
+    expected = {**before, "deferred": deferred}
 
-        # make_fx turns the cache off, but a weight is cast once a step.
-        caches = torch.is_autocast_cache_enabled()
+    def differs(entries: Mapping[str, Any]) -> bool:
+        # What is in `deferred` is left there by every step, and dropped.
+        return {**entries, "deferred": deferred} != expected
 
-        def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            torch.set_autocast_cache_enabled(caches)
-            refused = _RefusedFunctions(self._keep_refusal)
-            with refused, _looking_on(self._saved), self._around():
-                results = BoundPlan(self._kernel, self._context, self._make_autocast).run(batch)
-            return [*self._take_out(results, batch, found, fakes), *left_merged()]
+    try:
+        yield lambda: differs(state) or differs(recording.base())
+    finally:
+        if isinstance(deferred, dict):
+            deferred.clear()
+        if differs(state):
+            state.clear()
+            state.update(before)
 
-        memory = list(map(storage_key, fakes))
-        state_before = dict(self._context)
-        deferred = self._context.get("deferred")
-        replaced = self._state.replaced(fakes, numbers, symbols)
-        with replaced, merging as left_merged, _noted_followers(self._plan.ops) as found.followed:
-            try:
-                dispatcher, recurrent = enable_python_dispatcher(), eager_recurrent_layers()
-                with watched_process() as random_state, mode, dispatcher, recurrent, _one_thread():
-                    graph = make_fx(run, tracing_mode="real")(*taken, *symbols)
-            except Uncapturable as error:
-                if error.index is None:
-                    error.index = self._running
-                raise
-            except Exception as error:
-                raise Uncapturable(self._describe(error), self._running) from None
-            finally:
-                if isinstance(deferred, dict):
-                    deferred.clear()
-                left = [one for one in fakes if one.grad is not None]
-                other = self._state.first_replaced(fakes)
-                changed = self._state.changed_number(symbols)
-                own = {**state_before, "deferred": deferred}
-                written = {**self._context, "deferred": deferred} != own
-                if written:
-                    self._context.clear()
-                    self._context.update(state_before)
-        if self._refused is not None:
-            raise self._refused
-        if left:
-            raise Uncapturable("gradients stay on parameters that no op of the step updates")
-        if written or {**self._recording.base(), "deferred": deferred} != own:
-            raise Uncapturable("an op writes to the state of the step")
-        if changed is not None:
-            raise Uncapturable(f"running the ops changes {changed.path}")
-        bind_numbers(graph, held, symbols, [*graph.graph.nodes][len(fakes)], mode)
-        if other is not None:
-            raise Uncapturable(f"running the ops replaces the parameter or buffer '{other}'")
-        if [one.requires_grad for one in fakes] != [one.requires_grad for one in reals]:
-            raise Uncapturable("running the ops changes requires_grad of a parameter")
-        if list(map(storage_key, fakes)) != memory:
-            raise Uncapturable("running the ops gives a parameter or a buffer other memory")
-        _require_results(graph)
-        found.is_random = any(map(is_random, graph.graph.nodes))
-        random_state.check(found.is_random)
-        found.precision = _lowest_precision(graph)
-        found.graph = graph
-        found.examples = taken
-        _require_once(found.followed, self._plan.ops, self._state.taken)
-        return found
 
-    @contextmanager
-    def _around(self) -> Iterator[None]:
-        if self._plan.takes_gradients:
-            yield
-        else:
-            with torch.no_grad():
-                yield
-
-    def _take_out(
-        self,
-        results: Mapping[str, Any],
-        batch: Mapping[str, Any],
-        found: Capture,
-        fakes: Sequence[torch.Tensor],
-    ) -> list[torch.Tensor]:
-        """Take the tensors out of what ops have written."""
-        memory = {storage_key(one) for one in fakes}
-        of_batch = {id(leaf) for value in batch.values() for leaf in leaves_of(value)}
-        given: list[torch.Tensor] = []
-        found.outputs = {}
-        for key, value in results.items():
-            place = next(
-                (at for at, op in reversed([*enumerate(self._plan.ops)]) if key in op.outputs),
-                None,
-            )
-            if place is None:
-                continue  # postprocessing reads the batch's own
-            op = self._plan.describe(place)
-            for leaf in leaves_of(value, plain=True):
-                if type(leaf) in BY_VALUE:
-                    continue
-                if not isinstance(leaf, torch.Tensor):
-                    raise Uncapturable(
-                        f"{op} writes '{key}', which is, or holds, a value of type "
-                        f"{type(leaf).__name__}",
-                        place,
-                    )
-                if id(leaf) in of_batch:
-                    continue
-                if not _is_fake(leaf):
-                    raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps", place)
-                if storage_key(leaf) in memory:
-                    raise Uncapturable(
-                        f"{op} writes '{key}', which is a parameter or a buffer itself", place
-                    )
-            found.outputs[key] = KIND_OF_FAKES.form_of(value)
-            given += [one.detach() if one.requires_grad else one for one in tensors_in(value)]
-        return given
-
-    def bind_others(self, found: Capture, known: Mapping[int, torch.Tensor]) -> None:
-        """Make inputs of the tensors that ops hold themselves, if the guard compares them."""
-        graph = found.graph
-        found.others = []
-        places: dict[int, Any] = {}
-        memory = {one.untyped_storage().data_ptr() for one in self._state.tensors}
-        last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
-        for node in list(graph.graph.nodes):
-            if node.op != "get_attr":
-                continue
-            tensor = getattr(graph, node.target)
-            users = list(node.users)
-            if all(user.target is torch.ops.aten.lift_fresh_copy.default for user in users):
-                continue  # made anew of Python's numbers
-            if id(tensor) not in known:
-                raise Uncapturable("an op reads a tensor that cannot be compared in each step")
-            kinds = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
-            reached = self._state.device, torch.device("cpu")
-            if type(tensor) not in kinds or tensor.device not in reached:
-                raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
-            if tensor.requires_grad:
-                raise Uncapturable(
-                    "an op reads a tensor that requires gradients, and is no model's"
-                )
-            if id(tensor) not in places:
-                place = tensor.untyped_storage().data_ptr()
-                if place in memory:
-                    raise Uncapturable("a tensor that an op reads is in the memory of another one")
-                memory.add(place)
-                with graph.graph.inserting_after(last):
-                    last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(places)}")
-                found.others.append(tensor)
-                last.meta["val"] = found.mode.from_tensor(tensor, static_shapes=True)
-                found.examples.append(last.meta["val"])
-            node.replace_all_uses_with(places[id(tensor)])
-            graph.graph.erase_node(node)
-        _require_no_written_views(graph, [node.meta["val"] for node in places.values()])
-        graph.recompile()
-
-    def _describe(self, error: Exception) -> str:
-        """Say where tracing has failed, and with what."""
-        walked = list(traceback.walk_tb(error.__traceback__))
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if _is_own_file(frame.filename)
-        ]
-        where = "" if self._running is None else f"{self._plan.describe(self._running)} "
-        line = (
-            f"in line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]} "
-            if frames
-            else ""
-        )
-        first = str(error).strip().partition("\n")[0]
-        name = type(error).__name__
-        if _is_data_dependent(error) or "data_depend" in first:
-            what = "looks at the values of tensors"
-            if any(frame.f_code.co_name == "_detect_is_causal_mask" for frame, _ in walked):
-                what += " of a mask; pass is_causal= to the nn.Transformer"
-        else:
-            what = f"could not be traced: {name}: {first}"
-        return f"{where}{line}{what}" if where or line else f"the ops {what}"
+def _replaced_sums(
+    request: CaptureRequest, inputs: _Inputs
+) -> AbstractContextManager[Callable[[], list[torch.Tensor]]]:
+    """Replace merged gradients by fake tensors; yield a function that returns the new ones."""
+    if request.phase is None:
+        return nullcontext(list)
+    return request.phase.with_fake_sums(request.step_state.by_id(inputs.state), inputs.sums)
 
 
 @contextmanager
@@ -437,133 +451,107 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _looking_on(saved: _Saved) -> Iterator[None]:
-    """Refuse to make constants of tensors that have values, and save those that are written to."""
-    base: Any = TorchDispatchMode
-
-    class Looking(base):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            looks = torch.Tag.data_dependent_output in func.tags
-            if looks or writes(func):
-                for one in tensors_in([list(args), dict(kwargs or {})]):
-                    if _is_fake(one):
-                        continue
-                    if looks:
-                        raise Uncapturable(f"the values of a tensor are looked at, by {func}")
-                    if id(one) not in saved:
-                        # The operation writes to the real tensor, not only in the graph.
-                        with no_dispatch():
-                            saved[id(one)] = one, one.detach().clone()
-            return func(*args, **(kwargs or {}))
-
-    with Looking():
-        yield
+# --- outputs --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _noted_followers(ops: Sequence[Any]) -> Iterator[list[Any]]:
-    """Note which ops would step schedulers or count updates in a trace, and let none do so."""
-    noted: list[Any] = []
-    with ExitStack() as stack:
-        for op in ops:
-            if isinstance(op, FollowsUpdates):
-                own = vars(op)
-                if "advance" in own:
-                    stack.callback(own.__setitem__, "advance", own["advance"])
-                else:
-                    stack.callback(own.pop, "advance")
-                own["advance"] = partial(noted.append, op)
-        yield noted
+def _read_outputs(
+    plan: ExecutionPlan, inputs: _Inputs, results: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Return the forms of what ops have written, and the tensors, which the graph returns."""
+    state_memory = set(map(storage_key, inputs.state))
+    batch_leaves = {id(leaf) for value in inputs.batch.values() for leaf in leaves_of(value)}
+    forms: dict[str, Any] = {}
+    tensors: list[torch.Tensor] = []
+    for key, value in results.items():
+        writers = [index for index, op in enumerate(plan.ops) if key in op.outputs]
+        if not writers:
+            continue  # Postprocessing reads the batch's own value.
+        for leaf in leaves_of(value, plain=True):
+            problem = _problem_of_output(leaf, batch_leaves, state_memory)
+            if problem is not None:
+                index = writers[-1]
+                raise Uncapturable(f"{plan.describe(index)} writes '{key}', {problem}", index)
+        forms[key] = KIND_OF_FAKES.form_of(value)
+        tensors += [
+            tensor.detach() if tensor.requires_grad else tensor for tensor in tensors_in(value)
+        ]
+    return forms, tensors
 
 
-def _require_once(noted: Sequence[Any], ops: Sequence[Any], taken: dict[int, int]) -> None:
+def _problem_of_output(leaf: Any, batch_leaves: set[int], state_memory: set[int]) -> str | None:
+    """Return why a graph cannot return a value that an op has written, or None."""
+    if type(leaf) in BY_VALUE:
+        return None
+    if not isinstance(leaf, torch.Tensor):
+        return f"which is, or holds, a value of type {type(leaf).__name__}"
+    if id(leaf) in batch_leaves:
+        return None
+    if not is_fake(leaf):
+        return "a tensor that it keeps"
+    if storage_key(leaf) in state_memory:
+        return "which is a parameter or a buffer itself"
+    return None
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_effects(
+    request: CaptureRequest, inputs: _Inputs, trace: _Trace, watch: TraceWatch
+) -> None:
+    """Refuse ops that do more than a graph would repeat."""
+    step_state = request.step_state
+    if watch.refusal is not None:
+        raise watch.refusal
+    if trace.leaves_gradients:
+        raise Uncapturable("gradients stay on parameters that no op of the step updates")
+    if trace.writes_state:
+        raise Uncapturable("an op writes to the state of the step")
+    if trace.changed_number is not None:
+        raise Uncapturable(f"running the ops changes {trace.changed_number.path}")
+    if trace.replaced_tensor is not None:
+        raise Uncapturable(
+            f"running the ops replaces the parameter or buffer '{trace.replaced_tensor}'"
+        )
+    for fake, tensor in zip(inputs.state, step_state.tensors, strict=True):
+        if fake.requires_grad != tensor.requires_grad:
+            raise Uncapturable("running the ops changes requires_grad of a parameter")
+    if [storage_key(fake) for fake in inputs.state] != inputs.memory:
+        raise Uncapturable("running the ops gives a parameter or a buffer other memory")
+    _check_followers(request.plan, trace)
+
+
+def _check_followers(plan: ExecutionPlan, trace: _Trace) -> None:
     """Refuse ops that step a scheduler, or change a decay, between several updates of one step."""
-    for op in noted:
-        if op.is_scheduled and (
-            taken.get(id(get_metadata(op.model, "current_optimizer")), 0) != 1
-            or noted.count(op) > 1
-        ):
-            place = next(at for at, one in enumerate(ops) if one is op)
+    for op in trace.followers:
+        updates = trace.updates.get(id(get_metadata(op.model, "current_optimizer")), 0)
+        if op.is_scheduled and (updates != 1 or trace.followers.count(op) > 1):
+            index = next(index for index, active in enumerate(plan.ops) if active is op)
             what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
-            raise Uncapturable(f"{describe_op(op, place)} {what} between several updates of a step")
+            raise Uncapturable(f"{describe_op(op, index)} {what} between several updates of a step")
 
 
-def _size_of(tensor: torch.Tensor, before: Any) -> Any:
-    """Return the open size of a tensor, the same as that of others before it."""
-    size: Any
-    size, *others = tensor.shape
-    if not all(type(one) is int for one in (*others, *tensor.stride())):
-        raise Uncapturable("the strides of the batch depend on its size")
-    if before is not None and str(before) != str(size):
-        raise Uncapturable("the batch has two sizes")
-    return size
+def _check_graph(trace: _Trace) -> bool:
+    """Refuse operations that a program would leave out, and random numbers that it would repeat.
+
+    Returns:
+        Whether the graph draws random numbers.
+    """
+    nodes = trace.graph.graph.nodes
+    for node in nodes:
+        # Operations that neither return nor write anything would be removed.
+        if returns_nothing(node.target) and not writes(node.target) and not node.is_impure():
+            raise Uncapturable(f"an op calls {node.target}, which returns nothing")
+    draws_numbers = any(map(is_random, nodes))
+    trace.random_state.check(draws_numbers)
+    return draws_numbers
 
 
-def _is_fake(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "fake_mode")
-
-
-class DataDependentError(RuntimeError):
-    """Raised where an op reads the values of a tensor."""
-
-
-class _RefusedFunctions(TorchFunctionMode):
-    """Refuses functions that read values without a call of the dispatcher, or trace wrongly."""
-
-    def __init__(self, keep_refusal: Callable[[Exception], None]) -> None:
-        super().__init__()
-        self._keep_refusal = keep_refusal
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        try:
-            if _reads_values(func, args, kwargs):
-                raise DataDependentError(func.__name__)
-            if func is torch.nn.functional.multilabel_margin_loss:
-                # Torch's decomposition also counts what a target has after its first -1.
-                raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
-            return func(*args, **(kwargs or {}))
-        except Exception as error:
-            if isinstance(error, Uncapturable) or _is_data_dependent(error):
-                self._keep_refusal(error)
-            raise
-
-
-def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
-    """Return whether a function reads values, or memory, without a call of the dispatcher."""
-    if func in _READ_VALUES:
-        return True
-    if func is torch.Tensor.__repr__:
-        return not _is_fake(args[0])
-    if func in _READ_ITEMS:
-        return any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
-    if func in _INDEX:
-        indices = args[1] if isinstance(args[1], tuple) else args[1:2]
-        return any(map(_lists_tensors, [*indices, *args[2:]]))
-    return False
-
-
-def _lists_tensors(value: Any) -> bool:
-    """Return whether a value is a list or tuple with tensors, also in lists and tuples inside."""
-    return isinstance(value, (list, tuple)) and any(
-        isinstance(item, torch.Tensor) or _lists_tensors(item) for item in value
-    )
-
-
-def _is_data_dependent(error: Exception) -> bool:
-    name = type(error).__name__
-    return "DataDependent" in name or "DynamicOutputShape" in name
-
-
-def _require_no_written_views(graph: torch.fx.GraphModule, held: Sequence[torch.Tensor]) -> None:
+def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> None:
     """Refuse results in the memory of tensors that ops hold and write to."""
 
-    def memory_of(nodes: Iterable[torch.fx.Node]) -> set[Any]:
-        values = [one for node in nodes for one in tensors_in([node.meta.get("val")])]
+    def memory_of(nodes: Iterable[torch.fx.Node]) -> set[int]:
+        values = [tensor for node in nodes for tensor in tensors_in([node.meta.get("val")])]
         return set(map(storage_key, values))
 
     writing = [node for node in graph.graph.nodes if writes(node.target)]
@@ -573,21 +561,68 @@ def _require_no_written_views(graph: torch.fx.GraphModule, held: Sequence[torch.
         raise Uncapturable("an op returns a view of a tensor that it holds and writes to")
 
 
-def _require_results(graph: torch.fx.GraphModule) -> None:
-    """Refuse operations that neither return nor write anything, which would be removed."""
-    for node in graph.graph.nodes:
-        if returns_nothing(node.target) and not writes(node.target) and not node.is_impure():
-            raise Uncapturable(f"an op calls {node.target}, which returns nothing")
+# --- bind -----------------------------------------------------------------------------------------
+
+
+def _bind_held_tensors(
+    request: CaptureRequest,
+    inputs: _Inputs,
+    trace: _Trace,
+    compared_tensors: Mapping[int, torch.Tensor],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Make inputs of the tensors that ops hold themselves, if the guard compares them.
+
+    Returns:
+        The tensors, and a fake tensor for each.
+    """
+    graph, step_state = trace.graph, request.step_state
+    memory = {tensor.untyped_storage().data_ptr() for tensor in step_state.tensors}
+    held: dict[int, torch.Tensor] = {}
+    placeholders: dict[int, torch.fx.Node] = {}
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    for node in list(graph.graph.nodes):
+        if node.op != "get_attr" or _is_made_of_numbers(node):
+            continue
+        tensor = getattr(graph, node.target)
+        if id(tensor) not in held:
+            if id(tensor) not in compared_tensors:
+                raise Uncapturable("an op reads a tensor that cannot be compared in each step")
+            _require_bindable(tensor, step_state.device)
+            address = tensor.untyped_storage().data_ptr()
+            if address in memory:
+                raise Uncapturable("a tensor that an op reads is in the memory of another one")
+            memory.add(address)
+
+            with graph.graph.inserting_after(last):
+                last = graph.graph.placeholder(f"held_{len(held)}")
+            last.meta["val"] = inputs.mode.from_tensor(tensor, static_shapes=True)
+            held[id(tensor)], placeholders[id(tensor)] = tensor, last
+        node.replace_all_uses_with(placeholders[id(tensor)])
+        graph.graph.erase_node(node)
+
+    examples = [node.meta["val"] for node in placeholders.values()]
+    _check_views(graph, examples)
+    graph.recompile()
+    return list(held.values()), examples
+
+
+def _is_made_of_numbers(node: torch.fx.Node) -> bool:
+    """Return whether a constant of a graph was made of Python's numbers during the trace."""
+    return all(user.target is torch.ops.aten.lift_fresh_copy.default for user in node.users)
+
+
+def _require_bindable(tensor: torch.Tensor, device: torch.device) -> None:
+    """Refuse a tensor that a graph cannot take."""
+    kinds = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
+    if type(tensor) not in kinds or tensor.device not in (device, torch.device("cpu")):
+        raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
+    if tensor.requires_grad:
+        raise Uncapturable("an op reads a tensor that requires gradients, and is no model's")
 
 
 def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:
+    """Return the floating-point dtype of the lowest precision in a graph."""
     values = (node.meta.get("val") for node in graph.graph.nodes)
-    dtypes = {one.dtype for one in values if isinstance(one, torch.Tensor)}
-    floats = [one for one in dtypes if one.is_floating_point]
-    return max(floats, key=lambda one: torch.finfo(one).eps, default=torch.float64)
-
-
-def _is_own_file(path: str) -> bool:
-    """Return whether a file is neither torch's nor fastnet's."""
-    folders = (*map(os.path.dirname, (torch.__file__, fastnet.__file__)),)
-    return not path.startswith(folders) and not path.endswith(".pyx")
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    floats = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)

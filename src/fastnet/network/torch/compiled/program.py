@@ -25,9 +25,9 @@ from fastnet.backend.torch.autocast import without_autocast
 from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
-from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 ANOTHER_PHASE = "gradients of another number of steps are merged"

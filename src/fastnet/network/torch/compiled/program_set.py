@@ -18,19 +18,19 @@ from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
-from fastnet.network.torch.compiled.capture import Capture, capture
+from fastnet.network.torch.compiled.capture import Capture, CaptureRequest, capture
 from fastnet.network.torch.compiled.dynamic_batch import (
     Rows,
     changed_axes,
     common_batch_size,
     open_forms,
 )
-from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import Lowered, lower
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.optimizers import waits_for_state
 from fastnet.network.torch.compiled.program import ANOTHER_PHASE, TorchProgram, is_observed
+from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
@@ -333,16 +333,17 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         phase: Phase | None,
         form: _Form,
     ) -> Capture:
-        return capture(
-            self.plan,
-            step.state,
-            step.make_autocast,
-            self.keys,
-            values,
-            state,
+        request = CaptureRequest(
+            plan=self.plan,
+            state=step.state,
+            make_autocast=step.make_autocast,
+            keys=self.keys,
+            values=values,
+            step_state=state,
             phase=phase,
             is_open=() if form.rows is None else form.rows.is_open,
         )
+        return capture(request)
 
     def _signature(
         self, values: list[Any], captured: Capture, lowered: Lowered, rows: Rows | None

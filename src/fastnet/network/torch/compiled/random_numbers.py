@@ -175,7 +175,7 @@ def _comparable(state: Any) -> Any:
     return state
 
 
-class _RandomState:
+class RandomState:
     """Stands for torch's default generator during a trace, and notes uses in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -205,13 +205,13 @@ class _RandomState:
 
 
 @contextmanager
-def watched_process() -> Iterator[_RandomState]:
+def watched_process() -> Iterator[RandomState]:
     """Watch the uses of torch's generator and of `torch.compile` in this thread."""
     # Functions of `torch.random` look the generator up in their module.
     patched: Any = torch
     thread, compile = threading.get_ident(), patched.compile
     generator = patched.random.default_generator
-    random_state = _RandomState(generator)
+    random_state = RandomState(generator)
 
     def refuse(*args: Any, **settings: Any) -> Any:
         if threading.get_ident() == thread:

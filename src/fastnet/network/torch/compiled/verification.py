@@ -32,8 +32,8 @@ from fastnet.network.torch.compiled.deviations import (
     first_excess,
     tolerances,
 )
-from fastnet.network.torch.compiled.fake_tensors import StepState
 from fastnet.network.torch.compiled.program import TorchProgram
+from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 

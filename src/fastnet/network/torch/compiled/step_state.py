@@ -128,7 +128,6 @@ class StepState:
         self.held = list(held)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
-        self.taken: dict[int, int] = {}
         self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._recurrent: list[torch.nn.Module] = []
         known: dict[int, torch.Tensor] = {}
@@ -221,10 +220,19 @@ class StepState:
     @contextmanager
     def replaced(
         self, fakes: list[torch.Tensor], numbers: torch.Tensor, symbols: Sequence[Any]
-    ) -> Iterator[None]:
-        """Put fake tensors and symbols in the places of tensors and numbers; replace optimizers."""
+    ) -> Iterator[dict[int, int]]:
+        """Put fake tensors and symbols in the places of tensors and numbers; replace optimizers.
+
+        Args:
+            fakes: A fake tensor for each of `tensors`.
+            numbers: A fake tensor of the numbers.
+            symbols: A symbol for each of `held`.
+
+        Yields:
+            The number of steps of each optimizer, by its id.
+        """
         by_id = self.by_id(fakes)
-        self.taken = {}
+        updates: dict[int, int] = {}
         with ExitStack() as stack:
             for module in self._recurrent:
                 # Its forward replaces the list of its weights where it finds other parameters.
@@ -237,10 +245,10 @@ class StepState:
                 stack.callback(table.__setitem__, name, number.read())
                 table[name] = symbol
             for optimizer in self._all:
-                self._replace_optimizer(stack, optimizer, by_id, numbers)
+                self._replace_optimizer(stack, optimizer, by_id, numbers, updates)
             for optimizer in self._others:
                 self._replace_groups(stack, optimizer, optimizer.param_groups)
-            yield
+            yield updates
 
     def changed_number(self, symbols: Sequence[Any]) -> NumberInput | None:
         """Return a number that the ops have replaced in the trace."""
@@ -272,6 +280,7 @@ class StepState:
         optimizer: torch.optim.Optimizer,
         by_id: dict[int, torch.Tensor],
         numbers: torch.Tensor,
+        updates: dict[int, int],
     ) -> None:
         state = self.optimizers.get(id(optimizer))
         tensors: dict[int, dict[str, torch.Tensor]] = {}
@@ -294,7 +303,7 @@ class StepState:
         def step() -> None:
             if state is None:
                 raise Uncapturable(self.refused[id(optimizer)])
-            self.taken[id(optimizer)] = self.taken.get(id(optimizer), 0) + 1
+            updates[id(optimizer)] = updates.get(id(optimizer), 0) + 1
             _update(state, groups, tensors, numbers)
 
         own["step"] = step

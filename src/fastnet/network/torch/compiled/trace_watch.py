@@ -1,0 +1,228 @@
+"""Watches the ops in a trace, for what their graph would leave out or repeat wrongly."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+import fastnet
+from fastnet._execute import UNDO
+from fastnet.backend.torch._internals import TorchDispatchMode, no_dispatch, writes
+from fastnet.backend.torch.update import TRAINED
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.input_signature import tensors_in
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.op.tensorop.model.following import FollowsUpdates
+
+# The entries of the step's state that are the same in all steps of a plan, or used by each step.
+_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO})
+
+# These read values, or memory, of a tensor without a call of the dispatcher; two of them crash.
+_READ_VALUES = {
+    getattr(torch.Tensor, name)
+    for name in ("__array__", "__dlpack__", "apply_", "data_ptr", "map_", "map2_", "numpy")
+} | {torch.Tensor.tolist, torch.Tensor.storage_offset}
+# These read the values of tensors in lists and tuples.
+_READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+# The same for lists, but tuples are several indices.
+_INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of a trace, without values."""
+    return hasattr(tensor, "fake_mode")
+
+
+class TraceWatch:
+    """Knows which op runs, and the first reason why the ops cannot be captured.
+
+    Attributes:
+        running: The index of the op that runs; None before the first one.
+        refusal: The first reason. It is kept, because an op may catch the error.
+    """
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.running: int | None = None
+        self.refusal: Uncapturable | None = None
+        self._plan = plan
+
+    def refuse(self, error: Exception) -> None:
+        """Keep an error as the reason why the ops cannot be captured, unless there is one."""
+        if self.refusal is None:
+            if not isinstance(error, Uncapturable):
+                error = Uncapturable(self._describe(error), self.running)
+            self.refusal = error
+
+    def refuse_entry(self, key: Any) -> None:
+        """Refuse to read an entry of the step's state that may differ in another step."""
+        if key in _CONSTANT:
+            return
+        what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
+        assert self.running is not None
+        op = self._plan.describe(self.running)
+        error = Uncapturable(f"{op} reads {what}, which a program would not do again")
+        self.refuse(error)
+        raise error
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Turn errors of a trace into `Uncapturable`, and name the op that runs."""
+        try:
+            yield
+        except Uncapturable as error:
+            if error.index is None:
+                error.index = self.running
+            raise
+        except Exception as error:
+            raise Uncapturable(self._describe(error), self.running) from None
+
+    def _describe(self, error: Exception) -> str:
+        """Return where tracing has failed, and how."""
+        function_names = {
+            frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)
+        }
+        users_frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if _is_users_file(frame.filename)
+        ]
+        op = "" if self.running is None else f"{self._plan.describe(self.running)} "
+        line = ""
+        if users_frames:
+            file = users_frames[-1].filename.rpartition("/")[2]
+            line = f"in line {users_frames[-1].lineno} of {file} "
+
+        first_line = str(error).strip().partition("\n")[0]
+        if is_data_dependent(error) or "data_depend" in first_line:
+            problem = "looks at the values of tensors"
+            if "_detect_is_causal_mask" in function_names:
+                problem += " of a mask; pass is_causal= to the nn.Transformer"
+        else:
+            problem = f"could not be traced: {type(error).__name__}: {first_line}"
+        return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
+
+
+def _is_users_file(path: str) -> bool:
+    """Return whether a file is neither torch's nor fastnet's."""
+    folders = (*map(os.path.dirname, (torch.__file__, fastnet.__file__)),)
+    return not path.startswith(folders) and not path.endswith(".pyx")
+
+
+# --- values of tensors ----------------------------------------------------------------------------
+
+
+class DataDependentError(RuntimeError):
+    """Raised where an op reads the values of a tensor."""
+
+
+def is_data_dependent(error: Exception) -> bool:
+    """Return whether an error says that the values of tensors were needed."""
+    name = type(error).__name__
+    return "DataDependent" in name or "DynamicOutputShape" in name
+
+
+class RefusedFunctions(TorchFunctionMode):
+    """Refuses functions that read values without a call of the dispatcher, or trace wrongly."""
+
+    def __init__(self, watch: TraceWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function, or raise an error, which the op may catch."""
+        try:
+            if _reads_values(func, args, kwargs):
+                raise DataDependentError(func.__name__)
+            if func is torch.nn.functional.multilabel_margin_loss:
+                # Torch's decomposition also counts what a target has after its first -1.
+                raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            if isinstance(error, Uncapturable) or is_data_dependent(error):
+                self._watch.refuse(error)
+            raise
+
+
+def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+    """Return whether a function reads values, or memory, without a call of the dispatcher."""
+    if func in _READ_VALUES:
+        return True
+    if func is torch.Tensor.__repr__:
+        return not is_fake(args[0])
+    if func in _READ_ITEMS:
+        return any(map(_lists_tensors, [*args, *(kwargs or {}).values()]))
+    if func in _INDEX:
+        indices = args[1] if isinstance(args[1], tuple) else args[1:2]
+        return any(map(_lists_tensors, [*indices, *args[2:]]))
+    return False
+
+
+def _lists_tensors(value: Any) -> bool:
+    """Return whether a value is a list or tuple with tensors, also in lists and tuples inside."""
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(item, torch.Tensor) or _lists_tensors(item) for item in value
+    )
+
+
+_DispatchMode: Any = TorchDispatchMode
+
+
+class RealTensors(_DispatchMode):  # type: ignore[misc]
+    """Watches the tensors with values that ops hold: their values are neither read nor lost.
+
+    An operation that writes to such a tensor does so in a trace, too, and not only in the graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The tensors that were written to, with copies of their values before, by id.
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operation."""
+        reads = torch.Tag.data_dependent_output in func.tags
+        if reads or writes(func):
+            for tensor in tensors_in([list(args), dict(kwargs or {})]):
+                if is_fake(tensor):
+                    continue
+                if reads:
+                    raise Uncapturable(f"the values of a tensor are looked at, by {func}")
+                if id(tensor) not in self._saved:
+                    with no_dispatch():
+                        self._saved[id(tensor)] = tensor, tensor.detach().clone()
+        return func(*args, **(kwargs or {}))
+
+    def restore(self) -> None:
+        """Restore the values of the tensors that were written to."""
+        with torch.no_grad():
+            for tensor, values in self._saved.values():
+                tensor.copy_(values)
+        self._saved.clear()
+
+
+# --- the session's state and followers ------------------------------------------------------------
+
+
+@contextmanager
+def noted_followers(plan: ExecutionPlan) -> Iterator[list[FollowsUpdates]]:
+    """Note which ops would step schedulers or count updates in a trace, and let none do so."""
+    followers: list[FollowsUpdates] = []
+    with ExitStack() as stack:
+        for op in plan.ops:
+            if isinstance(op, FollowsUpdates):
+                attributes = vars(op)
+                if "advance" in attributes:
+                    stack.callback(attributes.__setitem__, "advance", attributes["advance"])
+                else:
+                    stack.callback(attributes.pop, "advance")
+                attributes["advance"] = partial(followers.append, op)
+        yield followers
