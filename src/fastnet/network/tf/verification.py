@@ -12,15 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import direct_call, variable_spec
-from fastnet.network.tf.comparison import (
-    DISTURBANCES,
-    ROUNDING_ERRORS,
-    TOLERANCES,
-    Comparison,
-    compare,
-    disturb,
-    measure,
+from fastnet.network.deviations import (
+    Deviation,
+    DisturbedStep,
+    Mismatch,
+    excesses,
+    require_same_type,
 )
+from fastnet.network.tf.deviations import deviation_of, disturb
+from fastnet.network.verification_limits import EPSILONS, TENSORFLOW
 from fastnet.util.memory import free_memory
 
 # Takes tensors as a list, and returns tensors.
@@ -103,47 +103,87 @@ class Verifier:
             for copy, array in zip(copies, before, strict=True):
                 _assign(copy, array)
             compiled = self._run(self._compiled, tensors, copies)
-            comparisons = [
-                compare(start, expected, after, self._precision)
-                for start, expected, after in self._compared(before, results, compiled, copies)
-            ]
-            found = _differences(comparisons)
-            for number in range(len(DISTURBANCES)):
-                if not found:
-                    return results, None
-                if not self._run_disturbed(number, tensors, copies, before, results, comparisons):
-                    break
-                found = _differences(comparisons)
-        if not found:
-            return results, None
-        names = ", ".join(self._names[index] for index in list(found)[:3])
-        text = f"the compiled step computes other values of {names} than the graph"
-        return results, f"{text}: {next(iter(found.values()))}"
+            return results, self._difference(tensors, before, results, compiled, copies)
 
-    def _compared(
+    def _difference(
         self,
+        tensors: list[tf.Tensor],
         before: Sequence[Any],
         results: Sequence[tf.Tensor],
-        run: Sequence[tf.Tensor],
+        compiled: Sequence[tf.Tensor],
         copies: Sequence[tf.Tensor],
-    ) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield each value before a step, after it, and after another run of it."""
-        for expected, after in zip(results, run, strict=True):
-            yield None, expected.numpy(), after.numpy()
-        for variable, copy, start in zip(self._written, copies, before, strict=True):
-            yield start, variable.read(), _read(copy, variable.spec)
+    ) -> str | None:
+        """Describe the differences that disturbed steps do not explain, or return None."""
+        try:
+            deviations = self._deviations(before, before, results, compiled, copies)
+        except Mismatch as mismatch:
+            return f"the compiled step computes other values than the graph: {mismatch}"
 
-    def _run_disturbed(
+        tolerance = TENSORFLOW.program_tolerances[self._precision]
+        disturbed: list[DisturbedStep] = []
+        while found := list(excesses(deviations, disturbed, tolerance, TENSORFLOW)):
+            number = len(disturbed)
+            step = None
+            if number < len(TENSORFLOW.disturbances):
+                step = self._disturbed_step(number, tensors, before, results, copies)
+            if step is None:
+                names = ", ".join(self._names[excess.index] for excess in found[:3])
+                first = found[0].index
+                text = deviations[first].describe(self._names[first], first >= len(results))
+                return f"the compiled step computes other values of {names} than the graph: {text}"
+            disturbed.append(step)
+        return None
+
+    def _deviations(
+        self,
+        before: Sequence[Any],
+        run_before: Iterable[Any],
+        results: Sequence[tf.Tensor],
+        run_results: Sequence[tf.Tensor],
+        copies: Sequence[tf.Tensor],
+    ) -> list[Deviation]:
+        """Compare a run on copies of the variables with the step.
+
+        Args:
+            before: The values of the variables before the step.
+            run_before: Those of the copies before the run.
+            results: The results of the step.
+            run_results: Those of the run.
+            copies: The copies after the run.
+        """
+        # Values are read one after the other, because copies of all may not fit into memory.
+        deviations = [
+            self._deviation(name, found.numpy(), expected.numpy())
+            for name, found, expected in zip(
+                self._names[: len(results)], run_results, results, strict=True
+            )
+        ]
+        names = self._names[len(results) :]
+        for name, variable, copy, start, run_start in zip(
+            names, self._written, copies, before, run_before, strict=True
+        ):
+            found, expected = _read(copy, variable.spec), variable.read()
+            deviations.append(self._deviation(name, found, expected, run_start, start))
+        return deviations
+
+    def _deviation(
+        self, name: str, found: Any, expected: Any, found_before: Any = None, before: Any = None
+    ) -> Deviation:
+        require_same_type(name, found.dtype, found.shape, expected)
+        return deviation_of(found, expected, self._precision, found_before, before)
+
+    def _disturbed_step(
         self,
         number: int,
         tensors: list[tf.Tensor],
-        copies: Sequence[tf.Tensor],
         before: Sequence[Any],
         results: Sequence[tf.Tensor],
-        comparisons: Sequence[Comparison],
-    ) -> bool:
-        """Add a run of the graph with disturbed inputs to comparisons; return whether it ran."""
-        size = DISTURBANCES[number] * ROUNDING_ERRORS[self._precision]
+        copies: Sequence[tf.Tensor],
+    ) -> DisturbedStep | None:
+        """Run the graph with disturbed inputs, and compare it; return None if that fails."""
+        is_low = self._precision in ("float16", "bfloat16")
+        sizes = TENSORFLOW.low_disturbances if is_low else TENSORFLOW.disturbances
+        size = sizes[number] * EPSILONS[self._precision]
 
         def disturbed(array: Any, *place: int) -> Any:
             return disturb(array, size, np.random.default_rng((number, *place)))
@@ -157,17 +197,13 @@ class Verifier:
                 _assign(copy, disturbed(variable.read(), 1, index))
             for index, (copy, array) in enumerate(zip(copies, before, strict=True)):
                 _assign(copy, disturbed(array, 2, index))
+            # Drawn again for each variable, because a third copy of all may not fit into memory.
+            run_before = (disturbed(array, 2, index) for index, array in enumerate(before))
             try:
                 run = self._run(self._concrete, inputs, copies, others)
-            except tf.errors.OpError:
-                return False
-        for index, (start, expected, after) in enumerate(
-            self._compared(before, results, run, copies)
-        ):
-            # It is drawn again, because a third copy may not fit into memory.
-            run_start = None if start is None else disturbed(start, 2, index - len(results))
-            comparisons[index].disturbed.append(measure(start, expected, run_start, after)[1])
-        return True
+                return DisturbedStep(self._deviations(before, run_before, results, run, copies))
+            except (tf.errors.OpError, Mismatch):
+                return None
 
     def _run(
         self,
@@ -186,11 +222,6 @@ class Verifier:
         call = direct_call(concrete, captured)
         assert call is not None
         return list(call(tensors) or ())
-
-
-def _differences(comparisons: Sequence[Comparison]) -> dict[int, str]:
-    texts = (comparison.describe_difference() for comparison in comparisons)
-    return {index: text for index, text in enumerate(texts) if text is not None}
 
 
 def _variables_of(concrete: Any) -> list[_Variable] | None:
@@ -242,5 +273,6 @@ def _assign(handle: tf.Tensor, array: Any) -> None:
 def _lowest_precision(concrete: Any) -> str:
     operations = concrete.graph.get_operations()
     names = {tensor.dtype.name for operation in operations for tensor in operation.outputs}
-    precisions = [name for name in names if name in TOLERANCES]
-    return max(precisions, key=lambda name: TOLERANCES[name], default="float32")
+    tolerances = TENSORFLOW.program_tolerances
+    precisions = [name for name in names if name in tolerances]
+    return max(precisions, key=lambda name: tolerances[name], default="float32")

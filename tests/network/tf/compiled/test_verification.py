@@ -12,8 +12,10 @@ import pytest
 import fastnet
 from fastnet import CompileOptions
 from fastnet.network import TFNetwork
+from fastnet.network.deviations import Excess
 from fastnet.network.tf import compiled as compiling
 from fastnet.network.tf import verification
+from fastnet.network.verification_limits import TENSORFLOW
 from fastnet.op.tensorop import LambdaOp
 from tests.network.keras_models import (
     KERAS_3,
@@ -145,7 +147,7 @@ class TestFaults:
         monkeypatch.setattr(compiling, "_compile", compile_with(kept, lambda: [state]))
         with warned():
             train(network, batches(1))
-        assert "elements differ" in str(fallbacks(network)[0])
+        assert "of its elements" in str(fallbacks(network)[0])
 
     def test_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, _, ours, _ = pair(partial(normed, 0.3), "adam", supervised)
@@ -235,12 +237,13 @@ class TestObserving:
 
         monkeypatch.setattr(verification.Verifier, "_run", watched)
         # A disturbed run as well, in which all inputs and variables are others.
-        monkeypatch.setattr(verification, "_differences", lambda comparisons: {0: "all"})
+        excess = Excess(0, is_unwritten=False)
+        monkeypatch.setattr(verification, "excesses", lambda *_: iter([excess]))
         data = batches(1)
         with warned():
             train(network, data)
         train(plain, data)
-        assert len(values) == 2 * (2 + len(verification.DISTURBANCES))
+        assert len(values) == 2 * (2 + len(TENSORFLOW.disturbances))
         for before, after in zip(values[::2], values[1::2], strict=True):
             np.testing.assert_equal(before, after)
         np.testing.assert_equal(weights(ours), weights(other))

@@ -24,23 +24,21 @@ from fastnet.backend.torch._internals import version_of
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
 from fastnet.backend.torch.update import Window
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.torch.compiled.accumulation import Accumulation
-from fastnet.network.torch.compiled.deviations import (
+from fastnet.network.deviations import (
     Deviation,
     DisturbedStep,
-    deviation_of,
-    first_excess,
-    tolerances,
+    Mismatch,
+    excesses,
+    require_same_type,
 )
+from fastnet.network.torch.compiled.accumulation import Accumulation
+from fastnet.network.torch.compiled.deviations import deviation_of
 from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.network.torch.compiled.step_state import StepState
+from fastnet.network.verification_limits import TORCH
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
-# The errors of the values in disturbed steps, in units of the last place. A small tensor may move
-# little by chance, so there are several; larger errors, such as those of long sums, are used where
-# smaller ones do not explain a difference.
-_DISTURBANCES = (2, 2, 2, 8, 8, 8, 32, 32, 32, 32, 32, 32)
 # After so many, a tensor that the program does not change at all is known to need a change.
 _FEW = 3
 # Few draws, such as those of a small dropout, may be the same by chance in so many steps.
@@ -85,10 +83,6 @@ def _free_memory(device: torch.device) -> int | None:
     return free_memory()
 
 
-class _Mismatch(Exception):
-    """Raised where a step differs in more than numbers; its text describes the difference."""
-
-
 class _Value(NamedTuple):
     """A value of a step: a tensor that it writes, or a part of its results.
 
@@ -131,7 +125,8 @@ class Verification:
         self._accumulation = accumulation
         self._draws_others = draws_others
         self._names = _names_of(program.state, models)
-        self._tolerances = tolerances(program.precision)
+        self._graph_tolerance = _tolerance(TORCH.graph_tolerances, program.precision)
+        self._program_tolerance = _tolerance(TORCH.program_tolerances, program.precision)
         self.difference: str | None = None
 
     def run(
@@ -180,26 +175,26 @@ class Verification:
         try:
             found = _deviations(self._run(compiled), self._expected)
             difference = self._difference_of(found, compiled)
-        except _Mismatch as mismatch:
+        except Mismatch as mismatch:
             difference = str(mismatch)
         return None if difference is None else f"{difference} in {what}"
 
     def _difference_of(self, found: list[Deviation], compiled: bool) -> str | None:
         """Describe the first deviation that disturbed steps do not explain."""
-        tolerance = self._tolerances[compiled]
+        tolerance = self._program_tolerance if compiled else self._graph_tolerance
         redraws = compiled and self._draws_others
         disturbed: list[DisturbedStep] = []
         # The graph has been compared with the eager step when the program is.
         undisturbed = self._expected
-        while (excess := first_excess(found, disturbed, tolerance)) is not None:
+        while (excess := next(excesses(found, disturbed, tolerance, TORCH), None)) is not None:
             number = len(disturbed)
-            if number >= (_FEW if excess.is_unwritten else len(_DISTURBANCES)):
+            if number >= (_FEW if excess.is_unwritten else len(TORCH.disturbances)):
                 return self._describe(excess.index, found[excess.index])
             if not compiled and not disturbed:
                 undisturbed = [one.copied() for one in self._run(compiled=False)]
             # Of steps with other random numbers, the first tells what rounding errors alone do.
             seed = number if redraws and number else None
-            size = _DISTURBANCES[-1 if redraws and not number else number]
+            size = TORCH.disturbances[-1 if redraws and not number else number]
             disturb = _Disturbance(number, size, self._program.precision)
             deviations = _deviations(self._run(False, disturb, seed), undisturbed, disturb)
             disturbed.append(DisturbedStep(deviations, is_redrawn=seed is not None))
@@ -243,7 +238,7 @@ class Verification:
                     merged = self._accumulation.now()
             result = self._program.signature.merge(results, self._batch)
         except Exception as error:
-            raise _Mismatch(f"there is a {type(error).__name__}") from error
+            raise Mismatch(f"there is a {type(error).__name__}") from error
         return self._values(self._work, result, merged)
 
     def _values(
@@ -267,7 +262,7 @@ class Verification:
         """Return whether the program computes the same where other draws change the results."""
         expected = [one.copied() for one in self._run(compiled=False)]
         redrawn = _deviations(self._run(compiled=False, seed=1), expected)
-        tolerance = self._tolerances[True]
+        tolerance = self._program_tolerance
         reached = [index for index, one in enumerate(redrawn) if one.exceeds(tolerance)]
         return bool(reached) and all(
             again[index] == found[index]
@@ -281,10 +276,7 @@ class Verification:
     def _describe(self, index: int, deviation: Deviation) -> str:
         tensors = [one for one in self._expected if isinstance(one.value, torch.Tensor)]
         name, _, before, _ = tensors[index]
-        if deviation.share:
-            return f"{name} differs in {deviation.share:.2g} of its elements"
-        off = deviation.distance / deviation.expected if deviation.expected else float("inf")
-        return f"{name} differs by {off:.2%} of its {'norm' if before is None else 'change'}"
+        return deviation.describe(name, is_change=before is not None)
 
 
 class _Disturbance:
@@ -299,7 +291,7 @@ class _Disturbance:
         copy = tensor.detach().clone()
         if not tensor.is_floating_point():
             return copy
-        seed = self._number + place * len(_DISTURBANCES)
+        seed = self._number + place * len(TORCH.disturbances)
         generator = torch.Generator(tensor.device).manual_seed(seed)
         noise = torch.rand(
             tensor.shape, dtype=torch.float32, generator=generator, device=tensor.device
@@ -313,7 +305,7 @@ class _Disturbance:
 def _deviations(
     found: list[_Value], expected: list[_Value], disturb: _Disturbance | None = None
 ) -> list[Deviation]:
-    """Compare the tensors of two steps, and raise a `_Mismatch` for other differences.
+    """Compare the tensors of two steps, and raise a `Mismatch` for other differences.
 
     Args:
         found: The values of a step.
@@ -321,23 +313,24 @@ def _deviations(
         disturb: What disturbed the values before the first step.
     """
     if [one.name for one in found] != [one.name for one in expected]:
-        raise _Mismatch("there are other values")
+        raise Mismatch("there are other values")
     deviations = []
     for (name, value, _, _), (_, wanted, before, place) in zip(found, expected, strict=True):
         if not isinstance(wanted, torch.Tensor):
             if type(value) is not type(wanted) or repr(value) != repr(wanted):
-                raise _Mismatch(f"{name} is {value!r} instead of {wanted!r}")
+                raise Mismatch(f"{name} is {value!r} instead of {wanted!r}")
             continue
-        if value.dtype != wanted.dtype or value.shape != wanted.shape:
-            raise _Mismatch(
-                f"{name} has dtype {value.dtype} and shape {tuple(value.shape)} instead of "
-                f"{wanted.dtype} and {tuple(wanted.shape)}"
-            )
+        require_same_type(name, value.dtype, value.shape, wanted)
         start = before
         if disturb is not None and before is not None and place is not None:
             start = disturb(before, place)
         deviations.append(deviation_of(value, wanted, start, before))
     return deviations
+
+
+def _tolerance(tolerances: Mapping[str, float], precision: torch.dtype) -> float:
+    """Return the tolerance of a precision; that of half precision for all lower ones."""
+    return tolerances.get(str(precision).removeprefix("torch."), tolerances["float16"])
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
