@@ -25,7 +25,7 @@ cdef class Parts:
 
 
 @cython.final
-cdef class Kept:
+cdef class WithAttributes:
     cdef readonly object form
     cdef readonly tuple state
 
@@ -53,7 +53,9 @@ cdef class TensorKind(_Walk):
     cdef int match(self, object value, object form, list tensors) except -1
     cdef int match_tensor(self, object tensor, Slot slot, list tensors) except -1
     cdef int match_parts(self, object value, Parts parts, list tensors) except -1
-    cdef int match_kept(self, object value, Kept kept, list tensors) except -1
+    cdef int match_with_attributes(
+        self, object value, WithAttributes expected, list tensors
+    ) except -1
     cdef int match_items(self, tuple items, tuple forms, list tensors) except -1
     cdef int match_dict(self, dict value, dict form, list tensors) except -1
     cdef int match_mapping(self, object value, object form, list tensors) except -1

@@ -27,7 +27,7 @@ class Parts:
     def __init__(self, kind: Any, slots: Iterable[Slot]) -> None: ...
 
 @final
-class Kept:
+class WithAttributes:
     form: Any
     state: tuple[dict[str, Any], Snapshot]
 

@@ -116,7 +116,7 @@ cdef class Parts:
 
 
 @cython.final
-cdef class Kept:
+cdef class WithAttributes:
     """A part of a form with attributes; `state` is its `state_of`."""
 
     def __init__(self, form, tuple state not None):
@@ -124,7 +124,7 @@ cdef class Kept:
         self.state = state
 
     def __repr__(self):
-        return f"Kept({self.form!r}, {self.state!r})"
+        return f"WithAttributes({self.form!r}, {self.state!r})"
 
 
 @cython.final
@@ -194,7 +194,7 @@ cdef class TensorKind(_Walk):
                 return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
             state = state_of(value)
             form = form_around(self, value)
-            return form if state is None else Kept(form, state)
+            return form if state is None else WithAttributes(form, state)
         finally:
             Py_LeaveRecursiveCall()
 
@@ -229,8 +229,8 @@ cdef class TensorKind(_Walk):
             return self.match_tensor(value, <Slot> form, tensors)
         if cls is Parts:
             return self.match_parts(value, <Parts> form, tensors)
-        if cls is Kept:
-            return self.match_kept(value, <Kept> form, tensors)
+        if cls is WithAttributes:
+            return self.match_with_attributes(value, <WithAttributes> form, tensors)
         if type(value) is not cls:
             return False
         if value is form:
@@ -291,19 +291,21 @@ cdef class TensorKind(_Walk):
                 return False
         return True
 
-    cdef int match_kept(self, object value, Kept kept, list tensors) except -1:
-        cdef tuple state = kept.state
-        if type(value) is Kept:
+    cdef int match_with_attributes(
+        self, object value, WithAttributes expected, list tensors
+    ) except -1:
+        cdef tuple state = expected.state
+        if type(value) is WithAttributes:
             # Two forms can be matched too.
-            tokens, value = (<Kept> value).state[0], (<Kept> value).form
-        elif type(value) is not type(kept.form):
+            tokens, value = (<WithAttributes> value).state[0], (<WithAttributes> value).form
+        elif type(value) is not type(expected.form):
             return False
         else:
             tokens = attribute_tokens(value)
         return (
             tokens == state[0]
             and state[1].is_unchanged()
-            and self.match(value, kept.form, tensors)
+            and self.match(value, expected.form, tensors)
         )
 
     # Reading tensors runs other code, which may change containers, so these methods own references
@@ -404,7 +406,7 @@ cdef class TensorKind(_Walk):
 def map_form(form, fn, bint as_form=False):
     """Return a form with new containers and `fn(part)` for each `Slot` and `Parts`.
 
-    With `as_form` the result is a form again: each `Kept` stays.
+    With `as_form` the result is a form again: each `WithAttributes` stays.
     """
     cdef _FormMap walk = _FormMap(fn, as_form)
     return walk.part(form)
@@ -423,9 +425,9 @@ cdef class _FormMap(_Walk):
         cdef object cls = type(value)
         if cls is Slot or cls is Parts:
             return PyObject_CallOneArg(self.fn, value)
-        if cls is Kept:
-            inner = self.part((<Kept> value).form)
-            return Kept(inner, (<Kept> value).state) if self.as_form else inner
+        if cls is WithAttributes:
+            inner = self.part((<WithAttributes> value).form)
+            return WithAttributes(inner, (<WithAttributes> value).state) if self.as_form else inner
         if value is None or cls is str or cls is int or cls is float or cls is bool:
             return value
         enter()
@@ -452,10 +454,10 @@ cdef object constant(object value):
     if type(value).__hash__ is not None:
         return value
     try:
-        kept = copy.copy(value)
+        copied = copy.copy(value)
     except Exception:
         return value
-    return kept if type(kept) is type(value) and same_constant(value, kept) else value
+    return copied if type(copied) is type(value) and same_constant(value, copied) else value
 
 
 cdef int same_constant(object value, object form) except -1:
@@ -681,11 +683,11 @@ cdef class TracedStep:
         for trace in checked:
             if type(trace) is not Trace:
                 raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        cdef tuple exact = tuple([one for one in checked if not (<Trace> one).wide])[:MAX_TRACES]
-        cdef tuple wide = tuple([one for one in checked if (<Trace> one).wide])[:MAX_TRACES]
+        cdef list exact = [trace for trace in checked if not (<Trace> trace).wide]
+        cdef list wide = [trace for trace in checked if (<Trace> trace).wide]
         with cython.critical_section(self):
-            self._exact = exact
-            self._wide = wide
+            self._exact = tuple(exact[:MAX_TRACES])
+            self._wide = tuple(wide[:MAX_TRACES])
 
     # Another thread may replace these tuples.
 

@@ -15,10 +15,10 @@ from fastnet.network.compile_options import read_compile
     ("kind", "name", "value"),
     [
         (TypeError, "backend", 3),
-        (TypeError, "most_kinds", 1.5),
+        (TypeError, "max_programs", 1.5),
         (TypeError, "fallback_random", "no"),
         (TypeError, "dynamic", "auto"),
-        (ValueError, "most_kinds", 0),
+        (ValueError, "max_programs", 0),
         (ValueError, "verify", 0),
         (TypeError, "verify", "last"),
         (TypeError, "verify", 1.5),

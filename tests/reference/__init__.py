@@ -36,7 +36,6 @@ MODULES = {
     "stamps": ("StampLog",),
     "trace": (
         "FORMS",
-        "Kept",
         "Length",
         "Parts",
         "Signature",
@@ -44,6 +43,7 @@ MODULES = {
         "TensorKind",
         "Trace",
         "TracedStep",
+        "WithAttributes",
         "map_form",
     ),
 }
@@ -79,7 +79,6 @@ class Kernel:
     unless: Any
     StampLog: Any
     FORMS: Any
-    Kept: Any
     Length: Any
     Parts: Any
     Signature: Any
@@ -87,6 +86,7 @@ class Kernel:
     TensorKind: Any
     Trace: Any
     TracedStep: Any
+    WithAttributes: Any
     map_form: Any
 
     def __repr__(self) -> str:

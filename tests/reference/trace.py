@@ -45,13 +45,13 @@ class Parts:
         return f"Parts({self.kind!r}, {self.slots!r})"
 
 
-class Kept:
+class WithAttributes:
     def __init__(self, form: Any, state: Any) -> None:
         self.form = form
         self.state = state
 
     def __repr__(self) -> str:
-        return f"Kept({self.form!r}, {self.state!r})"
+        return f"WithAttributes({self.form!r}, {self.state!r})"
 
 
 class TensorKind:
@@ -91,7 +91,7 @@ class TensorKind:
             return Parts(kind, [self.form_of(tensor) for tensor in tensors])
         state = state_of(value)
         form = form_around(value, self.form_of)
-        return form if state is None else Kept(form, state)
+        return form if state is None else WithAttributes(form, state)
 
     def matches(self, form: Any, value: Any, length: Length | None = None) -> bool:
         return tensors_of(self, [value], [form], length) is not None
@@ -114,8 +114,8 @@ class TensorKind:
             insist(kind == form.kind and len(tensors) == len(form.slots))
             insist(all(map(self.accepts, form.slots, tensors)))
             return list(tensors)
-        if isinstance(form, Kept):
-            kept = value if isinstance(value, Kept) else None
+        if isinstance(form, WithAttributes):
+            kept = value if isinstance(value, WithAttributes) else None
             if kept is None:
                 insist(type(value) is type(form.form))
             tensors = self.match(kept.form if kept else value, form.form)
@@ -200,9 +200,9 @@ def kept(value: Any) -> Any:
 def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     if isinstance(form, Slot | Parts):
         return fn(form)
-    if isinstance(form, Kept):
+    if isinstance(form, WithAttributes):
         inner = map_form(form.form, fn, as_form)
-        return Kept(inner, form.state) if as_form else inner
+        return WithAttributes(inner, form.state) if as_form else inner
     return form_around(form, lambda part: map_form(part, fn, as_form))
 
 

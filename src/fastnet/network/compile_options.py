@@ -18,8 +18,8 @@ class CompileOptions:
         backend: In torch the name of a `torch.compile` backend, or such a backend as a function;
             None for "inductor". "eager" runs the captured graph and needs no C++ compiler. In
             TensorFlow "xla" or None.
-        most_kinds: The number of input signatures (shapes, dtypes and values of non-tensors) that
-            are compiled for each execution plan. Batches of further signatures run eagerly, in
+        max_programs: The number of input signatures (shapes, dtypes and values of non-tensors) that
+            are compiled for the active ops of a mode. Batches of further signatures run eagerly, in
             TensorFlow as graphs.
         fallback_random: Whether a compiled step draws the same random numbers as an eager step with
             the same seed. This applies to Inductor; other torch backends always do. In TensorFlow,
@@ -38,14 +38,14 @@ class CompileOptions:
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If `most_kinds` or `verify` is less than 1.
+        ValueError: If `max_programs` or `verify` is less than 1.
 
-    >>> CompileOptions(backend="eager", most_kinds=2).most_kinds
+    >>> CompileOptions(backend="eager", max_programs=2).max_programs
     2
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
-    most_kinds: int = 8
+    max_programs: int = 8
     fallback_random: bool = False
     dynamic: bool | None = None
     verify: Literal["first"] | int | None = "first"
@@ -54,7 +54,7 @@ class CompileOptions:
         backend: Any = self.backend
         fits = {
             "backend": isinstance(backend, str | None) or callable(backend),
-            "most_kinds": is_int(self.most_kinds),
+            "max_programs": is_int(self.max_programs),
             "fallback_random": isinstance(self.fallback_random, bool),
             "dynamic": isinstance(self.dynamic, bool | None),
             "verify": self.verify in ("first", None) or is_int(self.verify),
@@ -63,7 +63,7 @@ class CompileOptions:
             if not fits[field.name]:
                 value = shorten(getattr(self, field.name))
                 raise TypeError(f"CompileOptions has {field.name}={value}. Pass {field.type}.")
-        for name in ("most_kinds", "verify"):
+        for name in ("max_programs", "verify"):
             value = getattr(self, name)
             if is_int(value) and value < 1:
                 raise ValueError(f"CompileOptions has {name}={value}. Pass at least 1.")

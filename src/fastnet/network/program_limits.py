@@ -17,3 +17,12 @@ MAX_COMPILATIONS = 64
 
 The frameworks keep what they have compiled, so ops that change forever would fill the memory.
 """
+
+MAX_STATES = 8
+"""States of the same ops and models whose traces are kept, in TensorFlow.
+
+Schedules that alternate between optimizers or frozen layers need not trace again each time.
+"""
+
+MANY_TRACES = 8
+"""Traces of the same ops after which their number is warned of, in TensorFlow."""

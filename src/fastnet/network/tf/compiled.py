@@ -17,6 +17,7 @@ from fastnet.backend.tf._internals import could_record, shape_of_eager
 from fastnet.backend.tf.graph import caller
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.program_limits import MAX_COMPILATIONS
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.products import run_with_loops
 from fastnet.network.tf.random_numbers import nodes_drawing_otherwise
@@ -30,8 +31,6 @@ _T = TypeVar("_T")
 # used unverified.
 Record = Callable[[str, float, str | None, str | None], None]
 
-# TensorFlow keeps all that XLA has compiled, so a network whose ops change forever needs a limit.
-_MAX_PROGRAMS = 64
 # XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 # These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
@@ -77,14 +76,14 @@ class Compiler:
 
     def limit(self, signatures: Signatures) -> str | None:
         """Return why no further input signature is compiled, or None."""
-        if signatures.count >= self.options.most_kinds:
-            return f"there are more than {self.options.most_kinds} input signatures"
-        if self.count >= _MAX_PROGRAMS:
-            return f"{_MAX_PROGRAMS} programs were compiled for what runs in this mode"
+        if signatures.count >= self.options.max_programs:
+            return f"there are more than {self.options.max_programs} input signatures"
+        if self.count >= MAX_COMPILATIONS:
+            return f"{MAX_COMPILATIONS} programs were compiled for what runs in this mode"
         return None
 
 
-class CompiledStep:
+class XlaProgram:
     """A traced step that XLA compiles for each input signature when that first comes."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet._trace import FORMS, Kept, Parts, Slot, map_form
+from fastnet._trace import FORMS, Parts, Slot, WithAttributes, map_form
 from fastnet.backend.tf.graph import UNKNOWN
 
 Shape = tuple[int | None, ...] | None
@@ -85,7 +85,7 @@ def _other_value(form: Any, old: Any) -> str:
         if form.type != old.type:
             return f"is of type {_type(form)}, not {_type(old)} as before"
         return _other_shape(form, old)
-    if isinstance(form, Kept) and isinstance(old, Kept):
+    if isinstance(form, WithAttributes) and isinstance(old, WithAttributes):
         if FORMS.matches(any_size(old.form), any_size(form.form)):
             return f"has other attributes than before{_PART}"
         form, old = form.form, old.form
@@ -129,7 +129,7 @@ def _kind(form: Any) -> str:
         return "a tensor"
     if isinstance(form, Parts):
         return f"a {form.kind.spec.value_type.__name__}"
-    if isinstance(form, Kept):
+    if isinstance(form, WithAttributes):
         form = form.form
     return f"a value of type {type(form).__name__}"
 

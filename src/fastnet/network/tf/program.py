@@ -19,7 +19,8 @@ from fastnet.backend.tf.graph import KIND, caller
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.tf.compiled import CompiledStep, Compiler, Signatures
+from fastnet.network.program_limits import MANY_TRACES, MAX_STATES
+from fastnet.network.tf.compiled import Compiler, Signatures, XlaProgram
 from fastnet.network.tf.input_signature import (
     Axis,
     any_size,
@@ -36,10 +37,6 @@ from fastnet.network.trace_records import Records
 from fastnet.op.settings import last_resolved
 from fastnet.types import State
 from fastnet.util.warnings import warn
-
-# Schedules that alternate between optimizers or frozen layers need not trace again each time.
-_MAX_STATES = 8
-_MANY_TRACES = 8
 
 # Records why ops were traced or compiled, the seconds of both, and why they were not compiled or
 # not verified.
@@ -167,7 +164,7 @@ class Program:
         if traces is self._untraced:
             self._untraced = None
         if traces not in self._steps:
-            while len(self._steps) >= _MAX_STATES:
+            while len(self._steps) >= MAX_STATES:
                 del self._steps[0]
             self._steps.append(traces)
 
@@ -195,13 +192,13 @@ class Program:
 
     def trace(
         self, forms: list[Any], wide: bool, signatures: Signatures
-    ) -> tuple[Trace, CompiledStep | None]:
+    ) -> tuple[Trace, XlaProgram | None]:
         """Trace the ops for a signature, and prepare to compile them."""
         concrete, outputs = self.graph.trace(forms)
         trace = Trace(caller(concrete, self.graph.explain), forms, outputs, wide)
         if self._compiler is None:
             return trace, None
-        return trace, CompiledStep(self._compiler, concrete, trace, signatures)
+        return trace, XlaProgram(self._compiler, concrete, trace, signatures)
 
 
 class _Traces:
@@ -258,11 +255,11 @@ class _Traces:
             )
 
         _time_first_call(trace, record)
-        if self._count == _MANY_TRACES:
+        if self._count == MANY_TRACES:
             warn(self._describe_many(reason, exact, latest))
         return trace
 
-    def _trace_widest(self, exact: list[Any]) -> tuple[Trace, CompiledStep | None, str]:
+    def _trace_widest(self, exact: list[Any]) -> tuple[Trace, XlaProgram | None, str]:
         """Trace for these lengths, or for any of the axes that have had other ones.
 
         Some ops must know a length, and fail where it is open.

@@ -198,7 +198,7 @@ class TestVerification:
 
 class TestSignatures:
     def test_there_are_so_many_at_the_most(self) -> None:
-        network = of(lambda x: x * 2, compile=CompileOptions(most_kinds=3))
+        network = of(lambda x: x * 2, compile=CompileOptions(max_programs=3))
         with warned() as texts:
             for size in (1, 2, 3, 4, 5, 4, 1, 2):
                 assert run(network, np.ones(size, "float32")).tolist() == [2.0] * size
@@ -212,7 +212,7 @@ class TestSignatures:
         assert len(texts) == 1
 
     def test_programs_are_limited_over_all_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "_MAX_PROGRAMS", 2)
+        monkeypatch.setattr(compiled, "MAX_COMPILATIONS", 2)
         network = of(lambda x: x * 2, compile=True)
         for size in (1, 2, 3):
             assert run(network, np.ones(size, "float32")).tolist() == [2.0] * size
@@ -226,7 +226,7 @@ class TestSignatures:
 class TestAround:
     def test_copies_and_pickles_keep_it(self) -> None:
         model = fastnet.build(line, None, model_name="model")
-        network = TFNetwork(ModelOp(model, "x", "y"), compile=CompileOptions(most_kinds=1))
+        network = TFNetwork(ModelOp(model, "x", "y"), compile=CompileOptions(max_programs=1))
         for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
             with warned():
                 for size in (1, 2):

@@ -213,7 +213,7 @@ def _run(
     program: dict[str, Any], backend: str, strictness: float, seen: Counter[str] | None
 ) -> None:
     options = CompileOptions(
-        backend, most_kinds=32, fallback_random=True, dynamic=program["dynamic"], verify=None
+        backend, max_programs=32, fallback_random=True, dynamic=program["dynamic"], verify=None
     )
     sides = [Side(program, options), Side(program, False)]
     with warnings.catch_warnings():

@@ -435,7 +435,7 @@ def test_a_compiler_that_fails_fails_no_step() -> None:
 
 
 def test_more_kinds_of_batches_than_are_asked_for() -> None:
-    options = CompileOptions("eager", most_kinds=2, dynamic=False)
+    options = CompileOptions("eager", max_programs=2, dynamic=False)
     network = TorchNetwork([LambdaOp(lambda x: x * 2, "x", "y")], compile=options)
     with falls_back(network, "more than 2 input signatures", "infer"):
         for size in (1, 2, 3, 4, 1, 2):

@@ -86,7 +86,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         records: Records,
         device: torch.device,
     ) -> None:
-        super().__init__(options.most_kinds, records)
+        super().__init__(options.max_programs, records)
         # A copy without programs: the set is freed with the plans that refer to it.
         self.plan = dataclasses.replace(plan, programs={})
         self.options = options
