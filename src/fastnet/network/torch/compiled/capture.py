@@ -143,7 +143,7 @@ def capture(request: CaptureRequest) -> Capture:
     import_dynamo()  # During the trace it would replace `torch.manual_seed`, which is watched.
     with TRACING:
         # The guard is a snapshot of before the trace, so that it shows what the trace changes.
-        guard = Guard(request.plan, request.step_state.held)
+        guard = Guard(request.plan, request.step_state.number_inputs)
         _require_no_inner_network(guard)
         compared_tensors = guard.tensors()
 
@@ -151,7 +151,7 @@ def capture(request: CaptureRequest) -> Capture:
         trace = _trace_and_restore(request, inputs, guard)
         bind_numbers(
             trace.graph,
-            request.step_state.held,
+            request.step_state.number_inputs,
             inputs.symbols,
             [*trace.graph.graph.nodes][len(inputs.state)],
             inputs.mode,
@@ -176,8 +176,8 @@ def capture(request: CaptureRequest) -> Capture:
 def _require_plain_batch(request: CaptureRequest) -> None:
     """Refuse a batch whose values a graph cannot take."""
     for key, value in zip(request.keys, request.values, strict=True):
-        reader = next((at for at, op in enumerate(request.plan.ops) if key in op.inputs), None)
-        require_plain(key, value, request.step_state.device, reader)
+        readers = (index for index, op in enumerate(request.plan.ops) if key in op.inputs)
+        require_plain(key, value, request.step_state.device, next(readers, None))
 
 
 def _require_no_inner_network(guard: Guard) -> None:
@@ -243,7 +243,8 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         memory=list(map(storage_key, state)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
         symbols=[
-            number_like(mode, number.read(), index) for index, number in enumerate(step_state.held)
+            number_like(mode, number.read(), index)
+            for index, number in enumerate(step_state.number_inputs)
         ],
     )
 
@@ -320,7 +321,7 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
     with ExitStack() as stack:
         # In reverse: first objects, then the states of generators, then values of tensors.
         stack.callback(real_tensors.restore)
-        stack.callback(sources.put_back)
+        stack.callback(sources.restore)
         restoration = Restoration(request.plan, request.state)
         stack.callback(restoration.restore)
 

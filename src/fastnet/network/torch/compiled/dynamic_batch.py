@@ -1,4 +1,4 @@
-"""Batches that are of one kind but for how many rows they have: the size of their axis 0."""
+"""Batches of other sizes: which axes 0 of their tensors a program leaves open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fastnet.network.torch.compiled.input_signature import KIND
 
 
 class Rows(NamedTuple):
-    """Which tensors of a batch have rows, of which there may be more or fewer.
+    """Which tensors of a batch have the batch size as the length of axis 0.
 
     Attributes:
-        is_open: Whether it is so, for each tensor in order.
-        known: A number of rows that there is a program for already, or None.
-        usual: How many rows there are mostly, as far as is known.
+        is_open: Whether a tensor has, for each tensor in order.
+        known: A batch size that there is a program for already, or None.
+        usual: The most likely batch size, as far as is known.
     """
 
     is_open: list[bool]
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     usual: int
 
     def indices(self) -> list[int]:
-        """Return the indices of the tensors that have rows."""
+        """Return the indices of the tensors that have the batch size."""
         return [index for index, is_open in enumerate(self.is_open) if is_open]
 
 
@@ -32,10 +32,10 @@ def changed_axes(forms: Sequence[Any], values: Sequence[Any]) -> Rows | None:
     before, now = _slots(forms), _slots([KIND.form_of(value) for value in values])
     if len(before) != len(now):
         return None
-    is_open = [one.shape != other.shape for one, other in zip(before, now, strict=True)]
+    is_open = [old.shape != new.shape for old, new in zip(before, now, strict=True)]
     sizes = {
-        (_first(one), _first(other))
-        for one, other, differs in zip(before, now, is_open, strict=True)
+        (_size_of(old), _size_of(new))
+        for old, new, differs in zip(before, now, is_open, strict=True)
         if differs
     }
     if len(sizes) != 1:
@@ -50,36 +50,36 @@ def changed_axes(forms: Sequence[Any], values: Sequence[Any]) -> Rows | None:
 
 
 def common_batch_size(values: Sequence[Any]) -> Rows | None:
-    """Find the rows of a batch all of whose tensors have as many."""
+    """Find the batch size if all tensors of a batch have the same length of axis 0."""
     slots = _slots([KIND.form_of(value) for value in values])
-    sizes = {_first(one) for one in slots} - {None}
+    sizes = {_size_of(slot) for slot in slots} - {None}
     if len(sizes) != 1:
         return None
     (size,) = sizes
     if size is None or size < 2:
         return None
-    return Rows([_first(one) is not None for one in slots], None, size)
+    return Rows([_size_of(slot) is not None for slot in slots], None, size)
 
 
 def open_forms(forms: Sequence[Any], is_open: Sequence[bool], length: Length) -> list[Any]:
     """Put an open length in the place of the size of axis 0."""
-    opens = iter(is_open)
+    flags = iter(is_open)
 
-    def put(slot: Slot) -> Slot:
-        if not next(opens) or not slot.shape:
+    def open_slot(slot: Slot) -> Slot:
+        if not next(flags) or not slot.shape:
             return slot
         return Slot(slot.type, (length, *slot.shape[1:]))
 
-    return [map_form(form, put, as_form=True) for form in forms]
+    return [map_form(form, open_slot, as_form=True) for form in forms]
 
 
 def _slots(forms: Sequence[Any]) -> list[Slot]:
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for form in forms:
-        map_form(form, found.append)
-    return found
+        map_form(form, slots.append)
+    return slots
 
 
-def _first(slot: Slot) -> int | None:
+def _size_of(slot: Slot) -> int | None:
     size = slot.shape[0] if slot.shape else None
     return size if isinstance(size, int) else None

@@ -39,7 +39,7 @@ class Guard(Snapshot):
             ("the hooks of all modules", module_hook_tables()),
             ("the hooks of all optimizers", optimizer_hook_tables()),
         ]
-        skip = [*_skipped(plan), *((one.owner, one.name) for one in numbers)]
+        skip = [*_skipped(plan), *((number.owner, number.name) for number in numbers)]
         super().__init__([*models, *ops, *followers, *hooks], skip)
         if self.truncated is not None:
             raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
@@ -65,17 +65,17 @@ class Guard(Snapshot):
 
     def tensors(self) -> dict[int, torch.Tensor]:
         """Return the tensors that were found, by their ids."""
-        found: dict[int, torch.Tensor] = {}
+        tensors: dict[int, torch.Tensor] = {}
         for index in range(self.count):
             kind, owner, _, _, values = self.node(index)
             if kind != Kind.LINK:
                 # The class of a proxy is not that of its referent.
-                found.update(
-                    (id(one), one)
-                    for one in (owner, *values)
-                    if issubclass(type(one), torch.Tensor)
+                tensors.update(
+                    (id(value), value)
+                    for value in (owner, *values)
+                    if issubclass(type(value), torch.Tensor)
                 )
-        return found
+        return tensors
 
 
 def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:

@@ -50,8 +50,8 @@ KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, 
 """Reads the outputs of ops during a trace, where tensors are fake."""
 
 
-def require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
-    """Refuse a value of the batch that a graph cannot take."""
+def require_plain(key: str, value: Any, device: torch.device, reader: int | None) -> None:
+    """Refuse a value of the batch that a graph cannot take; `reader` is the index of its op."""
     for leaf in leaves_of(value, plain=True):
         kind = type(leaf)
         if kind is torch.Tensor:
@@ -66,11 +66,11 @@ def require_plain(key: str, value: Any, device: torch.device, place: int | None)
                 raise Uncapturable(
                     f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
                     f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else ""),
-                    place,
+                    reader,
                 )
         elif kind not in _ATOMS:
             raise Uncapturable(
-                f"the batch's '{key}' is, or holds, a value of type {kind.__name__}", place
+                f"the batch's '{key}' is, or holds, a value of type {kind.__name__}", reader
             )
 
 

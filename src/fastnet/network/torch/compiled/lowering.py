@@ -57,8 +57,10 @@ def _lower(capture: Capture, options: CompileOptions, size: int | None) -> Lower
         table |= _small_products(dict(table), partial(_length, size))
     with mode, torch.no_grad():
         plain = [
-            torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
-            for one in capture.examples
+            torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            for tensor in capture.examples
         ]
         functional = torch.func.functionalize(graph, remove="mutations")
         graph = make_fx(
@@ -71,14 +73,14 @@ def _lower(capture: Capture, options: CompileOptions, size: int | None) -> Lower
     written: list[int] = []
     examples: list[Any] = [*sizes]
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for place, node in enumerate(inputs[len(sizes) :]):
+    for index, node in enumerate(inputs[len(sizes) :]):
         if not node.users:
             graph.graph.erase_node(node)
             continue
         if any(user.target is torch.ops.aten.copy_.default for user in node.users):
-            written.append(place)
-        used.append(place)
-        examples.append(plain[place])
+            written.append(index)
+        used.append(index)
+        examples.append(plain[index])
     graph.recompile()
     call = _compile(graph, examples, mode, options)
     needs_grad_mode = any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes)
@@ -102,12 +104,15 @@ def _admitted(mode: Any, size: Any) -> Callable[[int], bool] | None:
     # An expression without symbols is a constant: the trace is specialized to it.
     if symbol.free_symbols != {symbol} or any(env.deferred_runtime_asserts.values()):
         return None
-    if not all(one.free_symbols <= {symbol} for one in conditions):
+    if not all(condition.free_symbols <= {symbol} for condition in conditions):
         return None
 
     def admits(length: int) -> bool:
         # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
-        return length > 1 and all(one.subs(symbol, length) == True for one in conditions)  # noqa: E712
+        return length > 1 and all(
+            condition.subs(symbol, length) == True  # noqa: E712
+            for condition in conditions
+        )
 
     return admits
 

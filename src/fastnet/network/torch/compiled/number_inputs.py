@@ -78,7 +78,7 @@ def bind_numbers(
             graph.erase_node(placeholder)
             paths[entry] = number.path
     for node in nodes:
-        path = next((paths[one] for one in node.all_input_nodes if one in paths), None)
+        path = next((paths[source] for source in node.all_input_nodes if source in paths), None)
         if path is None:
             continue
         if node.target in _ARITHMETIC:
@@ -92,11 +92,13 @@ def bind_numbers(
         dtype = torch.promote_types(value.dtype, torch.float32)
         with graph.inserting_before(node):
             args = [
-                graph.call_method("to", (one, dtype)) if isinstance(one, torch.fx.Node) else one
-                for one in node.args
+                graph.call_method("to", (argument, dtype))
+                if isinstance(argument, torch.fx.Node)
+                else argument
+                for argument in node.args
             ]
-            found = graph.call_function(_ELEMENTWISE[node.target], tuple(args))
-            found = graph.call_method("to", (found, value.dtype))
-        node.replace_all_uses_with(found)
+            result = graph.call_function(_ELEMENTWISE[node.target], tuple(args))
+            result = graph.call_method("to", (result, value.dtype))
+        node.replace_all_uses_with(result)
         graph.erase_node(node)
     module.recompile()

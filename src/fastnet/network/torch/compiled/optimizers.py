@@ -18,7 +18,7 @@ from fastnet.network.torch.compiled import rules
 from fastnet.network.torch.compiled.rules import UpdateRule
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-# under which name, and at which place there, a group has a number that is one of two
+# The setting of a group that holds a number as one of a pair, and the index of it there.
 _PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
 _DECOUPLED = "decoupled_weight_decay"
 _NOT_TRACEABLE = {
@@ -52,36 +52,36 @@ class Rule:
 
     def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
         """List the numbers of a group, in order."""
-        found: list[float] = []
+        numbers: list[float] = []
         for name in self.numbers:
             if name in _PAIRS:
-                pair, place = _PAIRS[name]
-                value = group[pair][place]
+                pair, index = _PAIRS[name]
+                value = group[pair][index]
             else:
                 value = group[name]
-            # a float of numpy's is one of Python's too
+            # numpy's float64 is a float of Python, too.
             if type(value) is not int and not isinstance(value, float):
                 raise Uncapturable(
                     f"`{name}` of {self.kind.__name__} is of type {type(value).__name__}"
                 )
-            found.append(float(value))
-        return found
+            numbers.append(float(value))
+        return numbers
 
     def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a group that are constants of the program."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name in (*self.settings, "capturable", "differentiable"):
             # Groups of older versions of AdamW lack this setting.
             value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
             parts = value if type(value) in (tuple, list) else (value,)
-            if not all(type(one) in (bool, int, float, str, type(None)) for one in parts):
+            if not all(type(part) in (bool, int, float, str, type(None)) for part in parts):
                 raise Uncapturable(
                     f"`{name}` of {self.kind.__name__} is, or holds, a value of another type than "
                     "its default"
                 )
-            found[name] = tuple(value) if isinstance(value, list) else value
+            settings[name] = tuple(value) if isinstance(value, list) else value
         numbers = zip(self.numbers, self.numbers_of(group), strict=True)
-        return {**found, **{name: _sign_of(value) for name, value in numbers}}
+        return {**settings, **{name: _sign_of(value) for name, value in numbers}}
 
 
 def _sign_of(number: float) -> int:
@@ -92,18 +92,18 @@ def _sign_of(number: float) -> int:
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     """Find how an optimizer updates."""
     kind = type(optimizer)
-    rule = next((one for one in _RULES if one.kind is kind), None)
+    rule = next((rule for rule in _RULES if rule.kind is kind), None)
     name = kind.__name__
     if rule is None:
         why = _NOT_TRACEABLE.get(name) if kind.__module__.startswith("torch.optim") else None
-        known = ", ".join(one.kind.__name__ for one in _RULES)
+        known = ", ".join(rule.kind.__name__ for rule in _RULES)
         raise Uncapturable(
             f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
         )
-    own = vars(optimizer)
-    if "step" in own and not hasattr(own["step"], WRAPPED_STEP):
+    attributes = vars(optimizer)
+    if "step" in attributes and not hasattr(attributes["step"], WRAPPED_STEP):
         raise Uncapturable(f"`step` of {name} was replaced")
-    if "zero_grad" in own:
+    if "zero_grad" in attributes:
         raise Uncapturable(f"`zero_grad` of {name} was replaced")
     if not is_torchs(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
         raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
@@ -126,9 +126,9 @@ def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
     except Uncapturable:
         return False
     return any(
-        bool(rule.state_names(group, one))
+        bool(rule.state_names(group, parameter))
         for group in optimizer.param_groups
-        for one in group["params"]
+        for parameter in group["params"]
     )
 
 

@@ -27,7 +27,7 @@ from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import NumberInput
-from fastnet.network.torch.compiled.step_state import StepState
+from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 ANOTHER_PHASE = "gradients of another number of steps are merged"
@@ -183,9 +183,10 @@ class TorchProgram(Program):
         """Return the tensors of a batch whose axes 0 have one length."""
         tensors = self.signature.match(batch)
         # The signature alone could be wrong where another thread matches its batch at once.
-        if tensors is None or len({tensors[at].shape[0] for at in self._sized_tensors}) != 1:
+        if tensors is None:
             return None
-        return tensors
+        sizes = {tensors[index].shape[0] for index in self._sized_tensors}
+        return tensors if len(sizes) == 1 else None
 
     def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""
@@ -200,9 +201,9 @@ class TorchProgram(Program):
 
     def _note_steps(self) -> None:
         """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
-        for one in self.state.optimizers.values():
-            if "step" in vars(one.optimizer):
-                note_step(one.optimizer)
+        for state in self.state.optimizers.values():
+            if "step" in vars(state.optimizer):
+                note_step(state.optimizer)
 
     def _bind(self) -> None:
         """Bind the current tensors to the inputs of the program."""
@@ -211,7 +212,7 @@ class TorchProgram(Program):
         aliases = [tensor.detach() for tensor in self.tensors]
         memory = sorted(
             (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
-            for storage in (one.untyped_storage() for one in aliases)
+            for storage in (alias.untyped_storage() for alias in aliases)
         )
         # The begin and end addresses of each storage, with a sentinel after the last.
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
@@ -232,25 +233,22 @@ class TorchProgram(Program):
         return [None] * self._first_tensor + used
 
     def _guard_optimizers(self) -> None:
-        guards = [one.guard() for one in self.state.optimizers.values()]
+        guards = [state.guard() for state in self.state.optimizers.values()]
         self._optimizers = [snapshot for snapshot, _ in guards]
         self._groups = [group for _, groups in guards for group in groups]
         self._write_numbers()
 
     def _write_numbers(self) -> None:
         """Write the numbers of ops and optimizers to the tensor that the program reads."""
-        self._held_numbers = [repr(one.read()) for one in self.state.held]
-        self._live = [read(group) for group, read in self._groups]
+        self._number_inputs = self._read_number_inputs()
+        self._group_numbers = [read(group) for group, read in self._groups]
         numbers = self.state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
 
-    def _sync_numbers(self) -> None:
-        """Update the number inputs if ops hold other numbers now."""
-        # Compare by repr: NaN equals NaN, and 0.0 differs from -0.0.
-        now = [repr(one.read()) for one in self.state.held]
-        if now != self._held_numbers:
-            self._write_numbers()
+    def _read_number_inputs(self) -> list[str]:
+        """Return the numbers of ops by their repr: NaN equals NaN, and 0.0 differs from -0.0."""
+        return [repr(number.read()) for number in self.state.number_inputs]
 
     # --- what the program is valid for ---
 
@@ -269,9 +267,10 @@ class TorchProgram(Program):
             if change is not None:
                 self.changed_number = self._guard.changed_number()
                 return f"{change} has changed"
-        if self.state.held:
+        if self.state.number_inputs:
             try:
-                self._sync_numbers()
+                if self._read_number_inputs() != self._number_inputs:
+                    self._write_numbers()
             except Uncapturable as error:
                 return str(error)
         if self._takes_gradients:
@@ -288,12 +287,11 @@ class TorchProgram(Program):
     def _sync_optimizers(self) -> bool:
         """Adopt changed numbers and state of the optimizers; return False for other changes."""
         try:
-            if not all(one.is_unchanged() for one in self._optimizers):
+            if not all(snapshot.is_unchanged() for snapshot in self._optimizers):
                 return self._rebind()
-            if [read(group) for group, read in self._groups] != self._live:
-                if any(
-                    one.settings_now() != one.settings for one in self.state.optimizers.values()
-                ):
+            if [read(group) for group, read in self._groups] != self._group_numbers:
+                states = self.state.optimizers.values()
+                if any(state.settings_now() != state.settings for state in states):
                     return False
                 self._write_numbers()
         except (Uncapturable, KeyError):
@@ -302,16 +300,17 @@ class TorchProgram(Program):
 
     def _rebind(self) -> bool:
         """Bind the current state tensors of the optimizers; return False if they do not match."""
-        for one in self.state.optimizers.values():
-            again = type(one)(one.optimizer, one.first)
-            if again.settings != one.settings or again.keys != one.keys:
+        for state in self.state.optimizers.values():
+            current = OptimizerState(state.optimizer, state.first_number)
+            if current.settings != state.settings or current.keys != state.keys:
                 return False
-        fresh = self.state.optimizer_tensors()
-        known = len(self.state.tensors) - len(fresh)
-        if all(map(is_, self.state.tensors[known:], fresh)):
+
+        tensors = self.state.optimizer_tensors()
+        first = len(self.state.tensors) - len(tensors)
+        if all(map(is_, self.state.tensors[first:], tensors)):
             self._guard_optimizers()
             return True
-        for old, new in zip(self.state.tensors[known:], fresh, strict=True):
+        for old, new in zip(self.state.tensors[first:], tensors, strict=True):
             if (
                 old.shape != new.shape
                 or old.dtype != new.dtype
@@ -320,17 +319,21 @@ class TorchProgram(Program):
                 or new.requires_grad
             ):
                 return False
-        memory = [one.untyped_storage().data_ptr() for one in fresh if one.numel()]
-        others = {
-            one.untyped_storage().data_ptr() for one in self.state.tensors[:known] if one.numel()
-        }
-        if len(set(memory)) != len(memory) or not others.isdisjoint(memory):
+        memory = _memory_of(tensors)
+        other_memory = _memory_of(self.state.tensors[:first])
+        if len(set(memory)) != len(memory) or not set(other_memory).isdisjoint(memory):
             return False
-        self.state.tensors[known:] = fresh
-        self.tensors[known : known + len(fresh)] = fresh
+
+        self.state.tensors[first:] = tensors
+        self.tensors[first : first + len(tensors)] = tensors
         self._bind()
         self._note_steps()
         return True
+
+
+def _memory_of(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """Return the addresses of the storage of tensors that have elements."""
+    return [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
 
 
 def _own_index(index: int, bound: int, last: int) -> int:

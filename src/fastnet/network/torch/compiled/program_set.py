@@ -161,7 +161,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         """Return why no program is valid, for a step before which none was looked for."""
         if not self.programs:
             return FIRST_STEP
-        differences = [one.difference() for one in self.programs if one.matches_phase()]
+        differences = [program.difference() for program in self.programs if program.matches_phase()]
         return next(filter(None, differences), ANOTHER_SIGNATURE)
 
     def _changed_number(self, reason: str) -> NumberInput | None:

@@ -92,7 +92,7 @@ class Sources:
         def take_unless_held(iterator: Any, *default: Any) -> Any:
             if id(iterator) in self._iterators and threading.get_ident() == thread:
                 path = self._iterators[id(iterator)]
-                # Kept, because the op may catch it.
+                # The op may catch the error.
                 self._refused = Uncapturable(f"an op advances {path}, {_INSTEAD}")
                 raise self._refused
             return take(iterator, *default)
@@ -111,7 +111,7 @@ class Sources:
             if _comparable(source.read()) != state:
                 raise Uncapturable(f"an op advances {source.name}, {_INSTEAD}")
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the states of the random number generators."""
         for source, state in zip(self._sources, self._before, strict=True):
             source.write(state)
@@ -191,7 +191,7 @@ class RandomState:
             self._depends_on_seed |= name in ("manual_seed", "seed", "initial_seed")
         return getattr(self._generator, name)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the state if it was changed in this thread."""
         if self._is_used and not torch.equal(self._before, self._generator.get_state()):
             self._has_changed = True
@@ -225,12 +225,13 @@ def watched_process() -> Iterator[RandomState]:
     finally:
         patched.compile = compile
         patched.random.default_generator = patched.default_generator = generator
-        random_state.put_back()
+        random_state.restore()
 
 
 def is_random(node: torch.fx.Node) -> bool:
     """Return whether a node draws random numbers; refuse generators other than the default."""
-    if any(isinstance(one, torch.Generator) for one in (*node.args, *node.kwargs.values())):
+    arguments = (*node.args, *node.kwargs.values())
+    if any(isinstance(argument, torch.Generator) for argument in arguments):
         raise Uncapturable("an op draws random numbers from a generator of its own")
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False

@@ -53,8 +53,7 @@ class CompiledSession:
         self._state = state
         self._make_autocast = make_autocast
         self._move, self._release = step_options.move, step_options.release
-        # Ops resolve values of a new session in its first step, which therefore runs eagerly, as
-        # do all until optimizers have created their state.
+        # Ops resolve values of a new session in its first step, which therefore runs eagerly.
         self._has_run = False
 
     def step(

@@ -1,10 +1,11 @@
-"""Fake tensors in the places of parameters, buffers and optimizer state during a trace."""
+"""The tensors, numbers and optimizers of a step, and fake ones in their places during a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -46,11 +47,11 @@ class RecordingDict(dict[Any, Any]):
 def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
     method = getattr(dict, name)
 
-    def use(self: Any, *args: Any, **named: Any) -> Any:
+    def recorded(self: Any, *args: Any, **keyword_arguments: Any) -> Any:
         self._note(args[0] if has_key else None)
-        return method(self, *args, **named)
+        return method(self, *args, **keyword_arguments)
 
-    return use
+    return recorded
 
 
 for _name in (*_OF_ONE_KEY, *_OF_ALL):
@@ -58,19 +59,24 @@ for _name in (*_OF_ONE_KEY, *_OF_ALL):
 
 
 class OptimizerState:
-    """The state and the settings of an optimizer that a compiled step uses."""
+    """The state and the settings of an optimizer that a compiled step uses.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, first: int) -> None:
+    Args:
+        optimizer: The optimizer.
+        first_number: The index of its first number among those of the step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, first_number: int) -> None:
         self.optimizer = optimizer
         self.rule: Rule = rule_of(optimizer)
-        self.first = first
+        self.first_number = first_number
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
 
     def settings_now(self) -> list[Any]:
         """Return the settings that are constants, with the parameters of each group."""
         return [
-            (self.rule.settings_of(group), [id(one) for one in group["params"]])
+            (self.rule.settings_of(group), list(map(id, group["params"])))
             for group in self.optimizer.param_groups
         ]
 
@@ -90,7 +96,7 @@ class OptimizerState:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return its state tensors, as they are now."""
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         for parameter, name in self.entries():
             value = self.optimizer.state[parameter][name]
             if type(value) is not torch.Tensor:
@@ -98,8 +104,8 @@ class OptimizerState:
                     f"`{name}` in the state of {type(self.optimizer).__name__} is of type "
                     f"{type(value).__name__}"
                 )
-            found.append(value)
-        return found
+            tensors.append(value)
+        return tensors
 
     def entries(self) -> list[tuple[torch.Tensor, str]]:
         """List the parameters with the names of their state tensors."""
@@ -115,67 +121,91 @@ class OptimizerState:
 
 
 class StepState:
-    """The tensors that a step of some models reads and writes, wherever its batch comes from."""
+    """The tensors that a step of some models reads and writes, wherever its batch comes from.
+
+    Args:
+        models: The models.
+        takes_gradients: Whether the step may update them.
+        device: The device of the ops.
+        number_inputs: The Python numbers of ops that are inputs.
+
+    Attributes:
+        tensors: Parameters and buffers, and then the state of optimizers.
+        parameters: The parameters among these.
+        optimizers: The state of each optimizer that can be captured, by its id.
+        refused: Why each other optimizer cannot be captured, by its id.
+    """
 
     def __init__(
         self,
         models: Sequence[torch.nn.Module],
-        training: bool,
+        takes_gradients: bool,
         device: torch.device,
-        held: Sequence[NumberInput] = (),
+        number_inputs: Sequence[NumberInput] = (),
     ) -> None:
         self.device = device
-        self.held = list(held)
+        self.number_inputs = list(number_inputs)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
+        # The table of a module, a name and the tensor under it.
         self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._recurrent: list[torch.nn.Module] = []
-        known: dict[int, torch.Tensor] = {}
-        for module in {id(one): one for model in models for one in model.modules()}.values():
+        self._add_modules(models)
+
+        self._holders = [
+            holder_of(model, "current_optimizer") for model in models if takes_gradients
+        ]
+        self._current = self._current_optimizers()
+        by_id = {id(optimizer): optimizer for optimizer in self._current if optimizer is not None}
+        self._active_optimizers = list(by_id.values())
+        self._inactive_optimizers = [
+            optimizer
+            for model in models
+            for optimizer in every_optimizer_of(model)
+            if id(optimizer) not in by_id
+        ]
+
+        tensors = {id(tensor): tensor for _, _, tensor in self._slots}
+        for optimizer in self._active_optimizers:
+            for group in optimizer.param_groups:
+                tensors.update((id(parameter), parameter) for parameter in group["params"])
+        self.tensors = list(tensors.values())
+        self.parameters = [
+            tensor for tensor in self.tensors if isinstance(tensor, torch.nn.Parameter)
+        ]
+        self._add_optimizers()
+        self.tensors += self.optimizer_tensors()
+        self._check_tensors(len(tensors))
+
+    def _add_modules(self, models: Sequence[torch.nn.Module]) -> None:
+        modules = {id(module): module for model in models for module in model.modules()}
+        for module in modules.values():
             if isinstance(module, torch.jit.ScriptModule):
                 raise Uncapturable(f"{type(module).__name__} is a scripted module")
             if isinstance(module, torch.nn.RNNBase):
                 self._recurrent.append(module)
             for table in tables_of(module):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        self._slots.append((table, name, tensor))
-                        known[id(tensor)] = tensor
-        self._holders = [holder_of(model, "current_optimizer") for model in models if training]
-        self._current = self._current_optimizers()
-        self._all = list({id(one): one for one in self._current if one is not None}.values())
-        for optimizer in self._all:
-            for group in optimizer.param_groups:
-                known.update((id(one), one) for one in group["params"])
-        self._others = [
-            optimizer
-            for model in models
-            for optimizer in every_optimizer_of(model)
-            if all(optimizer is not one for one in self._all)
-        ]
-        self.tensors = list(known.values())
-        self.parameters = [one for one in self.tensors if isinstance(one, torch.nn.Parameter)]
-        self._add_optimizers()
-        self.tensors += self.optimizer_tensors()
-        self._check_tensors(len(known))
+                self._slots += [
+                    (table, name, tensor) for name, tensor in table.items() if tensor is not None
+                ]
 
     def _add_optimizers(self) -> None:
-        numbers = len(self.held)
-        for optimizer in self._all:
+        number_count = len(self.number_inputs)
+        for optimizer in self._active_optimizers:
             if getattr(optimizer, "scaler", None) is not None:
                 raise Uncapturable("the loss is scaled by a GradScaler; bfloat16 needs none")
             try:
-                state = OptimizerState(optimizer, numbers)
+                state = OptimizerState(optimizer, number_count)
                 state.tensors()
             except Uncapturable as error:
                 self.refused[id(optimizer)] = str(error)
                 continue
-            numbers += len(state.numbers())
+            number_count += len(state.numbers())
             self.optimizers[id(optimizer)] = state
 
     def optimizer_tensors(self) -> list[torch.Tensor]:
         """Return the state tensors of all optimizers, as they are now."""
-        return [tensor for one in self.optimizers.values() for tensor in one.tensors()]
+        return [tensor for state in self.optimizers.values() for tensor in state.tensors()]
 
     def _current_optimizers(self) -> list[Any]:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
@@ -209,8 +239,10 @@ class StepState:
 
     def numbers(self) -> list[float]:
         """Return the numbers of ops, then of all optimizers, as they are now."""
-        optimizers = [number for one in self.optimizers.values() for number in one.numbers()]
-        return [*(float(one.read()) for one in self.held), *optimizers]
+        own_numbers = [float(number.read()) for number in self.number_inputs]
+        return own_numbers + [
+            number for state in self.optimizers.values() for number in state.numbers()
+        ]
 
     def new_numbers(self) -> torch.Tensor:
         """Create the tensor that a program reads the numbers from."""
@@ -226,7 +258,7 @@ class StepState:
         Args:
             fakes: A fake tensor for each of `tensors`.
             numbers: A fake tensor of the numbers.
-            symbols: A symbol for each of `held`.
+            symbols: A symbol for each of `number_inputs`.
 
         Yields:
             The number of steps of each optimizer, by its id.
@@ -240,19 +272,19 @@ class StepState:
             for table, name, tensor in self._slots:
                 stack.callback(table.__setitem__, name, tensor)
                 table[name] = by_id[id(tensor)]
-            for number, symbol in zip(self.held, symbols, strict=True):
+            for number, symbol in zip(self.number_inputs, symbols, strict=True):
                 table, name = number.attributes(), number.name
                 stack.callback(table.__setitem__, name, number.read())
                 table[name] = symbol
-            for optimizer in self._all:
+            for optimizer in self._active_optimizers:
                 self._replace_optimizer(stack, optimizer, by_id, numbers, updates)
-            for optimizer in self._others:
+            for optimizer in self._inactive_optimizers:
                 self._replace_groups(stack, optimizer, optimizer.param_groups)
             yield updates
 
     def changed_number(self, symbols: Sequence[Any]) -> NumberInput | None:
         """Return a number that the ops have replaced in the trace."""
-        for number, symbol in zip(self.held, symbols, strict=True):
+        for number, symbol in zip(self.number_inputs, symbols, strict=True):
             if number.attributes().get(number.name) is not symbol:
                 return number
         return None
@@ -268,11 +300,11 @@ class StepState:
     def _replace_groups(
         self, stack: ExitStack, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
     ) -> None:
-        own = vars(optimizer)
+        attributes = vars(optimizer)
         for name in ("param_groups", "state"):
-            stack.callback(own.__setitem__, name, own[name])
-        own["param_groups"] = [RecordingDict(group, _refuse_settings) for group in groups]
-        own["state"] = RecordingDict({}, _refuse_settings)
+            stack.callback(attributes.__setitem__, name, attributes[name])
+        attributes["param_groups"] = [RecordingDict(group, _refuse_settings) for group in groups]
+        attributes["state"] = RecordingDict({}, _refuse_settings)
 
     def _replace_optimizer(
         self,
@@ -289,16 +321,16 @@ class StepState:
                 real = optimizer.state[parameter][name]
                 tensors.setdefault(id(by_id[id(parameter)]), {})[name] = by_id[id(real)]
         groups = [
-            {**group, "params": [by_id[id(one)] for one in group["params"]]}
+            {**group, "params": [by_id[id(parameter)] for parameter in group["params"]]}
             for group in optimizer.param_groups
         ]
-        own = vars(optimizer)
         self._replace_groups(stack, optimizer, groups)
-        if "step" in own:
-            stack.callback(own.__setitem__, "step", own["step"])
+        attributes = vars(optimizer)
+        if "step" in attributes:
+            stack.callback(attributes.__setitem__, "step", attributes["step"])
         else:
-            stack.callback(own.pop, "step")
-        stack.callback(own.pop, STEP_IF)
+            stack.callback(attributes.pop, "step")
+        stack.callback(attributes.pop, STEP_IF)
 
         def step() -> None:
             if state is None:
@@ -306,8 +338,8 @@ class StepState:
             updates[id(optimizer)] = updates.get(id(optimizer), 0) + 1
             _update(state, groups, tensors, numbers)
 
-        own["step"] = step
-        own[STEP_IF] = partial(_step_if, step, groups, tensors)
+        attributes["step"] = step
+        attributes[STEP_IF] = partial(_step_if, step, groups, tensors)
 
 
 def _refuse_settings(key: Any) -> None:
@@ -322,13 +354,16 @@ def _step_if(
     condition: torch.Tensor,
 ) -> None:
     """Let an optimizer step; keep what it has updated if a scalar is true."""
-    updated = [one for group in groups for one in group["params"] if one.grad is not None]
-    updated += [tensor for one in updated for tensor in tensors.get(id(one), {}).values()]
+    trained = [
+        parameter for group in groups for parameter in group["params"] if parameter.grad is not None
+    ]
+    state_tensors = [tensors.get(id(parameter), {}).values() for parameter in trained]
+    updated = [*trained, *chain.from_iterable(state_tensors)]
     with torch.no_grad():
-        before = [one.clone() for one in updated]
+        values_before = [tensor.clone() for tensor in updated]
         step()
-        for after, one in zip(updated, before, strict=True):
-            after.copy_(torch.where(condition.to(after.device), after, one))
+        for tensor, before in zip(updated, values_before, strict=True):
+            tensor.copy_(torch.where(condition.to(tensor.device), tensor, before))
 
 
 def _update(
@@ -337,18 +372,21 @@ def _update(
     tensors: dict[int, dict[str, torch.Tensor]],
     numbers: torch.Tensor,
 ) -> None:
-    rule, index = state.rule, state.first
+    rule, index = state.rule, state.first_number
     with torch.no_grad():
         for group in groups:
-            named = {name: numbers[index + at] for at, name in enumerate(rule.numbers)}
+            group_numbers = {
+                name: numbers[index + offset] for offset, name in enumerate(rule.numbers)
+            }
             index += len(rule.numbers)
-            trained = [one for one in group["params"] if one.grad is not None]
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             for parameter in trained:
                 if parameter.grad.layout is not torch.strided:
                     raise Uncapturable(f"a gradient is of {parameter.grad.layout}")
-                own = tensors.get(id(parameter), {})
-                missing = sorted(set(rule.state_names(group, parameter)) - own.keys())
+                parameter_state = tensors.get(id(parameter), {})
+                names = set(rule.state_names(group, parameter))
+                missing = sorted(names - parameter_state.keys())
                 if missing:
                     raise Uncapturable(f"{rule.kind.__name__} has no state {missing} yet")
-                group_settings = Group(named, rule.settings_of(group), trained[0].dtype)
-                rule.update(parameter, parameter.grad, own, group_settings)
+                settings = Group(group_numbers, rule.settings_of(group), trained[0].dtype)
+                rule.update(parameter, parameter.grad, parameter_state, settings)

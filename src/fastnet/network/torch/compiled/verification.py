@@ -68,9 +68,9 @@ def draws_other_numbers(program: TorchProgram, options: CompileOptions) -> bool:
 def _size_of_copies(program: TorchProgram) -> dict[torch.device, int]:
     sizes: dict[torch.device, int] = {}
     written = set(program.writes)
-    for at, tensor in enumerate(program.tensors):
+    for index, tensor in enumerate(program.tensors):
         # Disturbed steps also have copies of what is only read.
-        copies = 2 if at in written else 1
+        copies = 2 if index in written else 1
         sizes[tensor.device] = sizes.get(tensor.device, 0) + copies * tensor.nbytes
     return sizes
 
@@ -146,9 +146,9 @@ class Verification:
         written = set(writes)
         self._batch, self._batch_tensors = batch, batch_tensors
         self._merged = [] if self._accumulation is None else self._accumulation.now()
-        before = [_copy(tensors[at]) for at in writes]
-        unwritten = [one for at, one in enumerate(tensors) if at not in written]
-        versions = list(map(_version, unwritten))
+        before = [_copy(tensors[index]) for index in writes]
+        unwritten = [tensor for index, tensor in enumerate(tensors) if index not in written]
+        versions = [_version(tensor) for tensor in unwritten]
         self._start = random_state()
         result = eager()
         end = random_state()
@@ -159,7 +159,7 @@ class Verification:
                 return result
         self._before, self._work = before, list(map(_copy, before))
         merged = [] if self._accumulation is None else self._accumulation.now()
-        self._expected = self._values([tensors[at] for at in writes], result, merged)
+        self._expected = self._values([tensors[index] for index in writes], result, merged)
         try:
             self.difference = self._check(compiled=False) or self._check(compiled=True)
         finally:
@@ -173,32 +173,35 @@ class Verification:
         """Describe where the program, or its graph, differs from the eager step."""
         what = "the compiled program" if compiled else "the captured graph"
         try:
-            found = _deviations(self._run(compiled), self._expected)
-            difference = self._difference_of(found, compiled)
+            deviations = _deviations(self._run(compiled), self._expected)
+            difference = self._difference_of(deviations, compiled)
         except Mismatch as mismatch:
             difference = str(mismatch)
         return None if difference is None else f"{difference} in {what}"
 
-    def _difference_of(self, found: list[Deviation], compiled: bool) -> str | None:
+    def _difference_of(self, deviations: list[Deviation], compiled: bool) -> str | None:
         """Describe the first deviation that disturbed steps do not explain."""
         tolerance = self._program_tolerance if compiled else self._graph_tolerance
         redraws = compiled and self._draws_others
         disturbed: list[DisturbedStep] = []
         # The graph has been compared with the eager step when the program is.
         undisturbed = self._expected
-        while (excess := next(excesses(found, disturbed, tolerance, TORCH), None)) is not None:
+        while True:
+            excess = next(excesses(deviations, disturbed, tolerance, TORCH), None)
+            if excess is None:
+                break
             number = len(disturbed)
             if number >= (_FEW if excess.is_unwritten else len(TORCH.disturbances)):
-                return self._describe(excess.index, found[excess.index])
+                return self._describe(excess.index, deviations[excess.index])
             if not compiled and not disturbed:
-                undisturbed = [one.copied() for one in self._run(compiled=False)]
+                undisturbed = [value.copied() for value in self._run(compiled=False)]
             # Of steps with other random numbers, the first tells what rounding errors alone do.
             seed = number if redraws and number else None
             size = TORCH.disturbances[-1 if redraws and not number else number]
             disturb = _Disturbance(number, size, self._program.precision)
-            deviations = _deviations(self._run(False, disturb, seed), undisturbed, disturb)
-            disturbed.append(DisturbedStep(deviations, is_redrawn=seed is not None))
-        if redraws and disturbed and self._has_fixed_draws(found):
+            moved = _deviations(self._run(False, disturb, seed), undisturbed, disturb)
+            disturbed.append(DisturbedStep(moved, is_redrawn=seed is not None))
+        if redraws and disturbed and self._has_fixed_draws(deviations):
             return "the same random numbers are drawn in each step"
         return None
 
@@ -212,20 +215,20 @@ class Verification:
             disturb: Disturbs the values; None to leave them as they are.
             seed: The seed of the random numbers; None for those of the eager step.
         """
-        tensors = [one.detach() for one in self._program.tensors]
+        tensors = [tensor.detach() for tensor in self._program.tensors]
         batch_tensors = self._batch_tensors
         merged: Sequence[Window] = []
         try:
-            for place, at in enumerate(self._program.writes):
+            for place, index in enumerate(self._program.writes):
                 value = self._before[place]
                 value = value if disturb is None else disturb(value, place)
-                tensors[at] = self._work[place].copy_(value)
+                tensors[index] = self._work[place].copy_(value)
             if disturb is not None:
                 places = count(len(self._work))
                 written = set(self._program.writes)
-                for at, tensor in enumerate(tensors):
-                    if at not in written:
-                        tensors[at] = disturb(tensor, next(places))
+                for index, tensor in enumerate(tensors):
+                    if index not in written:
+                        tensors[index] = disturb(tensor, next(places))
                 batch_tensors = [disturb(tensor, next(places)) for tensor in batch_tensors]
             load_random_state([], self._start)
             if seed is not None:
@@ -245,7 +248,7 @@ class Verification:
         self, written: Sequence[torch.Tensor], result: Mapping[str, Any], merged: Sequence[Window]
     ) -> list[_Value]:
         """List all that a step has written and returned."""
-        names = [self._name(self._program.tensors[at]) for at in self._program.writes]
+        names = [self._name(self._program.tensors[index]) for index in self._program.writes]
         values = list(map(_Value, names, written, self._before, count()))
         for key in self._program.signature.outputs:
             values += [_Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], plain=True)]
@@ -258,14 +261,14 @@ class Verification:
                 values.append(_Value(name, total, earlier.sums.get(parameter)))
         return values
 
-    def _has_fixed_draws(self, found: list[Deviation]) -> bool:
+    def _has_fixed_draws(self, deviations: list[Deviation]) -> bool:
         """Return whether the program computes the same where other draws change the results."""
-        expected = [one.copied() for one in self._run(compiled=False)]
+        expected = [value.copied() for value in self._run(compiled=False)]
         redrawn = _deviations(self._run(compiled=False, seed=1), expected)
         tolerance = self._program_tolerance
-        reached = [index for index, one in enumerate(redrawn) if one.exceeds(tolerance)]
+        reached = [index for index, moved in enumerate(redrawn) if moved.exceeds(tolerance)]
         return bool(reached) and all(
-            again[index] == found[index]
+            again[index] == deviations[index]
             for again in (
                 _deviations(self._run(True, seed=seed), self._expected)
                 for seed in range(1, _REPETITIONS + 1)
@@ -274,7 +277,7 @@ class Verification:
         )
 
     def _describe(self, index: int, deviation: Deviation) -> str:
-        tensors = [one for one in self._expected if isinstance(one.value, torch.Tensor)]
+        tensors = [value for value in self._expected if isinstance(value.value, torch.Tensor)]
         name, _, before, _ = tensors[index]
         return deviation.describe(name, is_change=before is not None)
 
@@ -312,19 +315,19 @@ def _deviations(
         expected: Those of the undisturbed step that it is compared with.
         disturb: What disturbed the values before the first step.
     """
-    if [one.name for one in found] != [one.name for one in expected]:
+    if [value.name for value in found] != [value.name for value in expected]:
         raise Mismatch("there are other values")
     deviations = []
-    for (name, value, _, _), (_, wanted, before, place) in zip(found, expected, strict=True):
-        if not isinstance(wanted, torch.Tensor):
-            if type(value) is not type(wanted) or repr(value) != repr(wanted):
-                raise Mismatch(f"{name} is {value!r} instead of {wanted!r}")
+    for (name, value, _, _), (_, reference, before, place) in zip(found, expected, strict=True):
+        if not isinstance(reference, torch.Tensor):
+            if type(value) is not type(reference) or repr(value) != repr(reference):
+                raise Mismatch(f"{name} is {value!r} instead of {reference!r}")
             continue
-        require_same_type(name, value.dtype, value.shape, wanted)
+        require_same_type(name, value.dtype, value.shape, reference)
         start = before
         if disturb is not None and before is not None and place is not None:
             start = disturb(before, place)
-        deviations.append(deviation_of(value, wanted, start, before))
+        deviations.append(deviation_of(value, reference, start, before))
     return deviations
 
 
