@@ -60,35 +60,17 @@ class TestSharedLengths:
         length = kernel.Length(admits)
         x, y = kernel.Slot("float", (length, 2)), kernel.Slot("float", (length,))
         forms = [x, [y, {"a": y}]] if nested else [x, y]
-        step = kernel.TracedStep(["x", "y"], framework.kind, None)
-        step.traces = [kernel.Trace(list, forms, {}, length=length)]
+        signature = kernel.Signature(["x", "y"], framework.kind, forms, {}, length)
 
         def fits(first: int, second: int, other: int = 2) -> bool:
             one, two = Tensor("float", first, other), Tensor("float", second)
-            return step.fits({"x": one, "y": [two, {"a": two}] if nested else two})
+            batch = {"x": one, "y": [two, {"a": two}] if nested else two}
+            return signature.match(batch) is not None
 
         sizes = [(3, 3), (5, 5), (3, 3), (3, 5), (5, 3), (4, 4), (4, 3), (3, 3, 1), (7, 7)]
         assert [one for one in sizes if fits(*one)] == [(3, 3), (5, 5), (3, 3), (7, 7)]
         assert sorted(set(asked)) == [3, 4, 5, 7]
         assert len(asked) <= 5  # not again for those that are known
-
-    def test_exact_traces_and_an_open_length(self, kernel: Kernel, framework: Framework) -> None:
-        length = kernel.Length(lambda size: size > 1)
-        any_size = kernel.Trace(
-            lambda tensors: ["any"],
-            [kernel.Slot("float", (length,))],
-            {"y": kernel.Slot()},
-            length=length,
-        )
-        exact = kernel.Trace(
-            lambda tensors: ["exact"], [kernel.Slot("float", (8,))], {"y": kernel.Slot()}
-        )
-        step = kernel.TracedStep(["x"], framework.kind, None)
-        step.traces = [exact, any_size]
-        batches = [{"x": Tensor("float", size)} for size in (8, 5, 2, 8, 8)]
-        assert [step.step(one, {})["y"] for one in batches] == [
-            "exact", "any", "any", "any", "any"
-        ]  # fmt: skip
 
 
 class TestSignature:
@@ -115,19 +97,6 @@ class TestSignature:
     def test_number_of_keys_differs_from_forms(self, kernel: Kernel, framework: Framework) -> None:
         signature = kernel.Signature(["x"], framework.kind, [], {})
         assert signature.match({"x": 1}) is None
-
-    def test_open_length_is_forgotten_between_batches(
-        self, kernel: Kernel, framework: Framework
-    ) -> None:
-        length = kernel.Length(lambda size: size > 1)
-        slot = kernel.Slot("float", (length,))
-        signature = kernel.Signature(["x"], framework.kind, [[slot, slot]], {}, length=length)
-
-        def fits(*sizes: int) -> bool:
-            return signature.match({"x": [Tensor("float", one) for one in sizes]}) is not None
-
-        sizes = [(3, 3), (4, 4), (3, 4), (4, 4), (1, 1)]
-        assert [fits(*one) for one in sizes] == [True, True, False, True, False]
 
 
 class TestMatchingForms:

@@ -88,7 +88,6 @@ cdef class Trace:
     cdef readonly bint wide
     cdef tuple _inputs
     cdef _Outputs _outputs
-    cdef Length _length
 
 
 @cython.final

@@ -102,7 +102,6 @@ class Trace:
         inputs: Iterable[Any],
         outputs: dict[str, Any],
         wide: bool = False,
-        length: Length | None = None,
     ) -> None: ...
     @property
     def inputs(self) -> list[Any]: ...

@@ -12,7 +12,7 @@ class with the same attributes, and a mapping must have its keys in the same ord
 constant, even if it contains tensors.
 
 An exact trace has a fixed length of each axis. A wide trace leaves some lengths open, and is used
-for values that no exact trace matches. Several axes may share one open length.
+for values that no exact trace matches. In a signature several axes may share one open length.
 """
 
 import copy
@@ -51,7 +51,7 @@ cdef inline int enter() except -1:
 cdef class Length:
     """An open length that several axes share.
 
-    `admits(length)` says whether the trace accepts a length, and is called once for each length.
+    `admits(length)` says whether a program accepts a length, and is called once for each length.
     """
 
     def __init__(self, admits):
@@ -517,14 +517,12 @@ cdef inline list read_values(tuple keys, object batch):
 
 
 cdef inline int match_values(
-    TensorKind kind, tuple forms, Length length, list values, list tensors
+    TensorKind kind, tuple forms, list values, list tensors
 ) except -1:
     """Return whether values match forms, and append their tensors to a list."""
     cdef Py_ssize_t index
     if len(values) != len(forms):
         return False
-    if length is not None:
-        length._current = -1
     for index in range(len(forms)):
         if not kind.match(values[index], forms[index], tensors):
             return False
@@ -608,9 +606,9 @@ cdef class Signature:
         """
         cdef list tensors = []
         cdef list values = read_values(self.keys, batch)
-        if match_values(self.kind, self._inputs, self._length, values, tensors):
-            return tensors
-        return None
+        if self._length is not None:
+            self._length._current = -1
+        return tensors if match_values(self.kind, self._inputs, values, tensors) else None
 
     def merge(self, results, batch):
         """Return a new dict of a batch updated with the outputs, of the tensors of a program."""
@@ -627,15 +625,13 @@ cdef class Trace:
         outputs: A dict of the form of each output. The tensors that `call` returns fill the slots
             of these forms in order.
         wide: Whether it is only for values that no exact trace matches.
-        length: The open length that axes of the inputs share, if any.
     """
 
-    def __init__(self, call, inputs, dict outputs not None, bint wide=False, Length length=None):
+    def __init__(self, call, inputs, dict outputs not None, bint wide=False):
         self.call = call
         self.wide = wide
         self._inputs = tuple(inputs)
         self._outputs = _Outputs(outputs)
-        self._length = length
 
     @property
     def inputs(self):
@@ -778,7 +774,7 @@ cdef class TracedStep:
         if state is not None:
             for key in self.context:
                 tensors.append(state[key])
-        return match_values(self.kind, trace._inputs, trace._length, values, tensors)
+        return match_values(self.kind, trace._inputs, values, tensors)
 
     cdef Trace add(self, list values):
         # Tracing may change the list.
@@ -803,8 +799,6 @@ cdef class TracedStep:
             return RuntimeError(
                 f"A trace has {len(trace._inputs)} inputs, but its step reads {len(values)} keys."
             )
-        if trace._length is not None:
-            trace._length._current = -1
         for key, value, form in zip(self.keys, values, trace._inputs):
             if not self.kind.match(value, form, []):
                 return RuntimeError(

@@ -207,7 +207,7 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
 
 
 def tensors_of(
-    kind: TensorKind, values: list[Any], forms: list[Any], length: Length | None
+    kind: TensorKind, values: list[Any], forms: list[Any], length: Length | None = None
 ) -> list[Any] | None:
     """List the tensors of values, or return None if they do not match the forms."""
     seen = [] if length is None else length.seen
@@ -289,9 +289,7 @@ class Trace:
         inputs: Iterable[Any],
         outputs: dict[str, Any],
         wide: bool = False,
-        length: Length | None = None,
     ) -> None:
-        self.length = length
         self.call = call
         self.wide = wide
         self._inputs = list(inputs)
@@ -374,7 +372,7 @@ class TracedStep:
         return list(map(self.kind.adopt, values))
 
     def _tensors(self, trace: Trace, values: list[Any]) -> list[Any] | None:
-        return tensors_of(self.kind, values, trace.inputs, trace.length)
+        return tensors_of(self.kind, values, trace.inputs)
 
     def _find(self, values: list[Any]) -> Trace | None:
         for trace in self._traces:
