@@ -17,8 +17,8 @@ A step passes through these modules:
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
    binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
    `dynamic_batch` handles other batch sizes.
-5. `verification.verify` runs the first step of each program a second time, eagerly from the same
-   state, and compares the results.
+5. `verification.Verification` runs the first step of each program eagerly, and from the same state
+   the graph and the program on copies, and compares the results.
 
 A step that cannot be captured raises `uncapturable.Uncapturable` and runs eagerly;
 `network.traces` has the reason.
