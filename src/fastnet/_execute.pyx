@@ -907,10 +907,10 @@ cpdef int run_deferred(object deferred) except -1:
 
 
 def clean_up(dict state not None, functions, error):
-    """Clean up after a failed step, or after one that ends a context.
+    """Clean up after a failed step, or after exit calls that failed.
 
-    Deferred functions are discarded, those of the context that undo are called, the last one first,
-    and then `functions`. If one raises, this is noted on the error, and the others are called.
+    Deferred functions are discarded. Then those under "undo" are called, the last one first, and
+    then `functions`; without `functions` a plan updates nothing. If one raises, this is noted on the error, and the others are called.
     """
     cdef object deferred = state.get(DEFERRED_KEY)
     cdef object undo = state.get(UNDO_KEY) if functions else None

@@ -51,8 +51,11 @@ Batch: TypeAlias = MutableMapping[str, Any]
 """A mutable mapping of keys to values."""
 
 State: TypeAlias = dict[str, Any]
-"""The state that ops get, one dict in all steps of a session: mode, epoch, warmup, req_grad,
-deferred, eager, tape; in PyTorch also "undo", functions that are called if a step fails."""
+"""The state that ops get: mode, epoch, warmup, req_grad, deferred, eager and tape.
+
+In PyTorch it is one dict in all steps of a session. In training it also has "undo", functions that
+are called if a step fails, and "trained_models" and "reduced_by_ddp" for updates. In TensorFlow
+each step has a copy, with its own tape."""
 
 Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
 """The mode that a network runs in."""

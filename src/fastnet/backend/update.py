@@ -127,7 +127,7 @@ class Update(ABC):
         retain_graph: bool,
         followers: Followers,
     ) -> list[Any] | None:
-        """Run the sequence: backward, merge, and then clip and step, now or after the last op."""
+        """Run the sequence: backward, merge, clip and step; the end may be after the last op."""
 
     def flush(self, followers: Followers, state: State, defer: bool) -> None:
         """Update with the average of the gradients merged since the last update, if any.

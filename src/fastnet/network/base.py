@@ -11,6 +11,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fastnet._execute import DEFERRED
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
@@ -246,8 +247,8 @@ class BaseNetwork(Copyable):
 
         Returns:
             A new dict: the entries of the batch, overwritten by the outputs, which are on the CPU
-            unless the network returns them on its device. Tensors of another framework that ops have
-            read are returned converted.
+            unless the network returns them on its device. Tensors of another framework that ops
+            have read are returned converted.
 
         Raises:
             ValueError: If the network is not open.
@@ -489,7 +490,7 @@ class BaseNetwork(Copyable):
             "mode": mode,
             "req_grad": plan.takes_gradients,
             "epoch": epoch,
-            "deferred": {},
+            DEFERRED: {},
             "eager": eager,
         }
         self._configured.session = self._session_type(self, plan, state)

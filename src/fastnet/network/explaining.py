@@ -58,7 +58,7 @@ def explain(
         error=error,
         first_deferred=len(ops)
         if plan is None
-        else find_first_deferred(ops, network._plans.step_options.joins_last_updates),
+        else find_first_deferred(ops, network._plans.step_options.defers_last_updates),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
         untrained=find_untrained(network.ops, network._trainable_in),

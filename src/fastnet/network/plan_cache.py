@@ -60,8 +60,8 @@ class StepOptions(NamedTuple):
     setting: Callable[[bool], Setting | None] = lambda gradients: None
     # Clears the gradients that a failed step may have left on a model.
     clear_gradients: Callable[[Model], None] | None = None
-    # Whether the updates that end the list of ops take their steps together, after the last op.
-    joins_last_updates: bool = False
+    # Whether the updates that end the list of ops take their steps after the last op.
+    defers_last_updates: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -224,7 +224,7 @@ class PlanCache:
 
         options = self.step_options
         ops, forwards, models, gradient_indices = gather(specs)
-        first_deferred = find_first_deferred(ops, options.joins_last_updates)
+        first_deferred = find_first_deferred(ops, options.defers_last_updates)
         exit_calls = []
         if gradient_indices or items.has_inner_ops or items.has_followers:
             exit_calls = bind_forwards(ops, forwards, gradient_indices, first_deferred)

@@ -34,10 +34,10 @@ class Session:
             open, possibly by another thread, if the network starts or ends to be profiled.
         bound: The plan bound to the state, which runs the ops eagerly.
         is_prepared: Whether `prepare` has succeeded.
-        is_transform: Whether this is a `transform` of a single batch, which in TensorFlow runs as a
-            graph only if there is one that fits.
+        is_transform: Whether this is a `transform` of a batch without slicers, which in TensorFlow
+            runs as a graph only if there is one that fits.
         epoch: The epoch. In TensorFlow that of the state is a tensor.
-        optimizers: The optimizers of the plan's models in this epoch, or None for none.
+        optimizers: The optimizers of the plan's models in this epoch, None for a model without one.
     """
 
     run: RunStep
@@ -59,7 +59,7 @@ class Session:
 
     @property
     def is_training(self) -> bool:
-        """Whether ops update models in mode "train", warm-up included."""
+        """Whether ops take gradients in mode "train", also in a warmup."""
         return self.plan.takes_gradients and self.state["mode"] == "train"
 
     def prepare(self) -> None:

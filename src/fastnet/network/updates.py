@@ -18,14 +18,14 @@ from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward, State
 
 
-def find_first_deferred(ops: Sequence[Any], joins_last_updates: bool) -> int:
-    """Return the index of the first op whose updates are deferred wherever they are not told to be.
+def find_first_deferred(ops: Sequence[Any], defers_last_updates: bool) -> int:
+    """Return the index of the first of the ops that end the list and are deferred in any case.
 
-    If they are joined, the updates that end the list compute all gradients before any optimizer
-    steps, because an in-place change of a model would invalidate the graph of the next loss.
+    These updates compute all gradients before any optimizer steps, because an in-place change of a
+    model would invalidate the graph of the next loss.
     """
     first = len(ops)
-    while joins_last_updates and first and as_tensor_op(ops[first - 1]).is_deferrable:
+    while defers_last_updates and first and as_tensor_op(ops[first - 1]).is_deferrable:
         first -= 1
     return first
 
@@ -67,13 +67,13 @@ def bind_forwards(
             )
         forwards[index] = bound
     exit_calls = [
-        _flush_or_drop_call(ops, gradient_indices, first_deferred, followers),
+        _end_windows_call(ops, gradient_indices, first_deferred, followers),
         *(op.exit_call() for op in ops if isinstance(op, FollowsUpdates)),
     ]
     return [call for call in exit_calls if call is not None]
 
 
-def _flush_or_drop_call(
+def _end_windows_call(
     ops: Sequence[Any],
     gradient_indices: Sequence[int],
     first_deferred: int,

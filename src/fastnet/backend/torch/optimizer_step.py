@@ -28,13 +28,15 @@ _zero_grad = unpatched(torch.optim.Optimizer.zero_grad)
 
 @dataclass(frozen=True, eq=False)
 class PendingStep:
-    """The step that a model's updates take together, when this is called: at once, or deferred.
+    """The step that a model's updates take together: clips the gradients, steps and reports.
+
+    It does so when it is called: at once, or deferred.
 
     Attributes:
         optimizer: The optimizer, which may have a GradScaler.
         model_name: The name of the model.
-        settings: How gradients are clipped, and whether the norm is needed; None for gradients that
-            are taken as they are.
+        settings: How gradients are clipped, and whether the norm is needed. None for those of the
+            step that it joins, or for gradients that are taken as they are.
         condition: A scalar, whether there is anything to step with; None if there always is.
         followers: Functions that are called after the step, if it was taken.
         reports: The tensors to fill in, by name.
@@ -111,7 +113,7 @@ class PendingStep:
 
     @without_autocast
     def _step_optimizer(self) -> tuple[Tensor | None, bool | Tensor]:
-        """Let the optimizer step, and clear its gradients.
+        """Clip the gradients, let the optimizer step, and clear them.
 
         Returns:
             The norm of all gradients before they were clipped, if it is needed, NaN if the
@@ -146,7 +148,7 @@ class PendingStep:
             elif scaler is None:
                 optimizer.step()
             else:
-                reports_step = norm is not None or "stepped" in (self.reports or ())
+                reports_step = settings.needs_norm or "stepped" in (self.reports or ())
                 stepped = _step_scaled(optimizer, scaler, bool(self.followers) or reports_step)
         except BaseException as error:
             if isinstance(error, Exception):
@@ -157,6 +159,8 @@ class PendingStep:
             raise
         finally:
             clear_gradients(optimizer)
+        if not settings.needs_norm:
+            return None, stepped
         if norm is not None and isinstance(stepped, Tensor):
             norm = torch.where(stepped.to(norm.device), norm, torch.nan)
         elif norm is not None and not stepped:

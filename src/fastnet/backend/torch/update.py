@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from fastnet._execute import UNDO
+from fastnet._execute import DEFERRED, UNDO
 from fastnet.backend.model_metadata import check_optimizer, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.backward import backward, isolated_backward
@@ -36,7 +36,9 @@ from fastnet.util.formatting import format_ds_ids
 from fastnet.util.warnings import warn
 
 TRAINED = "trained_models"
-"""The key of the session's state that lists the jointly trained models, if there are several."""
+"""The key of the session's state that lists the trained models.
+
+It is there if there are several, or if they have mixed precision."""
 
 
 class Window(NamedTuple):
@@ -56,8 +58,8 @@ class TorchUpdate(Update):
     It computes and merges the gradients; a `PendingStep` clips them and lets the optimizer step.
 
     `ParallelUpdate` derives from it for models that several processes train. It overrides the
-    public methods that compute, average and list gradients, and reshards before `_run` and
-    `_flush`.
+    public methods that compute and average gradients and list parameters, and gathers what a
+    sharded model has before `_run` and `_flush`.
     """
 
     joins_deferred = True
@@ -117,7 +119,7 @@ class TorchUpdate(Update):
                     if reports and defer:
                         needs_norm = self._step_settings.needs_norm
                         report_deferred_step(
-                            state["deferred"], self._named.model_name, reports, needs_norm
+                            state[DEFERRED], self._named.model_name, reports, needs_norm
                         )
                     return values
                 condition = self._apply_merged(optimizer)
@@ -154,15 +156,15 @@ class TorchUpdate(Update):
             reports,
             on_end=(partial(self._note_used_window, state),) if has_merged else (),
         )
-        step.take_or_defer(defer, state["deferred"])
+        step.take_or_defer(defer, state[DEFERRED])
 
     def _note_window(self, state: State) -> None:
-        """Note what a failed step restores: the window from before the step's first change."""
+        """Note what a failed step of the network restores: the window from before its changes."""
         if UNDO in state:
             state[UNDO].setdefault(self, partial(self._restore_window, self.window))
 
     def _note_used_window(self, state: State) -> None:
-        """Note that a step has used the merged gradients: it cannot be undone, so neither can they.
+        """Note that the optimizer has used the merged gradients, which cannot be undone.
 
         What was merged after them is still undone.
         """

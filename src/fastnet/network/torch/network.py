@@ -221,7 +221,7 @@ class TorchNetwork(BaseNetwork):
             adopt=(torch.Tensor, FOREIGN, ARRAYS),
             setting=_no_gradients,
             clear_gradients=clear_model_gradients,
-            joins_last_updates=True,
+            defers_last_updates=True,
         )
         device = self.device
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")

@@ -73,8 +73,8 @@ class TorchSession(Session):
     def _acquire(self) -> None:
         """Prepare the active models and the state.
 
-        Ranks compare what they will run; models and their optimizers' state move to the device; and
-        in training old gradients are cleared.
+        Ranks compare what they will run; models and their optimizers' state move to the device; in
+        training old gradients are cleared, and the state gets what updates read.
 
         Raises:
             ValueError: If a model would be updated that is not synchronized between processes, or a

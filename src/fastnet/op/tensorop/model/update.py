@@ -29,7 +29,7 @@ _RESTS = ("carry", "flush", "drop")
 class UpdateOp(HoldsModel):
     """Updates a model's weights with the gradients of a loss.
 
-    It runs in this order: backward, merge, clip, and step. The last two may be deferred.
+    It runs in this order: backward, merge, clip, and step. The step may be deferred.
 
     1. Backward: the gradients of the loss are computed, or given `gradients` are used. A non-scalar
        loss is averaged, a Keras model's own losses, such as regularizers, are added to it unless
@@ -41,8 +41,8 @@ class UpdateOp(HoldsModel):
     3. Clip: the gradients of everything that the optimizer updates are unscaled, measured and
        clipped together, as by `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm`. The
        norm spans consecutive updates, all processes, and all shards of a model.
-    4. Step: the optimizer takes its step. With `defer`, gradients are clipped and the step is taken
-       after the network's last op.
+    4. Step: the optimizer takes its step. With `defer` it does so after the network's last op,
+       and in torch gradients are clipped then.
 
     In torch, UpdateOps at the end of a network take their optimizers' steps after the last of them
     has computed its gradients, so that models that depend on each other can be updated in one step.
