@@ -1009,6 +1009,30 @@ def test_update_inside_foreign_meta_op() -> None:
     assert "UpdateOp" in str(network.explain("train"))
 
 
+@pytest.mark.parametrize(
+    ("update", "count"), [({"clip_norm": 1.0}, 0), ({"outputs": {"stepped": "stepped"}}, 2)]
+)
+def test_scale_is_read_only_where_it_is_reported(
+    update: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the scale waits for the device."""
+    model = built(line, sgd(), mixed_precision="fp16")
+    scaler = model.current_optimizer.scaler
+    network = TorchNetwork(regression(model, **update))
+    reads: list[float] = []
+    read = scaler.get_scale
+
+    def get_scale() -> float:
+        reads.append(read())
+        return reads[-1]
+
+    with network("train"):
+        network.run_step(X)
+        monkeypatch.setattr(scaler, "get_scale", get_scale)
+        network.run_step(X)
+    assert len(reads) == count
+
+
 def test_settings_of_update_inside_foreign_meta_op_can_change() -> None:
     model, twin = twins(line)
     built(model, sgd(), model_name="m")
