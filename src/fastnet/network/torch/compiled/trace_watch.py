@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
+from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
 import fastnet
@@ -33,6 +36,10 @@ _READ_VALUES = {
 _READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 # The same for lists, but tuples are several indices.
 _INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+# These check the arguments of a distribution, and the values that it is asked for.
+_DISTRIBUTION_CHECKS = {
+    function.__code__ for function in (Distribution.__init__, Distribution._validate_sample)
+}
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -85,9 +92,7 @@ class TraceWatch:
 
     def _describe(self, error: Exception) -> str:
         """Return where tracing has failed, and how."""
-        function_names = {
-            frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)
-        }
+        codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
         users_frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
@@ -102,8 +107,10 @@ class TraceWatch:
         first_line = str(error).strip().partition("\n")[0]
         if is_data_dependent(error) or "data_depend" in first_line:
             problem = "looks at the values of tensors"
-            if "_detect_is_causal_mask" in function_names:
+            if "_detect_is_causal_mask" in {code.co_name for code in codes}:
                 problem += " of a mask; pass is_causal= to the nn.Transformer"
+            elif not codes.isdisjoint(_DISTRIBUTION_CHECKS):
+                problem += " to check them; pass validate_args=False to the distribution"
         else:
             problem = f"could not be traced: {type(error).__name__}: {first_line}"
         return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
@@ -142,6 +149,8 @@ class RefusedFunctions(TorchFunctionMode):
         try:
             if _reads_values(func, args, kwargs):
                 raise DataDependentError(func.__name__)
+            if func is torch._is_all_true and _is_default_check(sys._getframe(1)):
+                return True  # Only eager steps check.
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
                 raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
@@ -150,6 +159,12 @@ class RefusedFunctions(TorchFunctionMode):
             if isinstance(error, Uncapturable) or is_data_dependent(error):
                 self._watch.refuse(error)
             raise
+
+
+def _is_default_check(frame: FrameType) -> bool:
+    """Return whether a frame checks a distribution that was not told to, as they do by default."""
+    is_check = frame.f_code in _DISTRIBUTION_CHECKS
+    return is_check and "_validate_args" not in vars(frame.f_locals["self"])
 
 
 def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
