@@ -136,6 +136,10 @@ class Op:
         """List the ops that this op runs."""
         return []
 
+    def compared_state(self) -> dict[str, Any]:
+        """Return what `forward` reads besides attributes, which a compiled step compares."""
+        return {}
+
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check the op's attributes after a change, and derive what follows from them.
 

@@ -24,8 +24,11 @@ class MovingAverage:
         # An average that was loaded has the default device and dtype.
         last = self._mean if self._mean is None else self._mean.to(value)
         mean = value if last is None else last - self._rate * (last - value)
-        if keep or self._mean is not None:
-            self._mean = mean
+        if self._mean is None or last is not self._mean:
+            self._mean = mean.clone() if keep or self._mean is not None else None
+        else:
+            # In place, so that a compiled step, which cannot assign a tensor, does the same.
+            self._mean.copy_(mean)
         return mean
 
     @property

@@ -71,6 +71,10 @@ class Normalize(PerTensor):
         super().build(framework, device)
         self._normalizer = self.backend.Normalizer(self.mean, self.std, self.max_pixel_value)
 
+    def compared_state(self) -> dict[str, Any]:
+        """Return the constants; see `Op.compared_state`."""
+        return {} if self._normalizer is None else vars(self._normalizer)
+
     def apply(self, tensor: Tensor) -> Tensor:
         """Return the images of one tensor, normalized."""
         if self._normalizer is not None:

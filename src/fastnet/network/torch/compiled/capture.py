@@ -112,6 +112,8 @@ class Capture:
         examples: Fake tensors of the types and shapes that it takes.
         others: Tensors that ops hold themselves.
         outputs: The form of each key that ops write.
+        aliases: The outputs that are a tensor of the `StepState` itself, which the graph does not
+            return: their places among the tensors of the outputs, and the indices of the tensors.
         guard: Tells whether the ops have changed.
         is_random: Whether the step draws random numbers.
         precision: The floating-point dtype of the lowest precision in the graph.
@@ -124,6 +126,7 @@ class Capture:
     examples: Sequence[torch.Tensor]
     others: Sequence[torch.Tensor]
     outputs: dict[str, Any]
+    aliases: Sequence[tuple[int, int]]
     guard: Guard
     is_random: bool
     precision: torch.dtype
@@ -165,6 +168,7 @@ def capture(request: CaptureRequest) -> Capture:
         examples=[*inputs.tensors, *held_examples],
         others=held_tensors,
         outputs=trace.outputs,
+        aliases=trace.aliases,
         guard=guard,
         is_random=is_random_step,
         precision=precision,
@@ -291,6 +295,7 @@ class _Trace:
     Attributes:
         graph: The graph, which takes `_Inputs.tensors` and symbols.
         outputs: The form of each key that ops have written.
+        aliases: See `Capture`.
         followers: The ops that follow updates, once for each update.
         updates: The number of steps of each optimizer, by its id.
         random_state: What the ops have done with torch's generator.
@@ -302,6 +307,7 @@ class _Trace:
 
     graph: torch.fx.GraphModule
     outputs: dict[str, Any]
+    aliases: list[tuple[int, int]]
     followers: list[FollowsUpdates]
     updates: dict[int, int]
     random_state: RandomState
@@ -347,7 +353,9 @@ def _trace(
     request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensors
 ) -> _Trace:
     """Run the ops once, and record their operations."""
-    step_state, outputs = request.step_state, dict[str, Any]()
+    step_state = request.step_state
+    outputs: dict[str, Any] = {}
+    aliases: list[tuple[int, int]] = []
     recording = RecordingDict(request.state, watch.refuse_entry)
     kernel = _watched_kernel(request.plan, watch, recording)
     # make_fx turns the cache off, but a weight is cast once a step.
@@ -357,10 +365,17 @@ def _trace(
         torch.set_autocast_cache_enabled(caches_casts)
         grad_mode = nullcontext() if request.plan.takes_gradients else torch.no_grad()
         with RefusedFunctions(watch), real_tensors, grad_mode:
-            bound = BoundPlan(kernel, request.state, request.make_autocast)
-            forms, results = _read_outputs(request.plan, inputs, bound.run(inputs.batch))
+            written = BoundPlan(kernel, request.state, request.make_autocast).run(inputs.batch)
+        forms, results = _read_outputs(request.plan, inputs, written)
         outputs.update(forms)
-        return [*results, *new_sums()]
+        returned: list[torch.Tensor] = []
+        for place, tensor in enumerate(results):
+            index = _index_of_alias(tensor, inputs.state)
+            if index is None:
+                returned.append(tensor)
+            else:
+                aliases.append((place, index))
+        return [*returned, *new_sums()]
 
     with (
         step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as updates,
@@ -380,6 +395,7 @@ def _trace(
         return _Trace(
             graph=graph,
             outputs=outputs,
+            aliases=aliases,
             followers=followers,
             updates=updates,
             random_state=random_state,
@@ -458,8 +474,7 @@ def _one_thread() -> Iterator[None]:
 def _read_outputs(
     plan: ExecutionPlan, inputs: _Inputs, results: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Return the forms of what ops have written, and the tensors, which the graph returns."""
-    state_memory = set(map(storage_key, inputs.state))
+    """Return the forms of what ops have written, and the tensors in it."""
     batch_leaves = {id(leaf) for value in inputs.batch.values() for leaf in leaves_of(value)}
     forms: dict[str, Any] = {}
     tensors: list[torch.Tensor] = []
@@ -468,7 +483,7 @@ def _read_outputs(
         if not writers:
             continue  # Postprocessing reads the batch's own value.
         for leaf in leaves_of(value, plain=True):
-            problem = _problem_of_output(leaf, batch_leaves, state_memory)
+            problem = _problem_of_output(leaf, batch_leaves, inputs.state)
             if problem is not None:
                 index = writers[-1]
                 raise Uncapturable(f"{plan.describe(index)} writes '{key}', {problem}", index)
@@ -479,7 +494,9 @@ def _read_outputs(
     return forms, tensors
 
 
-def _problem_of_output(leaf: Any, batch_leaves: set[int], state_memory: set[int]) -> str | None:
+def _problem_of_output(
+    leaf: Any, batch_leaves: set[int], state: Sequence[torch.Tensor]
+) -> str | None:
     """Return why a graph cannot return a value that an op has written, or None."""
     if type(leaf) in BY_VALUE:
         return None
@@ -489,8 +506,20 @@ def _problem_of_output(leaf: Any, batch_leaves: set[int], state_memory: set[int]
         return None
     if not is_fake(leaf):
         return "a tensor that it keeps"
-    if storage_key(leaf) in state_memory:
-        return "which is a parameter or a buffer itself"
+    if storage_key(leaf) in set(map(storage_key, state)) and _index_of_alias(leaf, state) is None:
+        return "which is a part of a parameter or a buffer, in its memory; clone it"
+    return None
+
+
+def _index_of_alias(tensor: torch.Tensor, state: Sequence[torch.Tensor]) -> int | None:
+    """Return the index of the parameter or buffer that a tensor is, maybe detached, or None."""
+
+    def layout_of(one: torch.Tensor) -> tuple[Any, ...]:
+        return storage_key(one), one.dtype, one.shape, one.stride(), one.storage_offset()
+
+    for index, own in enumerate(state):
+        if storage_key(own) == storage_key(tensor) and layout_of(own) == layout_of(tensor):
+            return index
     return None
 
 

@@ -14,8 +14,7 @@ from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.number_inputs import NumberInput
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
-from fastnet.op.op import with_inner_ops
-from fastnet.op.tensorop.model.following import FollowsUpdates
+from fastnet.op.op import Op, with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
 # A change of these builds another plan, and thereby another program.
@@ -30,17 +29,18 @@ class Guard(Snapshot):
     def __init__(self, plan: ExecutionPlan, numbers: Sequence[NumberInput] = ()) -> None:
         models = [(f"the model '{name_of(model)}'", model) for model in plan.models]
         ops = [(plan.describe(index), op) for index, op in enumerate(plan.ops)]
-        followers = [
-            (plan.describe(index), op.kept())
+        states = [
+            (plan.describe(index), state)
             for index, op in enumerate(plan.ops)
-            if isinstance(op, FollowsUpdates)
+            for inner in with_inner_ops([op])
+            if isinstance(inner, Op) and (state := inner.compared_state())
         ]
         hooks = [
             ("the hooks of all modules", module_hook_tables()),
             ("the hooks of all optimizers", optimizer_hook_tables()),
         ]
         skip = [*_skipped(plan), *((number.owner, number.name) for number in numbers)]
-        super().__init__([*models, *ops, *followers, *hooks], skip)
+        super().__init__([*models, *ops, *states, *hooks], skip)
         if self.truncated is not None:
             raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
 

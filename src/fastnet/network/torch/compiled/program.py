@@ -80,6 +80,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
+        self._aliases = capture.aliases
         self._sized_tensors: Sequence[int] = sized_tensors or ()
         self.is_dynamic = sized_tensors is not None
         if self.is_dynamic:
@@ -126,6 +127,8 @@ class TorchProgram(Program):
             torch.autograd.graph.increment_version(self._written)
         else:
             results = self._compute(inputs, tensors)
+        if self._aliases:
+            results = self._with_aliases(results, self.tensors)
         return self.signature.merge(results, batch)
 
     def run_on(
@@ -139,8 +142,19 @@ class TorchProgram(Program):
             compiled: Whether to run the compiled program, or else the captured graph.
         """
         if compiled:
-            return self._compute(self._inputs_with([*own_tensors, self._numbers]), tensors)
-        return self._run_graph(own_tensors, tensors)
+            results = self._compute(self._inputs_with([*own_tensors, self._numbers]), tensors)
+        else:
+            results = self._run_graph(own_tensors, tensors)
+        return self._with_aliases(results, own_tensors)
+
+    def _with_aliases(
+        self, results: Sequence[torch.Tensor], own_tensors: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return results with the parameters and buffers that are outputs themselves."""
+        complete = list(results)
+        for place, index in self._aliases:
+            complete.insert(place, own_tensors[index].detach())
+        return complete
 
     @without_autocast  # The graph has the casts of the traced ops.
     def _run_graph(

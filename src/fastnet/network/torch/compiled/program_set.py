@@ -398,5 +398,5 @@ def _scheduled_decays(plan: ExecutionPlan) -> Iterator[NumberInput]:
     """Yield the decays that change in each step."""
     for index, op in enumerate(plan.ops):
         if isinstance(op, EMA) and op.is_scheduled:
-            table = op.kept()
+            table = op.compared_state()
             yield NumberInput(f"the decay of {plan.describe(index)}", table, table, "decay", float)

@@ -118,6 +118,10 @@ class SuperLoss(LossOp):
             for mode in MODES:
                 self._averages.setdefault(mode, self.backend.MovingAverage())
 
+    def compared_state(self) -> dict[str, Any]:
+        """Return the moving averages; see `Op.compared_state`."""
+        return {mode: vars(average) for mode, average in self._averages.items()}
+
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Return the loss, or a list of the loss and the confidence of each sample."""
         losses = self.loss.forward(data, state)

@@ -101,7 +101,7 @@ class EMA(FollowsUpdates):
         """Whether the decay is a function."""
         return callable(self.decay)
 
-    def kept(self) -> dict[str, Any]:
+    def compared_state(self) -> dict[str, Any]:
         """Return what the next update depends on: whether it is the first one, and the decay."""
         return self._mover.state
 

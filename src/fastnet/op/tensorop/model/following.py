@@ -79,10 +79,6 @@ class FollowsUpdates(HoldsModel):
         """Whether the next update in a step depends on what `advance` does after this one."""
         return False
 
-    def kept(self) -> dict[str, Any]:
-        """Return the op's state besides its attributes, which a compiled step compares."""
-        return {}
-
     def forward(self, data: Any, state: State) -> None:
         """Do nothing: `follow` runs after the update."""
 
