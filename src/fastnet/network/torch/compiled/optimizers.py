@@ -59,6 +59,8 @@ class Rule:
                 value = group[pair][index]
             else:
                 value = group[name]
+            if is_number_tensor(value):
+                value = value.item()
             # numpy's float64 is a float of Python, too.
             if type(value) is not int and not isinstance(value, float):
                 raise Uncapturable(
@@ -82,6 +84,11 @@ class Rule:
             settings[name] = tuple(value) if isinstance(value, list) else value
         numbers = zip(self.numbers, self.numbers_of(group), strict=True)
         return {**settings, **{name: _sign_of(value) for name, value in numbers}}
+
+
+def is_number_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of one number, such as a learning rate, on the CPU."""
+    return type(value) is torch.Tensor and value.numel() == 1 and value.device.type == "cpu"
 
 
 def _sign_of(number: float) -> int:

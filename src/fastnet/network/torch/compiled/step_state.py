@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from fastnet.backend.torch._internals import tables_of
 from fastnet.backend.torch.optimizer_step import STEP_IF
 from fastnet.guards import Snapshot
 from fastnet.network.torch.compiled.number_inputs import NumberInput
-from fastnet.network.torch.compiled.optimizers import Rule, rule_of
+from fastnet.network.torch.compiled.optimizers import Rule, is_number_tensor, rule_of
 from fastnet.network.torch.compiled.rules import Group
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -74,11 +74,22 @@ class OptimizerState:
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
 
     def settings_now(self) -> list[Any]:
-        """Return the settings that are constants, with the parameters of each group."""
+        """Return the settings that are constants, with the parameters of each group.
+
+        It is constant, too, which numbers are tensors: these are read in another way.
+        """
         return [
-            (self.rule.settings_of(group), list(map(id, group["params"])))
+            (
+                self.rule.settings_of(group),
+                self._number_tensors(group),
+                list(map(id, group["params"])),
+            )
             for group in self.optimizer.param_groups
         ]
+
+    def _number_tensors(self, group: Mapping[str, Any]) -> list[str]:
+        """Return the names of the numbers of a group that are tensors."""
+        return [name for name in self.rule.scalars if is_number_tensor(group[name])]
 
     def guard(self) -> tuple[Snapshot, list[tuple[dict[str, Any], Any]]]:
         """Return a snapshot without the numbers of the groups, and what reads these."""
@@ -87,7 +98,11 @@ class OptimizerState:
         skip: list[tuple[Any, str]] = [(self.optimizer, "_opt_called")]
         skip += [(group, name) for group in groups for name in names]
         snapshot = Snapshot([("the optimizer", self.optimizer)], skip)
-        return snapshot, [(group, itemgetter(*names)) for group in groups]
+        readers: list[Callable[[dict[str, Any]], Any]] = [
+            self.rule.numbers_of if self._number_tensors(group) else itemgetter(*names)
+            for group in groups
+        ]
+        return snapshot, list(zip(groups, readers, strict=True))
 
     def numbers(self) -> list[float]:
         """Return the numbers of its groups, as they are now."""
@@ -321,7 +336,14 @@ class StepState:
                 real = optimizer.state[parameter][name]
                 tensors.setdefault(id(by_id[id(parameter)]), {})[name] = by_id[id(real)]
         groups = [
-            {**group, "params": [by_id[id(parameter)] for parameter in group["params"]]}
+            {
+                # A tensor has no value in the trace.
+                **{
+                    name: value.item() if is_number_tensor(value) else value
+                    for name, value in group.items()
+                },
+                "params": [by_id[id(parameter)] for parameter in group["params"]],
+            }
             for group in optimizer.param_groups
         ]
         self._replace_groups(stack, optimizer, groups)
