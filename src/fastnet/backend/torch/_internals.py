@@ -17,6 +17,8 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as _all_modules
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import optimizer as _all_optimizers
 from torch.utils._mode_utils import no_dispatch as no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -181,6 +183,16 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     )
     check = guards.check
     return lambda: check(*tensors) and addresses.are_unchanged()
+
+
+def weight_hook_of(module: torch.nn.Module) -> str | None:
+    """Return the function of `torch.nn.utils` whose hook replaces a module's weight, or None."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, SpectralNorm):
+            return "spectral_norm"
+        if isinstance(hook, WeightNorm):
+            return "weight_norm"
+    return None
 
 
 def writes(operation: Any) -> bool:

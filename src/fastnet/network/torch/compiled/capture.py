@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ from fastnet.network.torch.compiled.input_signature import (
     require_plain,
     tensors_in,
 )
-from fastnet.network.torch.compiled.number_inputs import NumberInput, bind_numbers
+from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput, bind_numbers
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
     Sources,
@@ -85,6 +86,8 @@ class CaptureRequest:
         make_autocast: Makes the context manager around the ops; None for none.
         keys: The keys that ops read from the batch.
         values: The values under these keys.
+        batch_numbers: The numbers of the batch that are inputs, whose keys are not in `keys`, and
+            their values.
         step_state: The tensors, numbers and optimizers that the step reads and writes.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
         is_open: Whether axis 0 is of any length, for each tensor of the batch; empty for none.
@@ -96,6 +99,7 @@ class CaptureRequest:
     keys: Sequence[str]
     values: Sequence[Any]
     step_state: StepState
+    batch_numbers: Mapping[BatchNumber, Any] = field(default_factory=dict)
     phase: Phase | None = None
     is_open: Sequence[bool] = ()
 
@@ -106,8 +110,8 @@ class Capture:
 
     Attributes:
         graph: Takes the tensors of the `StepState`, the optimizers' numbers, the tensors of the
-            batch, merged gradients, and the tensors in `others`; returns the tensors of the
-            outputs, and merged gradients.
+            batch, those of its numbers, merged gradients, and the tensors in `others`; returns the
+            tensors of the outputs, and merged gradients.
         mode: The mode of its example inputs.
         examples: Fake tensors of the types and shapes that it takes.
         others: Tensors that ops hold themselves.
@@ -152,13 +156,7 @@ def capture(request: CaptureRequest) -> Capture:
 
         inputs = _make_inputs(request)
         trace = _trace_and_restore(request, inputs, guard)
-        bind_numbers(
-            trace.graph,
-            request.step_state.number_inputs,
-            inputs.symbols,
-            [*trace.graph.graph.nodes][len(inputs.state)],
-            inputs.mode,
-        )
+        _bind_numbers(request, inputs, trace.graph)
         is_random_step = _check_graph(trace)
         precision = _lowest_precision(trace.graph)
         held_tensors, held_examples = _bind_held_tensors(request, inputs, trace, compared_tensors)
@@ -202,8 +200,9 @@ class _Inputs:
         state: Fake tensors for those of the `StepState`, in order.
         numbers: The fake tensor of the optimizers' numbers.
         symbols: A symbol for each number of an op that is an input.
-        batch: The batch, with fake tensors.
-        batch_tensors: The fake tensors in it, in order.
+        batch: The batch, with fake tensors, and symbols for the numbers that are inputs.
+        batch_tensors: The fake tensors in it, in order, and one for each of these numbers.
+        batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
         memory: The storage of each tensor in `state` before the trace.
         size: The open size of axis 0, as a symbol; None if there is none.
@@ -215,6 +214,7 @@ class _Inputs:
     symbols: list[Any]
     batch: dict[str, Any]
     batch_tensors: list[torch.Tensor]
+    batch_symbols: list[Any]
     sums: list[torch.Tensor]
     memory: list[int]
     size: Any
@@ -237,12 +237,21 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
     state = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
     batch, batch_tensors, size = _make_batch(request, mode)
+    first = len(step_state.number_inputs)
+    batch_symbols = [
+        number_like(mode, value, first + index)
+        for index, value in enumerate(request.batch_numbers.values())
+    ]
+    for number, symbol in zip(request.batch_numbers, batch_symbols, strict=True):
+        batch[number.key] = symbol
+        batch_tensors.append(fake(torch.zeros((), dtype=torch.float64, device=step_state.device)))
     return _Inputs(
         mode=mode,
         state=state,
         numbers=numbers,
         batch=batch,
         batch_tensors=batch_tensors,
+        batch_symbols=batch_symbols,
         size=size,
         memory=list(map(storage_key, state)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
@@ -391,7 +400,9 @@ def _trace(
             eager_recurrent_layers(),
             _one_thread(),
         ):
-            graph = make_fx(run, tracing_mode="real")(*inputs.tensors, *inputs.symbols)
+            graph = make_fx(run, tracing_mode="real")(
+                *inputs.tensors, *inputs.symbols, *inputs.batch_symbols
+            )
         return _Trace(
             graph=graph,
             outputs=outputs,
@@ -572,6 +583,10 @@ def _check_graph(trace: _Trace) -> bool:
         # Operations that neither return nor write anything would be removed.
         if returns_nothing(node.target) and not writes(node.target) and not node.is_impure():
             raise Uncapturable(f"an op calls {node.target}, which returns nothing")
+        if writes(node.target) and node.target.namespace != "aten":
+            raise Uncapturable(
+                f"an op calls {node.target}, which changes its arguments; let it return new tensors"
+            )
     draws_numbers = any(map(is_random, nodes))
     trace.random_state.check(draws_numbers)
     return draws_numbers
@@ -592,6 +607,34 @@ def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> N
 
 
 # --- bind -----------------------------------------------------------------------------------------
+
+
+def _bind_numbers(request: CaptureRequest, inputs: _Inputs, graph: torch.fx.GraphModule) -> None:
+    """Read the numbers of ops from the tensor of numbers, and those of the batch from their own."""
+    nodes = list(graph.graph.nodes)
+    numbers, held = nodes[len(inputs.state)], request.step_state.number_inputs
+    end_of_batch = len(inputs.state) + 1 + len(inputs.batch_tensors)
+
+    def read_entry(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
+        return graph.call_function(torch.select, (numbers, 0, index))
+
+    def read_batch(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
+        node: torch.fx.Node = nodes[end_of_batch - len(request.batch_numbers) + index]
+        return node
+
+    bind_numbers(
+        graph,
+        paths=[
+            *(number.path for number in held),
+            *(number.path for number in request.batch_numbers),
+        ],
+        symbols=[*inputs.symbols, *inputs.batch_symbols],
+        entries=[
+            *(partial(read_entry, index) for index in range(len(held))),
+            *(partial(read_batch, index) for index in range(len(request.batch_numbers))),
+        ],
+        mode=inputs.mode,
+    )
 
 
 def _bind_held_tensors(

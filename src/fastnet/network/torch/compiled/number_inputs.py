@@ -1,9 +1,9 @@
-"""Python numbers that ops hold and that change between steps, as inputs of a program."""
+"""Python numbers of ops and of batches that change between steps, as inputs of a program."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,38 +51,72 @@ class NumberInput(NamedTuple):
     def read(self) -> Any:
         """Return the number as it is now."""
         value: Any = self.attributes().get(self.name)
-        is_huge = type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT
-        if type(value) is not self.kind or is_huge:
+        if type(value) is not self.kind or is_huge(value):
             raise Uncapturable(f"{self.path} has changed to another type or to a huge number")
         return value
 
 
+class BatchNumber(NamedTuple):
+    """A Python number of a batch.
+
+    Attributes:
+        key: Its key.
+        kind: Its class, int or float.
+    """
+
+    key: str
+    kind: type
+
+    @property
+    def path(self) -> str:
+        """What to call it."""
+        return f"'{self.key}' of the batch"
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a program takes a value as this number."""
+        return type(value) is self.kind and not is_huge(value)
+
+
+def is_huge(value: Any) -> bool:
+    """Return whether a value is an integer that a float64 may not have."""
+    return type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT
+
+
 def bind_numbers(
     module: torch.fx.GraphModule,
-    inputs: Sequence[NumberInput],
+    paths: Sequence[str],
     symbols: Sequence[Any],
-    tensor: torch.fx.Node,
+    entries: Sequence[Callable[[torch.fx.Graph], torch.fx.Node]],
     mode: Any,
 ) -> None:
-    """Replace the last placeholders of a graph, which are `symbols`, by entries of a tensor."""
+    """Replace the last placeholders of a graph, which are symbols of numbers, by 0-d tensors.
+
+    Args:
+        module: The graph.
+        paths: What to call each number.
+        symbols: The symbol of each number.
+        entries: For each number, a function of the graph that returns the node of its tensor.
+        mode: The mode of the symbols.
+    """
     graph, nodes = module.graph, list(module.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
-    paths: dict[torch.fx.Node, str] = {}
+    numbers: dict[torch.fx.Node, str] = {}
     with graph.inserting_after(placeholders[-1]):
-        for index, (number, symbol) in enumerate(zip(inputs, symbols, strict=True)):
+        for index, (path, symbol) in enumerate(zip(paths, symbols, strict=True)):
             if is_decided(mode, symbol):
-                raise Uncapturable(f"{number.path} decides a branch or a shape")
-            placeholder = placeholders[index - len(inputs)]
-            entry = graph.call_function(torch.select, (tensor, 0, index))
+                raise Uncapturable(f"{path} decides a branch or a shape")
+            placeholder = placeholders[index - len(paths)]
+            entry = entries[index](graph)
             placeholder.replace_all_uses_with(entry)
             graph.erase_node(placeholder)
-            paths[entry] = number.path
+            numbers[entry] = path
     for node in nodes:
-        path = next((paths[source] for source in node.all_input_nodes if source in paths), None)
-        if path is None:
+        sources = [source for source in node.all_input_nodes if source in numbers]
+        if not sources:
             continue
+        path = numbers[sources[0]]
         if node.target in _ARITHMETIC:
-            paths[node] = path
+            numbers[node] = path
             continue
         value = node.meta.get("val")
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()

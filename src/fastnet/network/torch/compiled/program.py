@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -26,7 +27,7 @@ from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
-from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -68,6 +69,7 @@ class TorchProgram(Program):
         takes_gradients: bool,
         phase: Phase | None = None,
         sized_tensors: Sequence[int] | None = None,
+        batch_numbers: Sequence[BatchNumber] = (),
     ) -> None:
         super().__init__(signature)
         self.state = state
@@ -85,6 +87,9 @@ class TorchProgram(Program):
         self.is_dynamic = sized_tensors is not None
         if self.is_dynamic:
             self.match = self._match_any_size
+        self.batch_numbers = batch_numbers
+        if batch_numbers:
+            self.match = partial(self._match_numbers, self.match)
         # A dynamic batch size is the first input.
         self._first_tensor = int(self.is_dynamic)
 
@@ -201,6 +206,21 @@ class TorchProgram(Program):
             return None
         sizes = {tensors[index].shape[0] for index in self._sized_tensors}
         return tensors if len(sizes) == 1 else None
+
+    def _match_numbers(
+        self,
+        match: Callable[[Mapping[str, Any]], list[torch.Tensor] | None],
+        batch: Mapping[str, Any],
+    ) -> list[torch.Tensor] | None:
+        """Return the tensors of a batch, and a tensor for each of its numbers that is an input."""
+        values = [batch[number.key] for number in self.batch_numbers]
+        if not all(map(BatchNumber.fits, self.batch_numbers, values)):
+            return None
+        tensors = match(batch)
+        if tensors is None:
+            return None
+        device = self.state.device
+        return tensors + [torch.tensor(one, dtype=torch.float64, device=device) for one in values]
 
     def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""

@@ -27,7 +27,7 @@ from fastnet.network.torch.compiled.dynamic_batch import (
 )
 from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import Lowered, lower
-from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.optimizers import waits_for_state
 from fastnet.network.torch.compiled.program import ANOTHER_PHASE, TorchProgram, is_observed
 from fastnet.network.torch.compiled.step_state import StepState
@@ -95,6 +95,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.steps = 0
         self._device = device
         self._number_inputs = list(_scheduled_decays(plan))
+        self._batch_numbers: list[BatchNumber] = []
         # The paths of numbers that have changed, with the reasons why they are constants, or None.
         self._changed_numbers: dict[str, str | None] = {}
         # Why each batch size needs a program of its own, if it does.
@@ -133,11 +134,15 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
         if reason is None:
             reason = self._find_reason()
-        number = self._changed_number(reason)
-        refusal = self._refusal(reason, number)
+        number: NumberInput | BatchNumber | None
+        number = held_number = self._changed_number(reason)
+        refusal = self._refusal(reason, held_number)
         if refusal is not None:
             self.fall_back(refusal, step.state)
             return
+        if reason == ANOTHER_SIGNATURE:
+            number = self._changed_batch_number(step.batch)
+            reason = reason if number is None else f"{number.path} has changed"
         made = self._compile(step, reason, number)
         if on_compile is not None:
             on_compile(*made)
@@ -172,14 +177,33 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 return number
         return None
 
+    def _changed_batch_number(self, batch: Mapping[str, Any]) -> BatchNumber | None:
+        """Return a number of a batch if a program differs from it in numbers that can be inputs."""
+        for program in self.programs:
+            if not program.matches_phase() or not all(
+                number.fits(batch[number.key]) for number in program.batch_numbers
+            ):
+                continue
+            forms = zip(program.signature.keys, program.signature.inputs, strict=True)
+            changed = [(key, form) for key, form in forms if not KIND.matches(form, batch[key])]
+            numbers = [
+                BatchNumber(key, type(form)) for key, form in changed if type(form) in (int, float)
+            ]
+            if len(numbers) == len(changed) and all(
+                number.fits(batch[number.key]) and number.path not in self._changed_numbers
+                for number in numbers
+            ):
+                return next(iter(numbers), None)
+        return None
+
     def _refusal(self, reason: str, number: NumberInput | None) -> str | None:
         """Return why another program must not be compiled, or None."""
         if number is not None and number.path in self._changed_numbers:
             why = self._changed_numbers[number.path]
             return (
                 f"{number.path} is a number that keeps changing, and each value would be "
-                f"compiled{f', because {why}' if why else ''}; hold it in a tensor, or put it into "
-                "the batch"
+                f"compiled{f', because {why}' if why else ''}; hold it in a tensor, and where a "
+                "function takes none, write its formula with tensors"
             )
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
@@ -188,15 +212,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     # --- compiling ---
 
     def _compile(
-        self, step: EagerStep, reason: str, number: NumberInput | None
+        self, step: EagerStep, reason: str, number: NumberInput | BatchNumber | None
     ) -> tuple[str, float, float]:
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
-        values = [step.batch[key] for key in self.keys]
         failure: _Failure | None = None
-        for form in self._forms_to_try(values, number):
+        for form in self._forms_to_try(step.batch, number):
             try:
-                program, traced = self._make(step, values, form)
+                program, traced = self._make(step, form)
                 break
             except _Failure as error:
                 failure = error
@@ -208,7 +231,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if number is not None:
             self._changed_numbers.setdefault(number.path)
         reason = self._describe(reason, form)
-        self._number_inputs = form.numbers
+        self._number_inputs, self._batch_numbers = form.numbers, form.batch_numbers
         program.unverified = reason_to_skip(program, self.options)
         if program.unverified is not None:
             program.awaits_verification = False
@@ -218,29 +241,39 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
-    def _forms_to_try(self, values: list[Any], number: NumberInput | None) -> list[_Form]:
+    def _forms_to_try(
+        self, batch: Mapping[str, Any], number: NumberInput | BatchNumber | None
+    ) -> list[_Form]:
         """Return the forms of a program, the most general first; later ones where it fails."""
-        rows, numbers = self._rows(values), self._number_inputs
-        forms = [_Form(None, numbers)]
+        rows = self._rows(batch)
+        batch_numbers = [one for one in self._batch_numbers if one.fits(batch[one.key])]
+        plain = _Form(None, self._number_inputs, batch_numbers)
+        forms = [plain]
         if rows is not None:
-            forms.insert(0, _Form(rows, numbers))
-        if number is not None and number.table is not None:
-            forms.insert(0, _Form(rows, [*numbers, number], adds_number=True))
+            forms.insert(0, plain._replace(rows=rows))
+        general = plain._replace(rows=rows, adds_number=True)
+        if isinstance(number, BatchNumber):
+            forms.insert(0, general._replace(batch_numbers=[*batch_numbers, number]))
+        elif number is not None and number.table is not None:
+            forms.insert(0, general._replace(numbers=[*self._number_inputs, number]))
         return forms
 
-    def _rows(self, values: list[Any]) -> Rows | None:
+    def _rows(self, batch: Mapping[str, Any]) -> Rows | None:
         """Find the tensors of a batch whose size its program leaves open, if any."""
         dynamic = self.options.dynamic
         if dynamic is False or self._size_dependence is not None:
             return None
         for program in self.programs:
             if program.matches_phase() and not program.is_dynamic:
+                values = [batch[key] for key in program.signature.keys]
                 rows = changed_axes(program.signature.inputs, values)
                 if rows is not None:
                     return rows
-        return common_batch_size(values) if dynamic else None
+        return common_batch_size([batch[key] for key in self.keys]) if dynamic else None
 
-    def _note_failure(self, form: _Form, number: NumberInput | None, failure: str) -> None:
+    def _note_failure(
+        self, form: _Form, number: NumberInput | BatchNumber | None, failure: str
+    ) -> None:
         """Remember what programs cannot leave open."""
         if number is not None and form.adds_number:
             self._changed_numbers[number.path] = failure
@@ -269,8 +302,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             return _ANOTHER_SIZE
         return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
 
-    def _make(self, step: EagerStep, values: list[Any], form: _Form) -> tuple[TorchProgram, float]:
+    def _make(self, step: EagerStep, form: _Form) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
+        number_keys = {number.key for number in form.batch_numbers}
+        values = {key: step.batch[key] for key in self.keys if key not in number_keys}
         global_state = GlobalState()
         try:
             state = self._step_state(step.state, form.numbers)
@@ -299,6 +334,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 self.plan.takes_gradients,
                 phase=phase,
                 sized_tensors=None if form.rows is None else form.rows.indices(),
+                batch_numbers=form.batch_numbers,
             )
         except Uncapturable as error:
             raise _Failure(str(error), traced) from None
@@ -328,7 +364,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _capture(
         self,
         step: EagerStep,
-        values: list[Any],
+        values: Mapping[str, Any],
         state: StepState,
         phase: Phase | None,
         form: _Form,
@@ -337,8 +373,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             plan=self.plan,
             state=step.state,
             make_autocast=step.make_autocast,
-            keys=self.keys,
-            values=values,
+            keys=list(values),
+            values=list(values.values()),
+            batch_numbers={number: step.batch[number.key] for number in form.batch_numbers},
             step_state=state,
             phase=phase,
             is_open=() if form.rows is None else form.rows.is_open,
@@ -346,18 +383,18 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return capture(request)
 
     def _signature(
-        self, values: list[Any], captured: Capture, lowered: Lowered, rows: Rows | None
+        self, values: Mapping[str, Any], captured: Capture, lowered: Lowered, rows: Rows | None
     ) -> Signature:
         """Return the signature of a program, with an open length where the batch size is open."""
-        forms = [KIND.form_of(value) for value in values]
+        forms = [KIND.form_of(value) for value in values.values()]
         if rows is None:
-            return Signature(self.keys, KIND, forms, captured.outputs)
+            return Signature(values, KIND, forms, captured.outputs)
         # Batches of the size that another program was compiled for are left to it.
         admits, other_size = lowered.admits, rows.known
         assert admits is not None
         length = Length(lambda size: size != other_size and admits(size))
         forms = open_forms(forms, rows.is_open, length)
-        return Signature(self.keys, KIND, forms, captured.outputs, length)
+        return Signature(values, KIND, forms, captured.outputs, length)
 
 
 class _Form(NamedTuple):
@@ -365,12 +402,14 @@ class _Form(NamedTuple):
 
     Attributes:
         rows: The tensors whose batch size is open; None if it is fixed.
-        numbers: The Python numbers that are inputs.
-        adds_number: Whether the last of them was a constant before.
+        numbers: The Python numbers of ops that are inputs.
+        batch_numbers: Those of the batch.
+        adds_number: Whether the last of either was a constant before.
     """
 
     rows: Rows | None
     numbers: list[NumberInput]
+    batch_numbers: list[BatchNumber]
     adds_number: bool = False
 
 

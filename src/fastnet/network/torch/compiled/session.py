@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.torch._internals import COMPILED
+from fastnet.backend.torch._internals import COMPILED, weight_hook_of
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
@@ -209,6 +209,12 @@ def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bo
         for module in model.modules():
             if hasattr(module, COMPILED):
                 return f"the model '{name_of(model)}' comes from torch.compile"
+            function = weight_hook_of(module)
+            if function is not None:
+                return (
+                    f"a hook of torch.nn.utils.{function} replaces a weight of the model "
+                    f"'{name_of(model)}'; use torch.nn.utils.parametrizations.{function}"
+                )
     for index, op in enumerate(plan.ops):
         if any(isinstance(inner, OneOfOps) for inner in with_inner_ops([op])):
             return f"{describe_op(op, index)} draws one of its ops outside of torch"
