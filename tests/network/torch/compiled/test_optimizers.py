@@ -215,7 +215,6 @@ class Own(optim.SGD):
     ("make", "reason"),
     [
         (lambda ps: Own(ps, lr=0.1), "the optimizer is Own; what can be captured is SGD, Adam, "),
-        (lambda ps: optim.Adam(ps, lr=torch.tensor(0.01)), "`lr` of Adam is of type Tensor"),
     ],
 )
 def test_other_optimizers_run_eagerly_with_the_reason(make: Make, reason: str) -> None:
