@@ -23,6 +23,7 @@ from fastnet.types import State
 
 FIRST_STEP = "first step"
 ANOTHER_SIGNATURE = "a batch has another input signature"
+ANOTHER_PHASE = "gradients of another number of steps are merged"
 
 
 class Program(ABC):
@@ -93,7 +94,7 @@ class ProgramSet(Generic[P]):
 
         Returns:
             The program and the tensors of the batch; or None, an empty list, and the reason why the
-            last used program is not valid, if there is one.
+            last used program of this phase is not valid, if there is one.
 
         Raises:
             KeyError: If the batch lacks a key.
@@ -110,7 +111,8 @@ class ProgramSet(Generic[P]):
                         self._move_to_front(program)
                     return program, tensors, None
                 difference = ANOTHER_SIGNATURE
-            if reason is None:
+            # Programs of other phases tell nothing of this step.
+            if reason in (None, ANOTHER_PHASE):
                 reason = difference
         return None, [], reason
 
@@ -170,7 +172,7 @@ class ProgramSet(Generic[P]):
     def _discard_unusable(self) -> None:
         """Remove the least recently used of the programs that are no longer valid, if any."""
         for program in reversed(self.programs):
-            if program.difference() is not None:
+            if program.difference() not in (None, ANOTHER_PHASE):
                 self.discard(program)
                 return
 

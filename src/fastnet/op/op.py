@@ -137,7 +137,10 @@ class Op:
         return []
 
     def compared_state(self) -> dict[str, Any]:
-        """Return what `forward` reads besides attributes, which a compiled step compares."""
+        """Return what `forward` reads besides public attributes, which a compiled step compares.
+
+        It may change, but is replaced only where settings of the op change.
+        """
         return {}
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:

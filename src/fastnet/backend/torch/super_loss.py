@@ -24,8 +24,11 @@ class MovingAverage:
         # An average that was loaded has the default device and dtype.
         last = self._mean if self._mean is None else self._mean.to(value)
         mean = value if last is None else last - self._rate * (last - value)
-        if self._mean is None or last is not self._mean:
-            self._mean = mean.clone() if keep or self._mean is not None else None
+        if last is None or last is not self._mean:
+            if keep or last is not None:
+                # Later steps could not write to a tensor of inference mode.
+                with torch.inference_mode(False):
+                    self._mean = mean.clone()
         else:
             # In place, so that a compiled step, which cannot assign a tensor, does the same.
             self._mean.copy_(mean)

@@ -155,12 +155,13 @@ class TorchSession(Session):
 
         programs = network._program_sets.find(
             plan,
-            (key_of_ops(plan, state), str(self._device)),
+            (key_of_ops(plan, state), str(self._device), str(network.mixed_precision)),
             lambda: TorchProgramSet(plan, options, network._records, self._device),
         )
         if programs.fallback_reason is None:
             reason = never_captured(plan, self._device, self._is_distributed)
             if reason is not None:
+                programs.clear()
                 programs.fall_back(reason, state)
         return CompiledSession(programs, state, make_autocast, network._plans.step_options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -134,3 +135,53 @@ def test_threads_with_different_numbers() -> None:
             network.run_step({"x": x, "beta": beta})
         assert all(pool.map(check, (0.1, 0.2, 0.3, 0.4)))
     assert captured(network) == 2
+
+
+def test_each_phase_of_merging_takes_numbers_as_inputs() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        network = network_with(lambda loss, beta: loss * beta, "beta")(compile)
+        network.ops[-1].merge_grad = 2
+        return network
+
+    betas = [0.5 + 0.01 * place for place in range(16)]
+    network = run_both(make, with_numbers((5,) * 16, beta=betas))
+    # Two phases, each first with a constant.
+    assert captured(network) <= 4
+
+
+def test_one_integer_among_floats_leaves_the_others_an_input() -> None:
+    make = network_with(lambda loss, beta: loss * beta, "beta")
+    network = run_both(make, with_numbers((5,) * 7, beta=(0.5, 0.25, 0.125, 1, 0.3, 0.7, 0.9)))
+    assert captured(network) == 3
+    with network("train", 1):
+        for batch in with_numbers((5,) * 5, beta=(0.1, 0.2, 0.3, 0.4, 0.5)):
+            network.run_step(batch)
+    assert captured(network) == 3
+
+
+def test_class_that_only_python_sees_is_verified_and_compiled_for_each_value() -> None:
+    make = network_with(
+        lambda loss, beta: loss * 3 if isinstance(beta, float) else loss * beta, "beta"
+    )
+    network = run_both(make, with_numbers((5,) * 8, beta=(0.5, 0.25) * 4))
+    assert fallbacks(network) == []
+
+
+def test_size_that_cannot_be_open_is_not_blamed_on_a_number() -> None:
+    make = network_with(lambda loss, x, beta: loss * beta * len(x), "x", "beta")
+    sizes = (5, 6, 5, 6, 5, 6, 5, 6)
+    network = run_both(make, with_numbers(sizes, beta=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)))
+    assert fallbacks(network) == []
+    assert captured(network) <= 4
+
+
+def test_missing_number_of_a_defaultdict_is_a_missing_key() -> None:
+    network = network_with(lambda loss, beta: loss * beta, "beta")(QUICK)
+    data = with_numbers(beta=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+    with network("train", 1):
+        for batch in data:
+            network.run_step(batch)
+        batch = defaultdict(float, {key: data[0][key] for key in ("x", "y")})
+        with pytest.raises(KeyError, match="beta"):
+            network.run_step(batch)
+    assert "beta" not in batch

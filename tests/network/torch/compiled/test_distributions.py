@@ -95,6 +95,18 @@ def test_explicit_check_runs_eagerly_until_the_advice_is_followed() -> None:
     assert captured(run_both(network_with(loss_with(False)), batches(3))) == 1
 
 
+def test_check_that_a_class_asks_for_is_obeyed() -> None:
+    class Checked(Normal):
+        _validate_args = True
+
+    def loss(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = -Checked(pred, torch.ones_like(pred)).log_prob(pred.detach()).mean()
+        return value
+
+    network = run_both(network_with(loss), batches(3))
+    assert "pass validate_args=False" in fallbacks(network)[0]
+
+
 def test_advice_for_a_matrix_that_is_checked() -> None:
     def loss_with(**checks: bool) -> Loss:
         def loss(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

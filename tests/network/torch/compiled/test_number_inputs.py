@@ -15,13 +15,14 @@ from torch.nn import functional
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     QUICK,
     batches,
     built,
     captured,
     cross_entropy,
+    fallbacks,
     falls_back,
     run_both,
 )
@@ -113,7 +114,6 @@ def test_a_number_becomes_an_input_by_inductor() -> None:
         (lambda loss, weight: loss * torch.ones(weight).sum(), (1, 2, 3, 4), "weight"),
         (lambda loss, weight: functional.leaky_relu(loss - 1, weight), FLOATS, "leaky_relu"),
         (lambda loss, weight: loss + torch.full((2,), weight).sum(), FLOATS, "full"),
-        (lambda loss, weight: loss * weight, (0.5, 1, 2.0, True), "another type"),
     ],
 )
 def test_a_number_that_decides_runs_eagerly_from_the_third_trace(
@@ -167,3 +167,60 @@ def test_a_number_that_the_op_changes_itself_is_no_input() -> None:
             op.decays = place > 3
             found.append(network.run_step({"x": torch.ones(1)})["y"].item())
     assert found == [1, 1, 2, 2, 1, 0.5]
+
+
+def test_number_that_becomes_an_integer_is_a_constant_then() -> None:
+    weights = (0.5, 0.25, 0.125, 1, 0.3, 0.2)
+    network = train(lambda loss, weight: loss * weight, weights, QUICK)
+    assert fallbacks(network) == []
+
+
+def test_number_is_an_input_in_each_phase_of_merging() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        model = built(lambda: nn.Linear(6, 3))
+        loss = LambdaOp(cross_entropy, ["pred", "y"], "loss")
+        weighted = Weighted(lambda loss, weight: loss * weight, 0.5)
+        ops = [ModelOp(model, "x", "pred"), loss, weighted, UpdateOp(model, "loss", merge_grad=2)]
+        return TorchNetwork(ops, compile=compile)
+
+    def before(place: int, network: TorchNetwork) -> None:
+        network.ops[2].weight = 0.5 + 0.01 * place
+
+    assert captured(run_both(make, batches(16), before)) <= 4
+
+
+@pytest.mark.parametrize("setting", [{"weight_decay": 0.5}, {"momentum": 0.9}, {"lr": 0.5}])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_setting_of_an_optimizer_that_changes_with_a_number(
+    setting: dict[str, float], scheduled: bool
+) -> None:
+    """A decay that is a function changes in each step."""
+
+    def make(compile: Any) -> TorchNetwork:
+        model = built(lambda: nn.Linear(6, 3))
+        loss = LambdaOp(cross_entropy, ["pred", "y"], "loss")
+        ops = [ModelOp(model, "x", "pred"), loss, Weighted(lambda one, weight: one * weight, 0.5)]
+        ema = [EMA(model, decay=lambda count: count / (count + 9.0))] if scheduled else []
+        return TorchNetwork([*ops, UpdateOp(model, "loss"), *ema], compile=compile)
+
+    def before(place: int, network: TorchNetwork) -> None:
+        network.ops[2].weight = 0.5 + 0.01 * place
+        if place == 6:
+            network.models[0].current_optimizer.param_groups[0].update(setting)
+
+    run_both(make, batches(10), before)
+
+
+def test_phases_count_towards_the_limit_of_programs() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        model = built(lambda: nn.Linear(6, 3))
+        loss = LambdaOp(cross_entropy, ["pred", "y"], "loss")
+        ops = [ModelOp(model, "x", "pred"), loss, UpdateOp(model, "loss", merge_grad=3)]
+        return TorchNetwork(ops, compile=compile)
+
+    sizes = [5, 6] * 12
+    data = [batches(1, size, place)[0] for place, size in enumerate(sizes)]
+    options = CompileOptions(backend="eager", max_programs=1, dynamic=False)
+    network = run_both(make, data, compile=options)
+    assert any("there are more than 1 input signatures" in one for one in fallbacks(network))
+    assert len(network.traces) <= 5

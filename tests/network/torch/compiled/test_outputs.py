@@ -171,3 +171,28 @@ def test_moving_average_of_a_loss_moves_in_compiled_steps(mode: Any) -> None:
         for each in (network, eager):
             each.ops[1].load_state_dict({"averages": {mode: 0.7}})
     assert fallbacks(network) == []
+
+
+def test_moving_average_that_began_in_inference_mode_moves_on() -> None:
+    loss = CrossEntropy(("pred", "y"), "loss", from_logits=True, average_loss=False)
+    network = TorchNetwork([ModelOp(built(mlp), "x", "pred"), SuperLoss(loss)])
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode(), network("eval", 1):
+            network.run_step(batches(1)[0])
+
+
+def test_precision_that_is_assigned_makes_another_program() -> None:
+    def make(compile: Any) -> TorchNetwork:
+        model = built(mlp)
+        loss = CrossEntropy(("pred", "y"), "loss", from_logits=True)
+        return TorchNetwork([ModelOp(model, "x", "pred"), loss], compile=compile)
+
+    network, eager = make(QUICK), make(False)
+    for precision in (False, "bfloat16", False):
+        network.mixed_precision = eager.mixed_precision = precision
+        with network("infer", 1), eager("infer", 1):
+            for batch in batches(3):
+                expected = eager.run_step(batch)["pred"]
+                found = network.run_step(batch)["pred"]
+                assert found.dtype == expected.dtype
+                torch.testing.assert_close(found, expected)

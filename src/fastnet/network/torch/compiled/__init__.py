@@ -9,8 +9,8 @@ A step passes through these modules:
    `step_state.StepState` puts fake tensors in the places of parameters, buffers and optimizer
    state; `optimizers` and `rules` replace the optimizers' update rules, and `accumulation` handles
    merged gradients. `trace_watch` and `random_numbers` refuse what a graph would freeze or leave
-   out. A `guard.Guard` is a snapshot of the data reachable from ops, models and optimizers, taken
-   before the trace, to detect ops that change their own data while they are traced;
+   out. A `guard.Guard` is a snapshot of the data reachable from ops and models, taken before the
+   trace: it also shows which ops change their own data while they are traced.
    `restoration` then puts everything back. `number_inputs` turns Python numbers that change between
    steps into graph inputs.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.

@@ -109,9 +109,9 @@ class Capture:
     """A captured step.
 
     Attributes:
-        graph: Takes the tensors of the `StepState`, the optimizers' numbers, the tensors of the
-            batch, those of its numbers, merged gradients, and the tensors in `others`; returns the
-            tensors of the outputs, and merged gradients.
+        graph: Takes the tensors of the `StepState`, the numbers of ops and optimizers, the tensors
+            of the batch, those of its numbers, merged gradients, and the tensors in `others`;
+            returns the tensors of the outputs, and merged gradients.
         mode: The mode of its example inputs.
         examples: Fake tensors of the types and shapes that it takes.
         others: Tensors that ops hold themselves.
@@ -198,7 +198,7 @@ class _Inputs:
     Attributes:
         mode: The mode of the fake tensors.
         state: Fake tensors for those of the `StepState`, in order.
-        numbers: The fake tensor of the optimizers' numbers.
+        numbers: The fake tensor of the numbers of ops and optimizers.
         symbols: A symbol for each number of an op that is an input.
         batch: The batch, with fake tensors, and symbols for the numbers that are inputs.
         batch_tensors: The fake tensors in it, in order, and one for each of these numbers.

@@ -48,12 +48,16 @@ class NumberInput(NamedTuple):
         assert self.table is not None
         return self.table
 
+    def is_readable(self) -> bool:
+        """Return whether it is a number of the class now that a program can take."""
+        value: Any = self.attributes().get(self.name)
+        return type(value) is self.kind and not is_huge(value)
+
     def read(self) -> Any:
         """Return the number as it is now."""
-        value: Any = self.attributes().get(self.name)
-        if type(value) is not self.kind or is_huge(value):
+        if not self.is_readable():
             raise Uncapturable(f"{self.path} has changed to another type or to a huge number")
-        return value
+        return self.attributes()[self.name]
 
 
 class BatchNumber(NamedTuple):

@@ -59,8 +59,8 @@ class Rule:
                 value = group[pair][index]
             else:
                 value = group[name]
-            if is_number_tensor(value):
-                value = value.item()
+                if is_number_tensor(value):
+                    value = value.item()
             # numpy's float64 is a float of Python, too.
             if type(value) is not int and not isinstance(value, float):
                 raise Uncapturable(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -23,7 +22,7 @@ from fastnet.backend.torch._internals import (
     transforms_are_active,
 )
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.network.program_set import Program
+from fastnet.network.program_set import ANOTHER_PHASE, Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
@@ -31,11 +30,9 @@ from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInpu
 from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-ANOTHER_PHASE = "gradients of another number of steps are merged"
-
 
 class AliasedInput(Exception):
-    """A batch shares memory with a parameter or a buffer that the step writes to."""
+    """A batch shares memory with the tensors of a program that writes to some of them."""
 
 
 class TorchProgram(Program):
@@ -51,8 +48,14 @@ class TorchProgram(Program):
         phase: The merged gradients that the step reads and leaves; None if none are merged.
         sized_tensors: The indices of the tensors of a batch whose axis 0 has the open length; None
             if no length is open.
+        batch_numbers: The numbers of a batch that are inputs.
 
     Attributes:
+        is_dynamic: Whether a length is open.
+        is_random: Whether it draws random numbers.
+        precision: The floating-point dtype of the lowest precision in it.
+        followed: The ops whose `advance` is to be called after each step.
+        state: See above.
         tensors: The tensors of models, optimizers and ops that the step uses.
         writes: The indices of those that it writes to; -1 for the numbers.
         graph: The captured graph, which runs when the program is verified; None if it never is.
@@ -85,11 +88,9 @@ class TorchProgram(Program):
         self._aliases = capture.aliases
         self._sized_tensors: Sequence[int] = sized_tensors or ()
         self.is_dynamic = sized_tensors is not None
-        if self.is_dynamic:
-            self.match = self._match_any_size
         self.batch_numbers = batch_numbers
-        if batch_numbers:
-            self.match = partial(self._match_numbers, self.match)
+        if self.is_dynamic or batch_numbers:
+            self.match = self._match
         # A dynamic batch size is the first input.
         self._first_tensor = int(self.is_dynamic)
 
@@ -198,29 +199,24 @@ class TorchProgram(Program):
             results = self._call(inputs)
         return results if phase is None else phase.store_sums(results)
 
-    def _match_any_size(self, batch: Mapping[str, Any]) -> list[torch.Tensor] | None:
-        """Return the tensors of a batch whose axes 0 have one length."""
-        tensors = self.signature.match(batch)
-        # The signature alone could be wrong where another thread matches its batch at once.
-        if tensors is None:
-            return None
-        sizes = {tensors[index].shape[0] for index in self._sized_tensors}
-        return tensors if len(sizes) == 1 else None
-
-    def _match_numbers(
-        self,
-        match: Callable[[Mapping[str, Any]], list[torch.Tensor] | None],
-        batch: Mapping[str, Any],
-    ) -> list[torch.Tensor] | None:
-        """Return the tensors of a batch, and a tensor for each of its numbers that is an input."""
-        values = [batch[number.key] for number in self.batch_numbers]
+    def _match(self, batch: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """Return the tensors of a batch, and one for each of its numbers, or None."""
+        values = []
+        for number in self.batch_numbers:
+            if number.key not in batch:
+                raise KeyError(number.key)  # A defaultdict would make a value.
+            values.append(batch[number.key])
         if not all(map(BatchNumber.fits, self.batch_numbers, values)):
             return None
-        tensors = match(batch)
+
+        tensors = self.signature.match(batch)
         if tensors is None:
             return None
+        # The signature alone could be wrong where another thread matches its batch at once.
+        if len({tensors[index].shape[0] for index in self._sized_tensors}) > 1:
+            return None
         device = self.state.device
-        return tensors + [torch.tensor(one, dtype=torch.float64, device=device) for one in values]
+        return tensors + [torch.tensor(v, dtype=torch.float64, device=device) for v in values]
 
     def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""
@@ -270,15 +266,16 @@ class TorchProgram(Program):
         guards = [state.guard() for state in self.state.optimizers.values()]
         self._optimizers = [snapshot for snapshot, _ in guards]
         self._groups = [group for _, groups in guards for group in groups]
+        self._group_numbers = [read(group) for group, read in self._groups]
         self._write_numbers()
 
     def _write_numbers(self) -> None:
         """Write the numbers of ops and optimizers to the tensor that the program reads."""
-        self._number_inputs = self._read_number_inputs()
-        self._group_numbers = [read(group) for group, read in self._groups]
         numbers = self.state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+        # Afterwards: another thread that finds no difference runs with these numbers.
+        self._last_numbers = self._read_number_inputs()
 
     def _read_number_inputs(self) -> list[str]:
         """Return the numbers of ops by their repr: NaN equals NaN, and 0.0 differs from -0.0."""
@@ -303,7 +300,7 @@ class TorchProgram(Program):
                 return f"{change} has changed"
         if self.state.number_inputs:
             try:
-                if self._read_number_inputs() != self._number_inputs:
+                if self._read_number_inputs() != self._last_numbers:
                     self._write_numbers()
             except Uncapturable as error:
                 return str(error)
@@ -323,11 +320,13 @@ class TorchProgram(Program):
         try:
             if not all(snapshot.is_unchanged() for snapshot in self._optimizers):
                 return self._rebind()
-            if [read(group) for group, read in self._groups] != self._group_numbers:
+            group_numbers = [read(group) for group, read in self._groups]
+            if group_numbers != self._group_numbers:
                 states = self.state.optimizers.values()
                 if any(state.settings_now() != state.settings for state in states):
                     return False
                 self._write_numbers()
+                self._group_numbers = group_numbers
         except (Uncapturable, KeyError):
             return False
         return True

@@ -16,7 +16,7 @@ from fastnet.backend.torch._internals import GlobalState, hook_tables_of
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.program_set import ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
+from fastnet.network.program_set import ANOTHER_PHASE, ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import Capture, CaptureRequest, capture
 from fastnet.network.torch.compiled.dynamic_batch import (
@@ -29,7 +29,7 @@ from fastnet.network.torch.compiled.input_signature import KIND
 from fastnet.network.torch.compiled.lowering import Lowered, lower
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.optimizers import waits_for_state
-from fastnet.network.torch.compiled.program import ANOTHER_PHASE, TorchProgram, is_observed
+from fastnet.network.torch.compiled.program import TorchProgram, is_observed
 from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
@@ -94,10 +94,12 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.accumulation: Accumulation | None = None
         self.steps = 0
         self._device = device
-        self._number_inputs = list(_scheduled_decays(plan))
+        # The numbers of ops that are inputs: first those that change in each step.
+        self._scheduled = list(_scheduled_decays(plan))
+        self._number_inputs = list(self._scheduled)
         self._batch_numbers: list[BatchNumber] = []
-        # The paths of numbers that have changed, with the reasons why they are constants, or None.
-        self._changed_numbers: dict[str, str | None] = {}
+        # The paths and classes of numbers that have changed and are constants, with the reasons.
+        self._constants: dict[tuple[str, type], str | None] = {}
         # Why each batch size needs a program of its own, if it does.
         self._size_dependence: str | None = None
         self._has_recorded_mode = False
@@ -111,9 +113,20 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def reject(self, program: TorchProgram, difference: str, state: State) -> None:
         """Discard a program whose results differ from those of an eager step."""
         self.discard(program)
+        added = [
+            number
+            for number in program.state.number_inputs
+            if all(number is not scheduled for scheduled in self._scheduled)
+        ]
         if program.is_dynamic:
             # Its code may depend on the size in a way that tracing does not see.
             self._size_dependence = f"each size is compiled by itself, because {difference}"
+        elif added or program.batch_numbers:
+            # The same for numbers.
+            numbers: list[NumberInput | BatchNumber] = [*added, *program.batch_numbers]
+            for number in numbers:
+                self._constants[number.path, number.kind] = difference
+            self._number_inputs, self._batch_numbers = list(self._scheduled), []
         else:
             self.clear()
             self.fall_back(difference, state)
@@ -136,6 +149,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             reason = self._find_reason()
         number: NumberInput | BatchNumber | None
         number = held_number = self._changed_number(reason)
+        # Before a number of the batch is named in the reason, because that is no change of the ops.
         refusal = self._refusal(reason, held_number)
         if refusal is not None:
             self.fall_back(refusal, step.state)
@@ -190,7 +204,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 BatchNumber(key, type(form)) for key, form in changed if type(form) in (int, float)
             ]
             if len(numbers) == len(changed) and all(
-                number.fits(batch[number.key]) and number.path not in self._changed_numbers
+                number.fits(batch[number.key])
+                and (number.path, number.kind) not in self._constants
+                and number not in self._batch_numbers
                 for number in numbers
             ):
                 return next(iter(numbers), None)
@@ -198,8 +214,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
     def _refusal(self, reason: str, number: NumberInput | None) -> str | None:
         """Return why another program must not be compiled, or None."""
-        if number is not None and number.path in self._changed_numbers:
-            why = self._changed_numbers[number.path]
+        if number is not None and (number.path, number.kind) in self._constants:
+            why = self._constants[number.path, number.kind]
             return (
                 f"{number.path} is a number that keeps changing, and each value would be "
                 f"compiled{f', because {why}' if why else ''}; hold it in a tensor, and where a "
@@ -228,10 +244,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             assert failure is not None
             return self._give_up(step, reason, failure, started)
 
-        if number is not None:
-            self._changed_numbers.setdefault(number.path)
         reason = self._describe(reason, form)
-        self._number_inputs, self._batch_numbers = form.numbers, form.batch_numbers
+        if form.adds_number:
+            if isinstance(number, BatchNumber):
+                self._batch_numbers.append(number)
+            elif number is not None:
+                self._number_inputs.append(number)
+        elif number is not None and not self._is_input(number):
+            self._constants.setdefault((number.path, number.kind))
         program.unverified = reason_to_skip(program, self.options)
         if program.unverified is not None:
             program.awaits_verification = False
@@ -246,17 +266,21 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> list[_Form]:
         """Return the forms of a program, the most general first; later ones where it fails."""
         rows = self._rows(batch)
+        numbers = [one for one in self._number_inputs if one.is_readable()]
         batch_numbers = [one for one in self._batch_numbers if one.fits(batch[one.key])]
-        plain = _Form(None, self._number_inputs, batch_numbers)
-        forms = [plain]
-        if rows is not None:
-            forms.insert(0, plain._replace(rows=rows))
-        general = plain._replace(rows=rows, adds_number=True)
+        forms = [_Form(None, numbers, batch_numbers)]
         if isinstance(number, BatchNumber):
-            forms.insert(0, general._replace(batch_numbers=[*batch_numbers, number]))
-        elif number is not None and number.table is not None:
-            forms.insert(0, general._replace(numbers=[*self._number_inputs, number]))
+            forms.insert(0, _Form(None, numbers, [*batch_numbers, number], adds_number=True))
+        elif number is not None and number.table is not None and not self._is_input(number):
+            forms.insert(0, _Form(None, [*numbers, number], batch_numbers, adds_number=True))
+        if rows is not None:
+            forms = [one for form in forms for one in (form._replace(rows=rows), form)]
         return forms
+
+    def _is_input(self, number: NumberInput | BatchNumber) -> bool:
+        """Return whether a number is an input of new programs."""
+        known: list[NumberInput | BatchNumber] = [*self._number_inputs, *self._batch_numbers]
+        return any(one.path == number.path and one.kind is number.kind for one in known)
 
     def _rows(self, batch: Mapping[str, Any]) -> Rows | None:
         """Find the tensors of a batch whose size its program leaves open, if any."""
@@ -276,7 +300,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> None:
         """Remember what programs cannot leave open."""
         if number is not None and form.adds_number:
-            self._changed_numbers[number.path] = failure
+            if form.rows is None:  # Otherwise it may be the size that cannot be open.
+                self._constants[number.path, number.kind] = failure
         elif form.rows is not None and not any(other.is_dynamic for other in self.programs):
             self._size_dependence = f"each size is compiled by itself, because {failure}"
 

@@ -84,7 +84,9 @@ class CompiledSession:
             if program is None:
                 return self._run_eagerly(batch, eager, on_compile, reason)
             if program.awaits_verification and self._is_due():
-                return self._verified(program, eager, batch, moved, tensors)
+                verified = self._verified(program, eager, batch, moved, tensors)
+                if verified is not None:
+                    return verified
 
             try:
                 result = program.run(moved, tensors)
@@ -157,8 +159,10 @@ class CompiledSession:
         batch: Mapping[str, Any],
         moved: Mapping[str, Any],
         tensors: list[torch.Tensor],
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
         """Run a step compiled and eagerly, and return the eager results.
+
+        Another thread may be verifying the program. If it finds no difference, return None.
 
         Args:
             program: The program.
@@ -168,32 +172,35 @@ class CompiledSession:
             tensors: The tensors of these values.
         """
         programs = self.programs
-        if program.writes:
-            try:
-                program.require_separate(tensors)
-            except AliasedInput:
-                return eager(batch)
-        verification = Verification(
-            program,
-            programs.plan.models,
-            programs.accumulation,
-            draws_other_numbers(program, programs.options),
-        )
-        result = verification.run(moved, tensors, lambda: eager(batch))
-        if programs.options.verify == "first":
-            program.awaits_verification = False
-            program.graph = None
-        if verification.difference is None:
-            return result
+        with TRACING:
+            if not program.awaits_verification:
+                return None if program in programs.programs else eager(batch)
+            if program.writes:
+                try:
+                    program.require_separate(tensors)
+                except AliasedInput:
+                    return eager(batch)
+            verification = Verification(
+                program,
+                programs.plan.models,
+                programs.accumulation,
+                draws_other_numbers(program, programs.options),
+            )
+            result = verification.run(moved, tensors, lambda: eager(batch))
+            if programs.options.verify == "first":
+                program.awaits_verification = False
+                program.graph = None
+            if verification.difference is None:
+                return result
 
-        text = (
-            "a step of the program gave other results than the same step run eagerly: "
-            f"{verification.difference}"
-        )
-        if isinstance(programs.options.verify, int):
-            raise RuntimeError(f"In mode '{self._state['mode']}' {text}.")
-        programs.reject(program, text, self._state)
-        return result
+            text = (
+                "a step of the program gave other results than the same step run eagerly: "
+                f"{verification.difference}"
+            )
+            if isinstance(programs.options.verify, int):
+                raise RuntimeError(f"In mode '{self._state['mode']}' {text}.")
+            programs.reject(program, text, self._state)
+            return result
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:

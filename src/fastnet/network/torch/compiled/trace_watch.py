@@ -163,8 +163,11 @@ class RefusedFunctions(TorchFunctionMode):
 
 def _is_default_check(frame: FrameType) -> bool:
     """Return whether a frame checks a distribution that was not told to, as they do by default."""
-    is_check = frame.f_code in _DISTRIBUTION_CHECKS
-    return is_check and "_validate_args" not in vars(frame.f_locals["self"])
+    if frame.f_code not in _DISTRIBUTION_CHECKS:
+        return False
+    distribution = frame.f_locals["self"]
+    holders = [distribution, *type(distribution).__mro__]
+    return next(one for one in holders if "_validate_args" in vars(one)) is Distribution
 
 
 def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
