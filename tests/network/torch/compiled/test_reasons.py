@@ -405,10 +405,6 @@ def test_models_whose_parameters_cannot_be_inputs(
             lambda optimizer: setattr(optimizer, "zero_grad", lambda: None) or None,
             "a parameter has a gradient that no op has left there",
         ),
-        (
-            lambda optimizer: optimizer.param_groups[0].update(lr=torch.tensor(0.1)),
-            "`lr` of SGD is of type Tensor",
-        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Steps of mode")
