@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet
@@ -23,7 +22,7 @@ from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_free, refusing
-from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers, tf
 from tests.network.schedulers import MoodyScheduler, Trouble
 
 X = np.ones((2, 3), dtype="float32")

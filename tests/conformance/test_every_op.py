@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
@@ -35,7 +33,7 @@ from tests.conformance.catalogue import (
     Z,
 )
 from tests.conformance.failures import check_free
-from tests.conformance.frameworks import Array, Framework
+from tests.conformance.frameworks import Array, Framework, tf
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
 EVERY_ROW = [*ROWS, *NUMPY_ROWS]

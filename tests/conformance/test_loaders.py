@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
 import fastnet
 from fastnet.op.tensorop import LambdaOp
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
-Dataset: Any = getattr(tf.keras.utils, "PyDataset", tf.keras.utils.Sequence)
-KERAS_3 = hasattr(tf.keras, "ops")
+utils: Any = tf.keras.utils if tf else None
+Dataset: Any = getattr(utils, "PyDataset", getattr(utils, "Sequence", object))
+KERAS_3 = hasattr(utils, "PyDataset")
 
 
 class Shifting(Dataset):  # type: ignore[misc]

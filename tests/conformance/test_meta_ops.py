@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -16,7 +15,7 @@ from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.schedule import EpochScheduler
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_failing_step, notes_of
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")

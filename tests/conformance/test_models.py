@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet
@@ -18,7 +17,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.failures import refusing, words_of
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 Parts = namedtuple("Parts", ["logits", "hidden"])

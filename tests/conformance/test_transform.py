@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow")
-
 from torch.utils.data import DataLoader
 
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+import fastnet
 from fastnet import CompileOptions
-from fastnet.network import TFNetwork, TorchNetwork
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy, Hinge, MeanSquaredError
 from tests.backend.makers import gradient, make, read, slopes, type_name
 
@@ -222,7 +223,7 @@ class TestLabels:
     )
     @FRAMEWORKS
     def test_one_that_is_no_number(self, way: str, label: float, weights: Any) -> None:
-        make_network = TorchNetwork if way == "torch" else TFNetwork
+        make_network = TorchNetwork if way == "torch" else fastnet.TFNetwork
         network = make_network([op_of(way, False, from_logits=True, class_weights=weights)])
         kind: Any = IndexError
         if way != "torch":
@@ -355,7 +356,7 @@ class TestProbabilitiesInTensorFlow:
         layer = keras.layers.Dense(units, activation=activation)
         model = build(lambda: keras.Sequential([keras.Input((6,)), layer]), "sgd")
         op = CrossEntropy(("y", "t"), "loss", form=form, average_loss=False)
-        network = TFNetwork([ModelOp(model, "x", "y"), op])
+        network = fastnet.TFNetwork([ModelOp(model, "x", "y"), op])
         source = np.random.default_rng(0)
         with network("eval", 1):
             for size in (8, 5):
