@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-# The extra of fastnet that installs a package.
-_EXTRAS = {"torch": "torch", "tensorflow": "tf", "keras": "tf"}
+# The package to install for a module that is missing.
+_PACKAGES = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 
 
 def attach(
@@ -58,7 +58,7 @@ def _is_installed(library: str) -> bool:
 
 
 def import_module(name: str) -> Any:
-    """Import a module; if a framework is missing, the error names the extra to install.
+    """Import a module; if a framework is missing, the error names the package to install.
 
     AutoGraph converts the functions that an op calls. It warns about `importlib`, but not about the
     builtin `__import__`.
@@ -66,12 +66,12 @@ def import_module(name: str) -> Any:
     try:
         __import__(name)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(str(error.name).partition(".")[0])
-        if extra is None:
+        package = _PACKAGES.get(str(error.name).partition(".")[0])
+        if package is None:
             raise
         raise ModuleNotFoundError(
             f"{name} needs {error.name}, which is not installed. Install it with "
-            f"`pip install 'fastnet-runtime[{extra}]'`.",
+            f"`pip install {package}`.",
             name=error.name,
         ) from error
     return sys.modules[name]
