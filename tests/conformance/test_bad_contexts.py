@@ -254,6 +254,7 @@ class TestModels:
                 make([ModelOp(model, "x", "y") for model in models])
 
     def test_of_two_frameworks(self, fw: Framework) -> None:
+        pytest.importorskip("tensorflow")
         other = FRAMEWORKS["tf-static" if fw.target == "torch" else "torch"]
         models = [
             fw.build(make_layers(3, 2), fw.sgd(), name="own"),
@@ -281,6 +282,7 @@ class TestModels:
 class TestBuild:
     def test_an_optimizer_of_the_other_framework(self, fw: Framework) -> None:
         """FastEstimator's users expect a ValueError of one, and an AssertionError of another."""
+        pytest.importorskip("tensorflow")
         own = torch.nn.Parameter(torch.ones(1))
         others = {
             "torch": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -264,8 +265,8 @@ class TestOutsideNetworks:
         store = fw.tensors(row.batch_for(fw))
         ops = row.ops(fw)
         state: dict[str, Any] = {"mode": "train", "epoch": 1, "warmup": False, "req_grad": True}
-        with tf.GradientTape(persistent=True) as tape:
-            state.update(eager=True, deferred={}, tape=tape if fw.target == "tf" else None)
+        with tf.GradientTape(persistent=True) if fw.target == "tf" else nullcontext() as tape:
+            state.update(eager=True, deferred={}, tape=tape)
             for op in ops:
                 data = [store[key] for key in op.inputs]
                 result = op.forward(data if op.in_list else data[0], state)

@@ -84,7 +84,7 @@ def test_types_values_and_gradients(fw: Framework, row: Row, half: str) -> None:
     given = halved(fw, row.batch_for(fw), half)
     with fw.opened(network, "train"):
         if str(row) in HAS_MODEL and fw.target == "torch":
-            with pytest.raises(RuntimeError, match="dtype"):
+            with pytest.raises(RuntimeError):
                 network.run_step(given)
             return
         result = network.run_step(given)

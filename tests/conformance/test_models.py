@@ -25,12 +25,13 @@ Parts = namedtuple("Parts", ["logits", "hidden"])
 
 def model_of(fw: Framework, call: Callable[..., Any], **layers: tuple[int, int]) -> Any:
     """Build a model with the given forward pass, and dense layers of the given sizes."""
-    base, name = {"torch": (torch.nn.Module, "forward"), "tf": (tf.keras.Model, "call")}[fw.target]
+    is_torch = fw.target == "torch"
+    base, name = (torch.nn.Module, "forward") if is_torch else (tf.keras.Model, "call")
 
     def init(self: Any) -> None:
         base.__init__(self)
         for layer, (inputs, outputs) in layers.items():
-            if fw.target == "torch":
+            if is_torch:
                 setattr(self, layer, torch.nn.Linear(inputs, outputs))
             else:
                 setattr(self, layer, tf.keras.layers.Dense(outputs, name=layer))
