@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fastnet.backend.dispatch import backend_of, model_framework
-from fastnet.backend.model_metadata import name_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.types import Model, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "feed_forward",
     "get_gradient",
     "get_lr",
+    "get_optimizer",
     "l2_regularization",
     "set_lr",
     "update_model",
@@ -153,6 +157,32 @@ def get_lr(model: Model) -> float:
     0.01
     """
     return model_framework(model).get_lr(model)
+
+
+@overload
+def get_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer: ...
+
+
+@overload
+def get_optimizer(model: Model) -> Any: ...
+
+
+def get_optimizer(model: Model) -> Any:
+    """Return a model's current optimizer: `model.current_optimizer`, with a type.
+
+    Args:
+        model: A model from `fastnet.build`.
+
+    Raises:
+        AssertionError: If the model does not come from `fastnet.build`.
+        ValueError: If the model has no optimizer now.
+
+    >>> import torch, fastnet
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="adam")
+    >>> get_optimizer(model) is model.current_optimizer
+    True
+    """
+    return optimizer_of(model)
 
 
 def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:

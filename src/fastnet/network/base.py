@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import to_tensor
@@ -256,6 +256,30 @@ class BaseNetwork(Copyable):
         if session is None:
             raise self._not_open()
         return session.run(batch)
+
+    @overload
+    def transform(
+        self,
+        data: Mapping[str, Any],
+        mode: Mode,
+        epoch: int = 1,
+        ds_id: str | None = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
+    ) -> Batch: ...
+
+    @overload
+    def transform(
+        self,
+        data: Iterable[Mapping[str, Any]] | Callable[..., Any],
+        mode: Mode,
+        epoch: int = 1,
+        ds_id: str | None = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
+    ) -> list[Batch]: ...
 
     def transform(
         self,

@@ -19,8 +19,8 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`, for names that are imported on first use.
 
-    `exports` maps each name to its submodule. `needs` maps names to libraries without which
-    `dir` omits them, so that tools that visit every name, such as `help`, do not fail.
+    `exports` maps each name to its submodule. `needs` maps names to libraries without which the
+    package does not have them: `dir` omits them, and access raises an AttributeError that says so.
 
     >>> get, names = attach("fastnet.util", {"attach": "lazy"}, submodules=["names"])
     >>> get("attach") is attach, get("names").__name__, names()
@@ -28,9 +28,20 @@ def attach(
     """
     modules = frozenset(submodules)
 
+    def load_export(name: str) -> Any:
+        try:
+            return getattr(import_module(f"{package}.{exports[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != needs.get(name):
+                raise
+            # `hasattr` must return False.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}: {error}"
+            ) from error
+
     def load(name: str) -> Any:
         if name in exports:
-            value = getattr(import_module(f"{package}.{exports[name]}"), name)
+            value = load_export(name)
         elif name in modules:
             value = import_module(f"{package}.{name}")
         else:
@@ -51,8 +62,10 @@ def _is_installed(library: str) -> bool:
     # Importing importlib.util takes longer than the other imports of this module.
     from importlib.util import find_spec
 
+    if library in sys.modules:  # None if its import is blocked
+        return sys.modules[library] is not None
     try:
-        return library in sys.modules or find_spec(library) is not None
+        return find_spec(library) is not None
     except ImportError:
         return False
 
