@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from fastnet.backend.dispatch import backend_of, model_framework
 from fastnet.backend.model_metadata import name_of, optimizer_of
+from fastnet.errors import shorten
 from fastnet.types import Model, Tensor
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
+        TypeError: If the learning rate is no number.
         ValueError: If `model` is no model of torch or Keras, has no optimizer now, or one whose
             learning rate follows a schedule, or one without weight decay where it is given.
 
@@ -205,4 +207,9 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     >>> get_lr(model)
     0.5
     """
+    if not hasattr(lr, "__float__"):
+        raise TypeError(
+            f"set_lr takes a number, such as 1e-3, but got {shorten(lr)}. Give a schedule to the "
+            "optimizer, in the optimizer_fn of fastnet.build, or call set_lr in each epoch."
+        )
     model_framework(model).set_lr(model, lr, weight_decay)
