@@ -43,6 +43,14 @@ def test_old_setuptools_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "pip install --upgrade setuptools" in line
 
 
+def test_no_text_installs_from_an_index_that_lacks_the_package() -> None:
+    """The distribution is on no package index."""
+    for folder in ("src", "docs", "examples"):
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"pip install '?fastnet", text), path
+
+
 def test_wheels_are_tested_by_all_tests_of_the_kernel() -> None:
     (command,) = re.findall(r'^test-command = "(.*)"$', PROJECT, re.MULTILINE)
     files = re.findall(r"tests/\S+\.py", command)
