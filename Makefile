@@ -6,6 +6,7 @@ FE_PYTHON ?= $(PYTHON)
 VENV      ?= .venv
 FE_VENV   ?= .venv-fe
 DOCS_VENV ?= .venv-docs
+NEWEST_VENV ?= .venv-newest
 
 # What `make sanitize` runs.
 KERNEL_TESTS ?= $(patsubst src/fastnet/%.pyx,tests/test%.py,$(wildcard src/fastnet/_*.pyx))
@@ -30,11 +31,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf demo-distributed setup test test-nightly test-fast test-fe lint typecheck build
+.PHONY: help demo demo-tf demo-distributed setup test test-nightly test-fast test-fe test-newest-torch
+.PHONY: lint typecheck build
 .PHONY: packages fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
 	$(BIN)/fastnet demo
@@ -64,6 +66,10 @@ test-nightly: setup $(FE_VENV)/.has-fe  ## run the slow tests, which .ci/run lea
 
 test-fast: setup  ## run the tests that touch every public name, within a minute
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $(call marked,fast)
+
+test-newest-torch: $(NEWEST_VENV)/.has-torch  ## run the tests on the newest torch, without TensorFlow
+	@$(MAKE) --no-print-directory build VENV=$(NEWEST_VENV)
+	$(ONE_THREAD) $(NEWEST_VENV)/bin/python $(PYTEST) -m "not slow and not tf" --ignore=tests/integrations
 
 lint: setup typecheck  ## check style and types
 	$(BIN)/ruff check --quiet
@@ -149,6 +155,16 @@ $(FE_VENV)/.has-packages: constraints/fe.txt
 	$(FE_VENV)/bin/python $(PIP) --constraint constraints/fe.txt \
 		Cython fastestimator hypothesis pytest pytest-xdist setuptools tensorflow-cpu torch
 	@touch $@
+
+# All other versions are those of constraints/dev.txt.
+$(NEWEST_VENV)/.has-torch: constraints/dev.txt pyproject.toml setup.py
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	grep -v '^torch==' constraints/dev.txt > $(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/python $(PIP) --constraint $(NEWEST_VENV)/constraints.txt \
+		Cython hypothesis matplotlib pydot pytest pytest-xdist scikit-learn setuptools
+	$(NEWEST_VENV)/bin/python $(PIP) --constraint $(NEWEST_VENV)/constraints.txt --upgrade \
+		--no-build-isolation --editable '.[torch]'
+	@touch $@ $(NEWEST_VENV)/.kernel
 
 $(FE_VENV)/.has-fe: $(FE_VENV)/.has-packages pyproject.toml setup.py
 	$(FE_VENV)/bin/python $(PIP) --no-build-isolation --no-deps --editable .

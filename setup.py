@@ -18,13 +18,22 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+# With --no-build-isolation pip does not read the version that pyproject.toml requires.
+if tuple(map(int, setuptools.__version__.split(".")[:3])) < (77, 0, 3):
+    sys.exit(
+        f"fastnet needs setuptools 77.0.3 or newer, but {setuptools.__version__} is installed. "
+        "Run: pip install --upgrade setuptools"
+    )
 
 SWITCHES = ("DEBUG", "SANITIZE", "COVERAGE", "ANNOTATE")
 ON = {name for name in SWITCHES if os.environ.get(f"FASTNET_{name}", "0") not in ("", "0")}
 VARIANT = "-".join(name.lower() for name in SWITCHES if name in ON) or "release"
 BUILD = Path("build") / VARIANT
+CORES = os.cpu_count() or 1
 
 # Shared by every module of the kernel; a module may narrow them in its own first lines.
 DIRECTIVES = {
@@ -76,6 +85,7 @@ class BuildKernel(build_ext):
         It would take a temporary folder, and compile again what lies built here.
         """
         super().finalize_options()
+        self.parallel = self.parallel or CORES
         if self.editable_mode:
             folder = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
             self.build_lib = str(BUILD / f"lib.{folder}")
@@ -91,6 +101,7 @@ class BuildKernel(build_ext):
             build_dir=self.build_temp,
             compiler_directives=DIRECTIVES,
             force=self.force,
+            nthreads=CORES,
             quiet=not self.verbose,
         )
         for extension, made in zip(self.extensions, translated, strict=True):
@@ -104,8 +115,10 @@ class BuildKernel(build_ext):
         super().copy_extensions_to_source()
 
 
-setup(
-    ext_modules=extensions(),
-    cmdclass={"build_ext": BuildKernel},
-    options={"build": {"build_base": str(BUILD)}},
-)
+# The processes that translate may import this file.
+if __name__ == "__main__":
+    setup(
+        ext_modules=extensions(),
+        cmdclass={"build_ext": BuildKernel},
+        options={"build": {"build_base": str(BUILD)}},
+    )

@@ -70,9 +70,9 @@ class Report:
             for measured in workloads:
                 for peer, reason in measured.failures.items():
                     where = f"{peers.title(peer)} at {measured.workload} ({environment})"
-                    lines.append(f"FAILED: {where}: {reason}")
+                    lines.append(f"failed: {where}: {reason}")
         for environment, failures in self.failures.items():
-            lines += [f"FAILED: {name} ({environment}): {why}" for name, why in failures.items()]
+            lines += [f"failed: {name} ({environment}): {why}" for name, why in failures.items()]
         return lines
 
 
@@ -119,7 +119,7 @@ class Row:
         cell = self.cells.get(SUBJECT)
         if cell is None:
             return "not measured"
-        verdict = "met" if cell.value <= self.goal.limit else "MISSED"
+        verdict = "met" if cell.value <= self.goal.limit else "missed"
         if cell.spread is not None and cell.spread.low <= self.goal.limit < cell.spread.high:
             return f"{verdict}, close"
         return verdict

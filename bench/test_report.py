@@ -69,7 +69,7 @@ def test_values_and_verdicts(made: Report) -> None:
     assert [row.verdict for row in tf.rows[:2]] == ["met", "not measured"]
     assert verdicts == {
         "mlp_train": "met, close",
-        "mlp_infer": "MISSED",
+        "mlp_infer": "missed",
         "live_40": "met",
         "op_argmax": "met, close",
         "tf_open_epoch": "met",
@@ -87,7 +87,7 @@ def test_tables_name_the_baseline_in_full(made: Report) -> None:
     assert "| Argmax | 3.1 | 6 | 1.2 | 1.7 to 2.1 | 2 | met, close | - |" in text
     assert "| ops | hand-written loop, µs | fastnet |" in text
     assert "| one more, µs | 0.01 | " in text
-    assert "- FAILED: fastnet at slicing_16 (main): RuntimeError: no" in text
+    assert "- failed: fastnet at slicing_16 (main): RuntimeError: no" in text
 
 
 def test_a_report_is_saved_with_its_plots(

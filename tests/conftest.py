@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
+
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401  # The process crashes if TensorFlow is imported before triton.
 
 import hypothesis
 import pytest
@@ -21,6 +26,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fastnet")
 
+
+# Files whose names do not say so skip their tests of TensorFlow.
+OF_TENSORFLOW = ["*/tf/*", "*/test_tf_*.py", "*/test_tf.py"]
+collect_ignore_glob = [] if find_spec("tensorflow") else OF_TENSORFLOW
 
 # The files that keep a core busy for longest: from minutes to a third of one.
 LONGEST = (

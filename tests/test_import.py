@@ -86,18 +86,30 @@ def test_where_there_is_no_framework() -> None:
         "assert len(AxisSlicer(axis=0, slice='x').slice_batches((np.ones(3),))) == 3\n"
         "EpochScheduler({1: 'a'}).get_current_value(1)\n"
         "TensorLambdaOp(len, 'x', 'y'), CrossEntropy(('a', 'b'), 'c')\n"
-        "for make, name, extra in (\n"
-        "    (lambda: fastnet.Network([]), 'torch', 'torch'),\n"
-        "    (lambda: fastnet.TorchNetwork, 'torch', 'torch'),\n"
-        "    (lambda: fastnet.TFNetwork, 'tensorflow', 'tf'),\n"
+        "for make, name, kind in (\n"
+        "    (lambda: fastnet.Network([]), 'torch', ModuleNotFoundError),\n"
+        "    (lambda: fastnet.TorchNetwork, 'torch', AttributeError),\n"
+        "    (lambda: fastnet.TFNetwork, 'tensorflow', AttributeError),\n"
         "):\n"
         "    try:\n"
         "        make()\n"
-        "    except ModuleNotFoundError as error:\n"
-        "        assert error.name == name, error.name\n"
-        "        assert f\"`pip install 'fastnet-runtime[{extra}]'`\" in str(error), error\n"
+        "    except kind as error:\n"
+        "        assert f'`pip install {name}`' in str(error), error\n"
         "    else:\n"
         "        raise AssertionError(f'it needs {name}')\n"
+    )
+
+
+def test_with_one_framework() -> None:
+    pytest.importorskip("torch")
+    run(
+        "import sys\n"
+        "sys.modules.update(tensorflow=None, keras=None)\n"
+        "import fastnet\n"
+        "from fastnet import *\n"
+        "from fastnet.network import *\n"
+        "assert not hasattr(fastnet, 'TFNetwork') and 'TFNetwork' not in dir()\n"
+        "assert TorchNetwork is fastnet.TorchNetwork and callable(build) and schedule and steps\n"
     )
 
 

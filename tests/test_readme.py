@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -12,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HAND_WRITTEN, TORCH, KERAS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BEFORE, AFTER, RESUME, KERAS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EAGER = AFTER.replace("compile=True", "compile=False")
 
 
 def measured(report: str) -> dict[str, Any]:
@@ -21,35 +21,57 @@ def measured(report: str) -> dict[str, Any]:
     return {one["workload"]: one["ratios"] for one in found}
 
 
-def test_the_network_takes_the_steps_of_the_hand_written_loop() -> None:
+def test_before_and_after_print_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
-    made, rest = TORCH.split("network = fastnet.Network(")
-    torch.manual_seed(0)
-    names: dict[str, Any] = {}
-    exec(made, names)
-    models = {name: names[name] for name in ("generator", "discriminator")}
-    by_hand = {name: copy.deepcopy(model) for name, model in models.items()}
-    for name, model in list(by_hand.items()):
-        by_hand[f"{name[0]}_optimizer"] = torch.optim.Adam(model.parameters())
-    functions = {
-        "torch": torch,
-        "bce": torch.nn.functional.binary_cross_entropy_with_logits,
-        "zeros": torch.zeros(32, 1),
-        "ones": torch.ones(32, 1),
-    }
-    scope = functions | by_hand
-    exec(HAND_WRITTEN, scope)
+    printed = []
+    for program in (BEFORE, EAGER):
+        torch.manual_seed(0)
+        exec(program, {})
+        lines = capsys.readouterr().out.splitlines()
+        printed.append([float(number) for line in lines for number in line.split()])
+    assert len(printed[0]) == 30
+    assert printed[1] == pytest.approx(printed[0], rel=1e-4)
 
-    program = f"network = fastnet.Network({rest}".replace("compile=True", "compile=False")
+
+class Killed(Exception):
+    """Raised in the place of a signal."""
+
+
+@pytest.mark.parametrize("step", [7, 20, 33])
+def test_a_killed_run_resumes_bit_for_bit(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    import fastnet
+
+    def run(file: str) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        exec(EAGER, names)
+        exec(RESUME.replace("gan.ckpt", file), names)
+        return names
+
+    def save_and_die(*args: Any, **rest: Any) -> None:
+        nonlocal step
+        step -= 1
+        if step == 0:
+            raise Killed
+        save(*args, **rest)
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    straight = run("straight.ckpt")
+    save = fastnet.save_checkpoint
+    with monkeypatch.context() as patch:
+        torch.manual_seed(0)
+        patch.setattr(fastnet, "save_checkpoint", save_and_die)
+        with pytest.raises(Killed):
+            run("gan.ckpt")
     torch.manual_seed(1)
-    exec(program, names)
-    torch.manual_seed(1)
-    for _ in range(10):
-        # the network draws `real` first, and then the generator's input
-        scope["step"](torch.randn(32, 64))
-    for name, model in models.items():
-        for ours, theirs in zip(model.parameters(), by_hand[name].parameters(), strict=True):
-            assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), name
+    resumed = run("gan.ckpt")
+    for name in ("generator", "discriminator"):
+        expected = straight[name].state_dict()
+        for key, value in resumed[name].state_dict().items():
+            assert torch.equal(value, expected[key]), key
 
 
 @pytest.mark.tf
@@ -57,7 +79,7 @@ def test_tensorflow(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorflow")
     names: dict[str, Any] = {}
     exec(KERAS, names)
-    assert names["result"]["scores"].shape == (7, 10)
+    assert names["batch"]["image"].shape == (7, 64)
     # the comment beside `print` says what it prints
     said = re.search(r"print\(.*\)  # (.*)", KERAS)
     assert said is not None
@@ -81,22 +103,55 @@ def test_the_gain_on_a_gpu_was_measured() -> None:
     assert f"[{int(1 / max(ratios))} to {int(1 / min(ratios))} times faster]" in README
 
 
-def test_the_table_was_measured() -> None:
+def table(first: str) -> list[list[str]]:
+    """Return the rows of the table whose header begins with a word."""
+    lines = README.partition(f"| {first} |")[2].splitlines()[2:]
+    rows = [line.strip(" |").split(" | ") for line in lines]
+    return rows[: next(i for i, line in enumerate(lines) if "|" not in line)]
+
+
+def check(figure: str, ratios: dict[str, Any], peer: str, beside: str) -> None:
+    if peer in ratios:
+        assert float(figure) == pytest.approx(ratios[peer][beside]["median"], rel=0.05), peer
+    else:
+        assert figure == "-"
+
+
+def test_the_table_of_pytorch_was_measured() -> None:
     ratios = measured("compiled")
-    rows = re.findall(
-        r"^ *\| (?!step|-)(.+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", README, re.MULTILINE
-    )
     names = ["mlp_sgd", "mlp_adam", "modules120_adam", "pair", "gpt_adam", "lenet_train"]
-    peers = ["fastnet", "bare_fused", "compiled_update", "jax_step"]
-    assert len(rows) == len(names)
-    for name, (_, *said) in zip(names, rows, strict=True):
-        for peer, figure in zip(peers, said, strict=True):
-            found = ratios[f"compiled_{name}"].get(peer)
-            if found is None:
-                assert figure == "-"
-            else:
-                assert float(figure) == pytest.approx(found["bare"]["median"], rel=0.05)
+    rows = table("PyTorch")
+    for name, (_, *figures) in zip(names, rows, strict=True):
+        peers = ["fastnet", "bare_fused", "compiled_update", "jax_step"]
+        for peer, figure in zip(peers, figures, strict=True):
+            check(figure, ratios[f"compiled_{name}"], peer, "bare")
     small = [float(row[1]) for row in rows[:4]]
-    assert f"{int(1 / max(small))} to {int(1 / min(small))} times faster" in " ".join(
-        README.split()
-    )
+    text = " ".join(README.split())
+    assert f"{int(1 / max(small))} to {int(1 / min(small))} times faster" in text
+
+
+def test_the_table_of_keras_was_measured() -> None:
+    graphs, compiled = measured("tensorflow"), measured("compiled_tensorflow")
+    for mode, (_, *figures) in zip(("train", "infer"), table("Keras"), strict=True):
+        graph, program = graphs[f"tf_mlp_{mode}"], compiled[f"tf_mlp_{mode}_compiled"]
+        columns = [
+            (graph, "fastnet"),
+            (program, "fastnet"),
+            (graph, "tf_function"),
+            (program, "tf_function_jit"),
+            (graph, "keras_fit"),
+        ]
+        for figure, (ratios, peer) in zip(figures, columns, strict=True):
+            check(figure, ratios, peer, "tf_concrete")
+
+
+def test_the_times_of_compiling_were_measured() -> None:
+    page = (ROOT / "bench" / "results" / "first_steps.md").read_text(encoding="utf-8")
+    text = " ".join(README.split())
+    for work in ("MLP train step, Adam", "120 modules train step, SGD"):
+        for peer in ("fastnet", "torch.compile, model and optimizer"):
+            found = re.search(rf"\| {work} \| {re.escape(peer)} \| ([\d.]+) \| ([\d.]+) \|", page)
+            assert found is not None
+            cold, warm = map(float, found.groups())
+            assert re.search(rf"\b{cold:.0f}\b", text), cold
+            assert re.search(rf"\b{warm:g}\b", text), warm

@@ -26,6 +26,7 @@ _PLOTLY = "assets/plotly.min.js"
 
 _reference = {page.path: page for page in reference.pages()}
 _measurements = {page.path: page for page in report.pages()}
+_home = report.home((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -36,6 +37,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     if not config.repo_url and "GITHUB_REPOSITORY" in os.environ:
         config.repo_url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}"
         config.repo_name = os.environ["GITHUB_REPOSITORY"]
+    if not config.site_url and config.repo_name:
+        # Without its address the site has an empty sitemap.
+        config.site_url = places.address(config.repo_name)
     added: dict[str, list[dict[str, str]]] = {
         "API reference": [{page.module: path} for path, page in _reference.items()],
         "Measurements": [
@@ -56,7 +60,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, **source))
 
     for file, place in places.PAGES.items():
-        add(place, content=(ROOT / file).read_text(encoding="utf-8"))
+        if file != "README.md":
+            add(place, content=(ROOT / file).read_text(encoding="utf-8"))
+    add(places.PAGES["README.md"], content=_home.text)
     for path, page in _reference.items():
         add(path, content=page.markdown())
     for path, measured in _measurements.items():
@@ -81,10 +87,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put in a page's charts, and what draws them, which no other page loads."""
-    measured = _measurements.get(page.file.src_uri)
+    measured = _home if page.is_homepage else _measurements.get(page.file.src_uri)
     if measured is None or not measured.charts:
         return html
-    script = posixpath.relpath(_PLOTLY, page.url)
+    script = posixpath.relpath(_PLOTLY, page.url or ".")
     return f'<script src="{script}"></script>{report.charts_in(html, measured.charts)}'
 
 

@@ -20,6 +20,23 @@ _LIST = re.compile(r"^((?![-*|#> ]|\d+\. ).+)\n((?:[-*]|1\.) )", re.MULTILINE)
 _FENCE = re.compile(r"(^```.*?^```[^\n]*\n?)", re.MULTILINE | re.DOTALL)
 
 
+def address(repository: str) -> str:
+    """Return the address of the site of a repository on GitHub.
+
+    Args:
+        repository: The owner and the name, with a slash between them.
+
+    Returns:
+        The address on GitHub Pages.
+
+    Example:
+        >>> address("Owner/fastnet")
+        'https://owner.github.io/fastnet/'
+    """
+    owner, _, name = repository.partition("/")
+    return f"https://{owner.lower()}.github.io/{name}/"
+
+
 def on_site(file: str) -> str | None:
     """Return the path of a repository file on the site.
 

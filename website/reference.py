@@ -123,7 +123,7 @@ def exported(module: str) -> list[str]:
     """
     assigned = {
         ast.unparse(node.targets[0]): node.value
-        for node in _tree(module).body
+        for node in _statements(module)
         if isinstance(node, ast.Assign)
     }
     names = assigned.get("__all__")
@@ -155,7 +155,7 @@ def defined(module: str, name: str) -> tuple[str, str]:
 def _imported(module: str) -> dict[str, tuple[str, str]]:
     """Return the names of fastnet that a module imports, each with its origin."""
     found = {}
-    for node in _imports(_tree(module).body):
+    for node in _imports(module):
         if node.module is None or not node.module.startswith("fastnet"):
             continue
         for alias in node.names:
@@ -172,17 +172,19 @@ def _has(module: str, name: str) -> bool:
     """Say whether a package has a function or class besides the module of the same name."""
     return any(
         alias.name == name and node.module == f"{module}.{name}"
-        for node in _imports(_tree(module).body)
+        for node in _imports(module)
         for alias in node.names
     )
 
 
-def _imports(body: list[ast.stmt]) -> Iterator[ast.ImportFrom]:
-    for node in body:
-        if isinstance(node, ast.ImportFrom):
-            yield node
-        elif isinstance(node, ast.If):  # for type checkers
-            yield from _imports(node.body)
+def _imports(module: str) -> Iterator[ast.ImportFrom]:
+    return (node for node in _statements(module) if isinstance(node, ast.ImportFrom))
+
+
+def _statements(module: str) -> Iterator[ast.stmt]:
+    """Yield the statements of a module and of `if TYPE_CHECKING`."""
+    for node in _tree(module).body:
+        yield from node.body if isinstance(node, ast.If) else [node]
 
 
 def _file(module: str) -> Path | None:

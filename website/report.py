@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -38,6 +39,10 @@ TITLES = {
     "ops": "Overhead of each op",
     "instructions": "Instructions of the kernel",
 }
+
+
+# The works of the chart on the home page, which has a table of them.
+HOME = ("mlp_sgd", "mlp_adam", "modules120_adam", "pair", "gpt_adam", "lenet_train")
 
 
 @dataclass
@@ -84,6 +89,27 @@ def charts_in(html: str, made: dict[str, str]) -> str:
         The HTML with the charts.
     """
     return re.sub(r"<!-- chart (\S+) -->", lambda found: made[found[1]], html)
+
+
+def home(readme: str) -> Page:
+    """Return the home page: the README, with a chart of compiled steps above its first section.
+
+    Args:
+        readme: The README.
+
+    Returns:
+        The page.
+    """
+    data = json.loads((RESULTS / "compiled.json").read_text(encoding="utf-8"))
+    section, *_ = sections(Report.from_json(data))
+    rows = {row.workload.name: row for row in section.rows}
+    chosen = dataclasses.replace(section, rows=[rows[f"compiled_{name}"] for name in HOME])
+    figure = charts.ratios(chosen)
+    assert figure is not None
+    title = "Compiled training steps, beside a hand-written loop (less is better):"
+    above, heading, below = readme.partition("\n## ")
+    text = f"{above}\n{title}\n\n<!-- chart home -->\n{heading}{below}"
+    return Page("index", text, {"home": charts.to_html(figure, "chart-home")})
 
 
 def _page(name: str) -> Page:

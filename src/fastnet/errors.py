@@ -11,7 +11,7 @@ import difflib
 import functools
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["MissingKeyError", "RankError", "UnknownNameError", "WrongOptimizerError"]
@@ -205,6 +205,44 @@ def not_a_batch(batch: object) -> TypeError:
         f"run_step takes a batch, a dict of values by key, but got {type(batch).__name__}."
         f"{advise_on_batch(batch)}"
     )
+
+
+def require_batches(data: object) -> None:
+    """Raise an error for a tensor, or a list or tuple of tensors, in the place of batches."""
+    is_several = isinstance(data, (list, tuple)) and len(data) > 0
+    values = list(data) if is_several else [data]  # type: ignore[call-overload]
+    if all(hasattr(value, "shape") for value in values):
+        given = f"a {type(data).__name__} of tensors" if is_several else type(data).__name__
+        example = '{"x": x, "y": y}' if is_several else '{"x": x}'
+        raise TypeError(
+            f"transform takes a batch, a dict of values by key, or an iterable of batches, but got "
+            f"{given}. Put it into a dict: `{example}`."
+        )
+
+
+def advise_program(error: KeyError | TypeError, written: Collection[str]) -> None:
+    """Add the fix to an error that a program has raised while its network was open.
+
+    Args:
+        error: The error.
+        written: The keys that the active ops write.
+    """
+    if isinstance(error, TypeError):
+        if "run_step() takes 2 positional arguments" in str(error):
+            add_note(error, 'A batch is one dict: `network.run_step({"x": x, "y": y})`.')
+        return
+    key = error.args[0] if error.args else None
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    is_explained = module.startswith("fastnet.") or hasattr(error, "__notes__")
+    if isinstance(key, str) and key not in written and not is_explained:
+        add_note(
+            error,
+            f"If '{key}' was expected in the result of run_step: the ops that run in this mode "
+            f"write {sorted(written)}. `network.explain(mode)` says why others do not run.",
+        )
 
 
 def advise_on_batch(given: object) -> str:

@@ -26,6 +26,9 @@ class Framework(Protocol):
 
     # Models and optimizers.
 
+    def ends_linearly(self, model: Model, /) -> bool:
+        """Return whether a model is known to end with a layer without an activation."""
+
     def feed_forward(self, model: Model, /, *x: Tensor, training: bool = True) -> Any:
         """Return the output of a model."""
 

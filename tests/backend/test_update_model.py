@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet import backend
 from tests.conformance.frameworks import FRAMEWORKS, make_layers
 

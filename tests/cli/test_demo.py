@@ -12,8 +12,8 @@ from fastnet.cli import main
 @pytest.mark.parametrize(
     ("framework", "missing", "parts"),
     [
-        ("torch", {"sklearn"}, ["sklearn", "'fastnet-runtime[demo]'"]),
-        ("tf", {"tensorflow"}, ["tensorflow", "'fastnet-runtime[demo-tf]'"]),
+        ("torch", {"sklearn"}, ["pip install scikit-learn"]),
+        ("tf", {"tensorflow", "sklearn"}, ["pip install tensorflow scikit-learn"]),
     ],
 )
 def test_missing_packages(

@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(params=["torch", "tf-static", "tf-eager"])
 def fw(request: pytest.FixtureRequest) -> Framework:
     """The framework that a program runs in, and how."""
+    if request.param.startswith("tf"):
+        pytest.importorskip("tensorflow")
     # late, because it imports both
     from tests.conformance.frameworks import FRAMEWORKS
 

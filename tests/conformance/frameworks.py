@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import torch
 
 import fastnet
-from fastnet.network import BaseNetwork, TFNetwork, TorchNetwork
+from fastnet.network import BaseNetwork, TorchNetwork
 from fastnet.op.tensorop import TensorOp
+
+try:
+    import tensorflow as tf
+
+    from fastnet.network import TFNetwork
+except ModuleNotFoundError:  # only the tests of PyTorch run
+    tf = TFNetwork = None
 
 Array = np.ndarray[Any, Any]
 Batch = Mapping[str, Any]
@@ -190,7 +196,7 @@ class CompiledTorch(Torch):
 class TF(Framework):
     target = "tf"
     network_class = TFNetwork
-    copies_optimizers = hasattr(tf.keras, "ops")
+    copies_optimizers = tf is not None and hasattr(tf.keras, "ops")
 
     def tensor(self, array: Array) -> Any:
         return tf.constant(array)

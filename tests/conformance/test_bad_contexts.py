@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet
@@ -23,7 +22,7 @@ from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_free, refusing
-from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers, tf
 from tests.network.schedulers import MoodyScheduler, Trouble
 
 X = np.ones((2, 3), dtype="float32")
@@ -255,6 +254,7 @@ class TestModels:
                 make([ModelOp(model, "x", "y") for model in models])
 
     def test_of_two_frameworks(self, fw: Framework) -> None:
+        pytest.importorskip("tensorflow")
         other = FRAMEWORKS["tf-static" if fw.target == "torch" else "torch"]
         models = [
             fw.build(make_layers(3, 2), fw.sgd(), name="own"),
@@ -282,6 +282,7 @@ class TestModels:
 class TestBuild:
     def test_an_optimizer_of_the_other_framework(self, fw: Framework) -> None:
         """FastEstimator's users expect a ValueError of one, and an AssertionError of another."""
+        pytest.importorskip("tensorflow")
         own = torch.nn.Parameter(torch.ones(1))
         others = {
             "torch": [

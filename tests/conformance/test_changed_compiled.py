@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 from fastnet.op.tensorop import TensorOp

@@ -37,7 +37,6 @@ from fastnet.op.tensorop.loss import (
     CrossEntropy,
     DiceLoss,
     FocalLoss,
-    Hinge,
     L1_Loss,
     L2Regularization,
     L2Regularizaton,
@@ -45,6 +44,7 @@ from fastnet.op.tensorop.loss import (
     MeanSquaredError,
     SuperLoss,
 )
+from fastnet.op.tensorop.loss.loss import PairLoss
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.catalogue import (
@@ -297,7 +297,12 @@ CASES = [
         normalize=[True, False],
         follows=("average_loss",),
     ),
-    one(Hinge, ("x", "t"), average_loss=[True, False]),
+    # Losses without settings of their own.
+    *[
+        one(row.cls, ("x", "t"), average_loss=[True, False])
+        for row in ROWS
+        if issubclass(row.cls, PairLoss) and row.cls.__init__ is PairLoss.__init__
+    ],
     one(
         L1_Loss,
         ("x", "t"),
@@ -306,7 +311,6 @@ CASES = [
         beta=[1.0, 0.5, Refused(0)],
         follows=("function_name",),
     ),
-    one(MeanSquaredError, ("x", "t"), average_loss=[True, False]),
     *[
         Case(
             cls,

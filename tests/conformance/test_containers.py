@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from tests.conformance.agreement import assert_same

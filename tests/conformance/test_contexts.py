@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse

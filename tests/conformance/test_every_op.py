@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-
-tf = pytest.importorskip("tensorflow")
 
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -35,7 +34,7 @@ from tests.conformance.catalogue import (
     Z,
 )
 from tests.conformance.failures import check_free
-from tests.conformance.frameworks import Array, Framework
+from tests.conformance.frameworks import Array, Framework, tf
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
 EVERY_ROW = [*ROWS, *NUMPY_ROWS]
@@ -266,8 +265,8 @@ class TestOutsideNetworks:
         store = fw.tensors(row.batch_for(fw))
         ops = row.ops(fw)
         state: dict[str, Any] = {"mode": "train", "epoch": 1, "warmup": False, "req_grad": True}
-        with tf.GradientTape(persistent=True) as tape:
-            state.update(eager=True, deferred={}, tape=tape if fw.target == "tf" else None)
+        with tf.GradientTape(persistent=True) if fw.target == "tf" else nullcontext() as tape:
+            state.update(eager=True, deferred={}, tape=tape)
             for op in ops:
                 data = [store[key] for key in op.inputs]
                 result = op.forward(data if op.in_list else data[0], state)

@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow")
-
-import tensorflow as tf
 import torch
 
 from fastnet.op.tensorop import LambdaOp
@@ -20,7 +16,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import MeanUnslicer, SlidingSlicer
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_free
-from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers, tf
 from tests.conformance.oracle import make_batches
 
 X = np.array([[1, -2, 3], [0.5, 4, -1]], dtype="float32")

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import L2Regularization, MeanSquaredError
@@ -86,7 +84,7 @@ def test_types_values_and_gradients(fw: Framework, row: Row, half: str) -> None:
     given = halved(fw, row.batch_for(fw), half)
     with fw.opened(network, "train"):
         if str(row) in HAS_MODEL and fw.target == "torch":
-            with pytest.raises(RuntimeError, match="dtype"):
+            with pytest.raises(RuntimeError):
                 network.run_step(given)
             return
         result = network.run_step(given)

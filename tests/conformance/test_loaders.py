@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
 import fastnet
 from fastnet.op.tensorop import LambdaOp
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
-Dataset: Any = getattr(tf.keras.utils, "PyDataset", tf.keras.utils.Sequence)
-KERAS_3 = hasattr(tf.keras, "ops")
+utils: Any = tf.keras.utils if tf else None
+Dataset: Any = getattr(utils, "PyDataset", getattr(utils, "Sequence", object))
+KERAS_3 = hasattr(utils, "PyDataset")
 
 
 class Shifting(Dataset):  # type: ignore[misc]
@@ -60,6 +59,7 @@ def doubling(fw: Framework) -> Any:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["steps", "iter_transform", "transform"])
 def test_keras_datasets_are_told_of_epochs(fw: Framework, loop: Any) -> None:
+    pytest.importorskip("tensorflow")
     network, data = doubling(fw), Shifting()
     found = [fw.array(result["y"])[0] for _ in range(2) for result in loop(network, data)]
     assert found == [0, 2, 20, 22]
@@ -68,6 +68,7 @@ def test_keras_datasets_are_told_of_epochs(fw: Framework, loop: Any) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS[:2], ids=["steps", "iter_transform"])
 def test_epoch_that_is_left_early_does_not_end(fw: Framework, loop: Any) -> None:
+    pytest.importorskip("tensorflow")
     data = Shifting()
     results = iter(loop(doubling(fw), data))
     next(results)

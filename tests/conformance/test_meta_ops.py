@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -16,7 +15,7 @@ from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.schedule import EpochScheduler
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_failing_step, notes_of
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")
@@ -24,7 +23,8 @@ W = np.full((3, 2), 0.5, dtype="float32")
 
 @pytest.fixture(autouse=True)
 def seeds() -> None:
-    tf.random.set_seed(3)
+    if tf:
+        tf.random.set_seed(3)
     torch.manual_seed(3)
     np.random.seed(3)
 
@@ -114,7 +114,8 @@ class TestChoices:
     def test_the_framework_s_seed_repeats_them(self, fw: Framework) -> None:
         runs = []
         for seed in (1, 1, 2):
-            tf.random.set_seed(seed)
+            if tf:
+                tf.random.set_seed(seed)
             torch.manual_seed(seed)
             np.random.seed(seed)
             ops = [Sometimes(add(1)), OneOf(add(10), add(20), add(30))]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet
@@ -18,7 +17,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.failures import refusing, words_of
-from tests.conformance.frameworks import Framework
+from tests.conformance.frameworks import Framework, tf
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 Parts = namedtuple("Parts", ["logits", "hidden"])
@@ -26,12 +25,13 @@ Parts = namedtuple("Parts", ["logits", "hidden"])
 
 def model_of(fw: Framework, call: Callable[..., Any], **layers: tuple[int, int]) -> Any:
     """Build a model with the given forward pass, and dense layers of the given sizes."""
-    base, name = {"torch": (torch.nn.Module, "forward"), "tf": (tf.keras.Model, "call")}[fw.target]
+    is_torch = fw.target == "torch"
+    base, name = (torch.nn.Module, "forward") if is_torch else (tf.keras.Model, "call")
 
     def init(self: Any) -> None:
         base.__init__(self)
         for layer, (inputs, outputs) in layers.items():
-            if fw.target == "torch":
+            if is_torch:
                 setattr(self, layer, torch.nn.Linear(inputs, outputs))
             else:
                 setattr(self, layer, tf.keras.layers.Dense(outputs, name=layer))

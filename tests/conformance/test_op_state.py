@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import L1_Loss, LossOp, SuperLoss
 from fastnet.op.tensorop.model import ModelOp, UpdateOp

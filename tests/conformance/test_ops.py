@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.slicer import AxisSlicer

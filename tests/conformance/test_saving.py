@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-tf = pytest.importorskip("tensorflow")
-
 import torch
 
 from fastnet import load_checkpoint, save_checkpoint
 from fastnet.backend import load_model, save_model, set_lr
 from fastnet.schedule import EpochScheduler
-from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.frameworks import Framework, make_layers, tf
 from tests.conformance.oracle import make_batches
 from tests.conformance.test_training import regression
 

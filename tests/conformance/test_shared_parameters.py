@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-tf = pytest.importorskip("tensorflow")
-
 import fastnet
 from fastnet import CompileOptions
 from tests.conformance.agreement import assert_same
-from tests.conformance.frameworks import FRAMEWORKS, Array, Framework
+from tests.conformance.frameworks import FRAMEWORKS, Array, Framework, tf
 
 # Rates that differ show which of two optimizers has updated a shared kernel.
 RATES = {"a": 0.1, "c": 0.03, "d": 0.05}
@@ -123,7 +121,7 @@ class Product(torch.nn.Module):
         return x @ (self.kernel.T if self.is_transposed else self.kernel)
 
 
-class Transposed(tf.keras.layers.Layer):  # type: ignore[misc]
+class Transposed(tf.keras.layers.Layer if tf else object):  # type: ignore[misc]
     """A product with the transpose of another layer's kernel."""
 
     def __init__(self, other: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp

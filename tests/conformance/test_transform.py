@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow")
-
 from torch.utils.data import DataLoader
 
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
@@ -45,6 +42,8 @@ class TestForms:
     @pytest.mark.parametrize("kind", ["arrays", "tensors", "torch tensors", "other tensors"])
     @conforms
     def test_one_batch(self, fw: Framework, kind: str) -> Any:
+        if kind == "other tensors":
+            pytest.importorskip("tensorflow")
         network, line = predicting(fw)
         if fw.name == "tf-static":
             # there is a trace from now on, which serves a single batch too

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-tf = pytest.importorskip("tensorflow")
-
 import torch
 
 import fastnet
@@ -20,7 +17,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.conformance.agreement import assert_same
-from tests.conformance.frameworks import FRAMEWORKS, Framework, TakeGradients, make_layers
+from tests.conformance.frameworks import FRAMEWORKS, Framework, TakeGradients, make_layers, tf
 from tests.conformance.oracle import Line, make_batches
 from tests.conformance.test_training import regression
 

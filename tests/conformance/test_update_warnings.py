@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
 torch = pytest.importorskip("torch")
 
 import fastnet

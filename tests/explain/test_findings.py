@@ -89,7 +89,7 @@ class TestUnneeded:
         network = classifier(passing("y", "a"), passing("a", "b"), passing("b", "c"))
         explanation = network.explain("train", desired_output_keys=["loss"])
         assert explanation.unneeded == {3, 4, 5}
-        assert "NOT NEEDED" in str(explanation)
+        assert "not needed" in str(explanation)
         assert "Op 3, LambdaOp (y -> a)" in texts(explanation, "unneeded_op")[0]
         assert "'a' is read only by op 4" in texts(explanation, "unneeded_op")[0]
         assert network.explain("train", desired_output_keys=["loss", "b"]).unneeded == {5}

@@ -101,6 +101,7 @@ def test_files(fw: Framework, tmp_path: Path) -> None:
     fw.step(network, BATCH, "train")
     backend.set_lr(model, 0.25)
     assert backend.get_lr(model) == pytest.approx(0.25)
+    assert backend.get_optimizer(model) is model.current_optimizer
     path = backend.save_model(model, tmp_path, "weights")
     fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
     resumed, other = trainer(fw)

@@ -16,6 +16,7 @@ from fastnet.op import numpyop, tensorop
 from fastnet.op.numpyop import meta as numpy_meta
 from fastnet.op.numpyop import univariate
 from fastnet.op.tensorop import augmentation, gradient, loss, meta
+from fastnet.op.tensorop.loss.loss import PairLoss
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 from tests import refusals
@@ -24,14 +25,8 @@ from tests import refusals
 partial: Any = functools.partial
 
 PAIR = ("p", "t")
-LOSSES = [
-    loss.CrossEntropy,
-    loss.DiceLoss,
-    loss.FocalLoss,
-    loss.Hinge,
-    loss.L1_Loss,
-    loss.MeanSquaredError,
-]
+EXPORTED: list[Any] = [getattr(loss, name) for name in loss.__all__]
+LOSSES = [one for one in EXPORTED if issubclass(one, PairLoss)]
 
 
 @pytest.fixture(scope="module")

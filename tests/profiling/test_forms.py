@@ -128,7 +128,7 @@ class TestPictures:
     def test_without_matplotlib(self, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
             monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(ImportError, match=r"needs matplotlib\. Run: pip install 'fastnet-runt"):
+        with pytest.raises(ImportError, match=r"needs matplotlib\. Run: pip install matplotlib"):
             profile.plot()
         assert str(profile)
 

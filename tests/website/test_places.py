@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from website.broken import broken
-from website.places import PAGES, in_repository, on_site, relinked
+from website.places import PAGES, address, in_repository, on_site, relinked
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +33,10 @@ def nowhere(file: str) -> None:
 )
 def test_links(page: str, link: str, expected: str) -> None:
     assert relinked(link, page, nowhere) == expected
+
+
+def test_address_of_the_site() -> None:
+    assert address("Owner/name") == "https://owner.github.io/name/"
 
 
 def test_a_file_that_the_site_lacks() -> None:

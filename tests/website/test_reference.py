@@ -13,6 +13,9 @@ PAGES = {page.module: page for page in reference.pages()}
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.module)
 def test_every_exported_name_is_on_the_page(page: reference.Page) -> None:
+    if page.module in ("fastnet", "fastnet.network"):  # which export what is installed
+        pytest.importorskip("torch")
+        pytest.importorskip("tensorflow")
     exported = set(importlib.import_module(page.module).__all__)
     packages = {package.rpartition(".")[2] for package in page.packages}
     assert {*page.own, *page.elsewhere, *packages} == exported

@@ -46,3 +46,18 @@ def test_a_chart_has_what_was_measured() -> None:
     (chart,) = PAGES["ranks"].charts.values()
     for line in data["lines"]:
         assert str(line["ratio"]["median"]) in chart
+
+
+def test_home_page_has_a_chart_of_the_steps_in_its_table() -> None:
+    readme = (report.RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
+    page = report.home(readme)
+    assert page.text.index("<!-- chart home -->") < page.text.index("\n## ")
+    data = json.loads((report.RESULTS / "compiled.json").read_text(encoding="utf-8"))
+    ratios = {one["workload"]: one["ratios"] for one in data["environments"]["main"]}
+    for name in report.HOME:
+        assert str(ratios[f"compiled_{name}"]["fastnet"]["bare"]["median"]) in page.charts["home"]
+
+
+def test_pages_of_measurements_do_not_shout() -> None:
+    for page in PAGES.values():
+        assert not re.search(r"\b(MISSED|FAILED|WARNING)\b", page.text), page.name

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fastnet.backend.dispatch import backend_of, model_framework
-from fastnet.backend.model_metadata import name_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
+from fastnet.errors import shorten
 from fastnet.types import Model, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "feed_forward",
     "get_gradient",
     "get_lr",
+    "get_optimizer",
     "l2_regularization",
     "set_lr",
     "update_model",
@@ -155,6 +160,32 @@ def get_lr(model: Model) -> float:
     return model_framework(model).get_lr(model)
 
 
+@overload
+def get_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer: ...
+
+
+@overload
+def get_optimizer(model: Model) -> Any: ...
+
+
+def get_optimizer(model: Model) -> Any:
+    """Return a model's current optimizer: `model.current_optimizer`, with a type.
+
+    Args:
+        model: A model from `fastnet.build`.
+
+    Raises:
+        AssertionError: If the model does not come from `fastnet.build`.
+        ValueError: If the model has no optimizer now.
+
+    >>> import torch, fastnet
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="adam")
+    >>> get_optimizer(model) is model.current_optimizer
+    True
+    """
+    return optimizer_of(model)
+
+
 def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     """Set the learning rate of a model's current optimizer.
 
@@ -166,6 +197,7 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
+        TypeError: If the learning rate is no number.
         ValueError: If `model` is no model of torch or Keras, has no optimizer now, or one whose
             learning rate follows a schedule, or one without weight decay where it is given.
 
@@ -175,4 +207,9 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     >>> get_lr(model)
     0.5
     """
+    if not hasattr(lr, "__float__"):
+        raise TypeError(
+            f"set_lr takes a number, such as 1e-3, but got {shorten(lr)}. Give a schedule to the "
+            "optimizer, in the optimizer_fn of fastnet.build, or call set_lr in each epoch."
+        )
     model_framework(model).set_lr(model, lr, weight_decay)

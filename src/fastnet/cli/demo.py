@@ -18,11 +18,14 @@ examples:
   fastnet demo --framework tf
   fastnet demo --epochs 30 --seed 7
 
-It needs: pip install 'fastnet-runtime[demo]', or 'fastnet-runtime[demo-tf]'.
+It needs scikit-learn, and torch or tensorflow.
 """
 
-# The modules that the program imports, and the extra that installs them.
-_NEEDS = {"torch": ("torch", "demo"), "tf": ("tensorflow", "demo-tf")}
+# The modules that the program imports, and the packages that contain them.
+_NEEDS = {
+    "torch": {"torch": "torch", "sklearn": "scikit-learn"},
+    "tf": {"tensorflow": "tensorflow", "sklearn": "scikit-learn"},
+}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -36,11 +39,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program."""
-    module, extra = _NEEDS[arguments.framework]
-    missing = [name for name in (module, "sklearn") if find_spec(name) is None]
+    needs = _NEEDS[arguments.framework]
+    missing = [package for module, package in needs.items() if find_spec(module) is None]
     if missing:
         raise UsageError(
-            f"the demo needs {', '.join(missing)}. Install: pip install 'fastnet-runtime[{extra}]'"
+            f"the demo needs {' and '.join(missing)}. Run: pip install {' '.join(missing)}"
         )
     from fastnet.demo import digits
 

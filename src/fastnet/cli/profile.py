@@ -76,7 +76,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Profile the network, print the profile, and write the files."""
     if arguments.plot is not None and find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'")
+        raise UsageError("--plot needs matplotlib. Run: pip install matplotlib")
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot: {str(arguments.plot)!r} does not end in .png, .svg or .pdf.")
     before = None if arguments.compare is None else _load_profile(arguments)

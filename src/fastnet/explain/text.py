@@ -78,7 +78,7 @@ def _format_items(explanation: Any, part: str) -> Iterator[str]:
 def _item_rows(item: Item, depth: int = 0) -> Iterator[tuple[str, str, str, str]]:
     own_models = () if item.ops else item.models  # The rows of inner ops have theirs.
     notes = [
-        "NOT NEEDED" * item.unneeded,
+        "not needed" * item.unneeded,
         item.setting,
         f"model {', '.join(map(repr, own_models))}" if own_models else "",
         "computes gradients" * (item.takes_gradients and not item.ops),

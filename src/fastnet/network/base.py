@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from fastnet._execute import DEFERRED
 from fastnet._nest import leaves_of, map_leaves
@@ -17,7 +17,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
-from fastnet.errors import not_a_batch
+from fastnet.errors import advise_program, not_a_batch, require_batches
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.copying import Copyable
 from fastnet.network.loaders import begin_loader, end_loader
@@ -26,6 +26,7 @@ from fastnet.network.session import Session
 from fastnet.network.step import Meter
 from fastnet.network.update_warnings import (
     note_updates,
+    warn_of_logits,
     warn_of_missing_updates,
     warn_of_updates_in,
 )
@@ -216,6 +217,8 @@ class BaseNetwork(Copyable):
         session = self._session
         try:
             if session is not None:
+                if isinstance(error, (KeyError, TypeError)):
+                    advise_program(error, session.plan.kernel.resolution.outputs.names())
                 session.close(error)
         finally:
             # Without the mutex: the garbage collector may close a generator that opened the network
@@ -260,6 +263,30 @@ class BaseNetwork(Copyable):
             raise self._not_open()
         return session.run(batch)
 
+    @overload
+    def transform(
+        self,
+        data: Mapping[str, Any],
+        mode: Mode,
+        epoch: int = 1,
+        ds_id: str | None = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
+    ) -> Batch: ...
+
+    @overload
+    def transform(
+        self,
+        data: Iterable[Mapping[str, Any]] | Callable[..., Any],
+        mode: Mode,
+        epoch: int = 1,
+        ds_id: str | None = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
+    ) -> list[Batch]: ...
+
     def transform(
         self,
         data: Any,
@@ -295,6 +322,7 @@ class BaseNetwork(Copyable):
             dicts, the outputs and the batch's entries; with slicers it is one dict of both.
         """
         if not isinstance(data, Mapping):
+            require_batches(data)
             return list(
                 self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
             )
@@ -503,9 +531,10 @@ class BaseNetwork(Copyable):
         return self._plans.find(mode, epoch, ds_id, desired or no_keys)
 
     def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
-        """Warn of misspelled keys, and of missing or misplaced updates."""
+        """Warn of misspelled keys, missing or misplaced updates, and logits."""
         if not desired <= plan.kernel.resolution.outputs.names():
             warn_of_misspelled(desired, self.ops + self.postprocessing)
+        warn_of_logits(self, plan)
         if mode == "train":
             warn_of_missing_updates(self, plan)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -171,7 +172,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
     def make() -> list[Any]:
         with keras_precision(mixed_precision) as keras_packages:
             packages.update(keras_packages)
-            return list(to_list(model_fn()))
+            return list(to_list(_call_model_fn(model_fn)))
 
     models = make()
     for model in models or [None]:
@@ -193,6 +194,24 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
     return models
 
 
+def _call_model_fn(model_fn: Callable[..., Any]) -> Any:
+    """Return what `model_fn` makes; an error names the fix if it needs arguments."""
+    try:
+        return model_fn()
+    except TypeError as error:
+        try:
+            inspect.signature(model_fn).bind()
+        except ValueError:  # a callable without a signature
+            raise error from None
+        except TypeError:
+            name = getattr(model_fn, "__name__", type(model_fn).__name__)
+            raise TypeError(
+                f"model_fn is called without arguments, but {name} needs some: {error}. Pass a "
+                f"function that gives them: `lambda: {name}(...)`."
+            ) from error
+        raise
+
+
 def _prepare_model(
     model: Model,
     source: OptimizerSource,
@@ -205,10 +224,14 @@ def _prepare_model(
     framework = str(framework_of(model))
     if framework == "torch":
         from fastnet.backend.torch.parallelize import Placement, parallelize
+        from fastnet.backend.torch.setup import require_values
 
         if path:
             # Every process reads the whole file before it keeps only its shard.
             load_model(model, path)
+        device, parallel, _ = placement
+        if device is None and parallel != "fsdp":
+            require_values(model, name)
         model = parallelize(model, Placement(*placement), name)
     else:
         device, parallel, options = placement

@@ -1,4 +1,4 @@
-"""Warnings of updates that are missing, incomplete, or active outside of training."""
+"""Warnings of logits, and of updates that are missing, incomplete, or outside of training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import (
     every_optimizer_of,
     get_metadata,
@@ -17,6 +18,7 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.op.meta_op import MetaOp
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.loss.cross_entropy import CrossEntropy
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.op.tensorop.model.model import ModelOp
 from fastnet.schedule import get_current_items
@@ -63,6 +65,28 @@ def warn_of_updates_in(mode: str, network: BaseNetwork, plan: ExecutionPlan) -> 
                 f"{describe_op(op, index)} updates {names} in mode {mode!r}, too. Leave out its "
                 'mode, which is "train" by default.'
             )
+
+
+def warn_of_logits(network: BaseNetwork, plan: ExecutionPlan) -> None:
+    """Warn, once each, of cross-entropies of probabilities that are given a linear layer's output.
+
+    A model of another form than a sequence of layers is not looked into.
+    """
+    ends_linearly = get_framework(network.target_type).ends_linearly
+    writers: dict[str, Any] = {}
+    for index, (op, flow) in enumerate(zip(plan.ops, plan.kernel.flow, strict=True)):
+        inputs, outputs, *_ = flow
+        if type(op) is CrossEntropy and not op.from_logits and id(op) not in network._warned:
+            model = writers.get(inputs[0])
+            if model is not None and ends_linearly(model):
+                network._warned.add(id(op))
+                warn(
+                    f"{describe_op(op, index)} expects probabilities, but '{inputs[0]}' is the "
+                    f"output of a linear layer of model '{name_of(model)}'. Pass "
+                    "from_logits=True, or end the model with a softmax or sigmoid."
+                )
+        is_model = type(op) is ModelOp and len(outputs) == 1
+        writers.update(dict.fromkeys(outputs, op.model if is_model else None))
 
 
 def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:

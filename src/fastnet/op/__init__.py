@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Op", "get_inputs_by_op", "numpyop", "tensorop", "write_outputs_by_op"]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {"Op": "op", "get_inputs_by_op": "op", "write_outputs_by_op": "op"},
-    submodules=["numpyop", "tensorop"],
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {"Op": "op", "get_inputs_by_op": "op", "write_outputs_by_op": "op"},
+        submodules=["numpyop", "tensorop"],
+    )

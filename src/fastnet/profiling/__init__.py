@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparedRow", "Comparison", "Profile", "Row", "Section", "profile"]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "ComparedRow": "comparison",
-        "Comparison": "comparison",
-        "Profile": "result",
-        "Row": "rows",
-        "Section": "rows",
-        "profile": "session",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "ComparedRow": "comparison",
+            "Comparison": "comparison",
+            "Profile": "result",
+            "Row": "rows",
+            "Section": "rows",
+            "profile": "session",
+        },
+    )

@@ -22,7 +22,7 @@ def draw(sections: Sequence[Section], path: str | Path | None) -> Any:
         figures: Any = import_module("matplotlib.figure")
     except ImportError as error:
         raise ImportError(
-            "Drawing a profile needs matplotlib. Run: pip install 'fastnet-runtime[profile]'"
+            "Drawing a profile needs matplotlib. Run: pip install matplotlib"
         ) from error
     parts = [_parts(section) for section in sections]
     heights = [2.4 + 0.27 * len(each) for each in parts]

@@ -94,7 +94,7 @@ def test_gradients_flow_through_a_model_that_is_not_trained() -> None:
         ]
     )
     (batch,) = batches(1, (1, 8, 8))
-    with pytest.raises(RuntimeError, match="does not require grad"):
+    with pytest.raises(RuntimeError):
         run(network, batch, "train")  # nothing in it says that it takes gradients
 
     class Attack(LambdaOp):

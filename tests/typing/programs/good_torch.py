@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import MutableMapping
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from typing_extensions import assert_type
 
 import fastnet
+from fastnet.backend import get_optimizer
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -56,6 +58,10 @@ assert_type(fastnet.build(two, ["adam", "sgd"]), list[Net])
 assert_type(fastnet.build(pair, ["adam", "sgd"]), list[Net])
 assert_type(fastnet.build([Net(), Net()], ["adam", "sgd"]), list[Net])
 
+assert_type(get_optimizer(model), torch.optim.Optimizer)
+torch.optim.lr_scheduler.StepLR(get_optimizer(model), step_size=1)
+assert_type(fastnet.__version__, str)
+
 ema = EMA(model)
 network = fastnet.Network(
     [
@@ -81,3 +87,7 @@ for mode in modes:
     with network(mode=mode, epoch=1) as opened:
         result = opened.run_step(batch)
 alike: Literal["train", "eval", "test", "infer"] = modes[0]
+assert_type(network.transform(batch, "eval"), MutableMapping[str, Any])
+assert_type(network.transform([batch], "eval"), list[MutableMapping[str, Any]])
+for _, result in fastnet.steps(network, [batch], "train"):
+    assert_type(result, dict[str, Any])

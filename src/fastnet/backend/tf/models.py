@@ -28,6 +28,18 @@ CONTROLS = frozenset({"self", "training", "mask"})
 """The arguments of a model's `call` that are no inputs."""
 
 
+def ends_linearly(model: Model) -> bool:
+    last: Any = None
+    if isinstance(model, tf.keras.Sequential):
+        last = model.layers[-1] if model.layers else None
+    else:
+        outputs = getattr(model, "outputs", None) or [None]  # none of a subclassed model
+        layers = [one for one in model.layers if getattr(one, "output", ()) is outputs[0]]
+        last = layers[-1] if len(outputs) == len(layers) == 1 else None
+    is_dense = hasattr(last, "units") and hasattr(last, "kernel")
+    return is_dense and getattr(last.activation, "__name__", "") == "linear"
+
+
 def feed_forward(model: Model, *x: Any, training: bool = True) -> Any:
     # Keras passes `training` on to the layers even if the model's `call` does not take it.
     return model(*[to_tensor(value, "tf") for value in x], training=training)

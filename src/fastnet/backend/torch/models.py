@@ -25,6 +25,12 @@ from fastnet.backend.torch.wrappers import is_sharded, unwrap
 from fastnet.types import State
 
 
+def ends_linearly(model: Module) -> bool:
+    while isinstance(model, torch.nn.Sequential) and len(model):
+        model = model[-1]
+    return isinstance(model, torch.nn.Linear)
+
+
 def feed_forward(model: Module, *x: Any, training: bool = True) -> Any:
     model.train(mode=training)
     return model(*[to_tensor(value, "torch") for value in x])

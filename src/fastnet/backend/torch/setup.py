@@ -32,6 +32,17 @@ def _by_name() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     return found | {name: partial(found[name], lr=rate) for name, rate in _RATES.items()}
 
 
+def require_values(model: Module, name: str) -> None:
+    """Raise an error if parameters are on the device "meta", which has no values."""
+    for path, parameter in model.named_parameters():
+        if parameter.is_meta and not hasattr(parameter, "placements"):  # sharded by FSDP2
+            raise ValueError(
+                f"Parameter '{path}' of model '{name}' has no values: its device is \"meta\". "
+                'Make the model outside of `torch.device("meta")`, or call '
+                "`model.to_empty(device=...)` and initialize its parameters before fastnet.build."
+            )
+
+
 def make_optimizer(
     source: Any, model: Module, name: str, mixed_precision: Precision
 ) -> torch.optim.Optimizer:

@@ -31,8 +31,9 @@ __all__ = [
 
 _SUBMODULES = ("meta", "univariate")
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {name: "numpyop" for name in __all__ if name not in _SUBMODULES},
-    submodules=_SUBMODULES,
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {name: "numpyop" for name in __all__ if name not in _SUBMODULES},
+        submodules=_SUBMODULES,
+    )

@@ -39,20 +39,21 @@ __all__ = [
     "model",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Argmax": "argmax",
-        "Average": "average",
-        "Delete": "tensorop",
-        "Gather": "gather",
-        "LambdaOp": "tensorop",
-        "Normalize": "normalize",
-        "Permute": "permute",
-        "Reshape": "reshape",
-        "Resize3D": "resize3d",
-        "TensorOp": "tensorop",
-        "UnHadamard": "un_hadamard",
-    },
-    submodules=("augmentation", "gradient", "loss", "meta", "model"),
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "Argmax": "argmax",
+            "Average": "average",
+            "Delete": "tensorop",
+            "Gather": "gather",
+            "LambdaOp": "tensorop",
+            "Normalize": "normalize",
+            "Permute": "permute",
+            "Reshape": "reshape",
+            "Resize3D": "resize3d",
+            "TensorOp": "tensorop",
+            "UnHadamard": "un_hadamard",
+        },
+        submodules=("augmentation", "gradient", "loss", "meta", "model"),
+    )

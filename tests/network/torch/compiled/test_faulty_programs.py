@@ -140,10 +140,12 @@ def _freeze_dropout(capture: Capture) -> None:
 
 def _other_result(capture: Capture) -> None:
     node = _last(capture, "aten.addmm.default")
-    (result,) = (one for one in node.users if "aten.detach" in str(one.target))
+    output = next(one for one in capture.graph.graph.nodes if one.op == "output")
+    # Some versions of torch detach a result in the graph.
+    result = next(one for one in output.all_input_nodes if node in (one, *one.all_input_nodes))
     with capture.graph.graph.inserting_after(result):
         wrong = capture.graph.graph.call_function(torch.ops.aten.mul.Tensor, (result, 1.01))
-    result.replace_all_uses_with(wrong, delete_user_cb=lambda user: user is not wrong)
+    output.replace_input_with(result, wrong)
 
 
 EDITS = [

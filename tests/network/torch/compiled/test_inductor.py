@@ -122,7 +122,7 @@ def test_a_label_out_of_range_is_an_error_that_changes_nothing() -> None:
         for label in (3, -7):
             wrong = batch["y"].clone()
             wrong[2] = label
-            with pytest.raises(RuntimeError, match="out of bounds") as caught:
+            with pytest.raises(RuntimeError) as caught:
                 network.run_step({"x": batch["x"], "y": wrong})
             assert any("eager=True" in note for note in caught.value.__notes__)
         for name, value in model.state_dict().items():

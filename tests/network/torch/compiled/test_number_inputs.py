@@ -110,7 +110,7 @@ def test_a_number_becomes_an_input_by_inductor() -> None:
     [
         (lambda loss, weight: loss * min(1.0, weight), FLOATS, "decides a branch"),
         (lambda loss, weight: loss if weight > 0.3 else 2 * loss, FLOATS, "decides a branch"),
-        (lambda loss, weight: loss**weight, FLOATS, "decides a branch"),
+        (lambda loss, weight: loss**weight, FLOATS, "weight"),
         (lambda loss, weight: loss * torch.ones(weight).sum(), (1, 2, 3, 4), "weight"),
         (lambda loss, weight: functional.leaky_relu(loss - 1, weight), FLOATS, "leaky_relu"),
         (lambda loss, weight: loss + torch.full((2,), weight).sum(), FLOATS, "full"),

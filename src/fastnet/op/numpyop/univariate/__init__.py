@@ -25,16 +25,17 @@ __all__ = [
     "ToArray",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Binarize": "binarize",
-        "ChannelTranspose": "channel_transpose",
-        "ExpandDims": "expand_dims",
-        "Hadamard": "hadamard",
-        "Minmax": "minmax",
-        "Onehot": "onehot",
-        "Reshape": "reshape",
-        "ToArray": "to_array",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "Binarize": "binarize",
+            "ChannelTranspose": "channel_transpose",
+            "ExpandDims": "expand_dims",
+            "Hadamard": "hadamard",
+            "Minmax": "minmax",
+            "Onehot": "onehot",
+            "Reshape": "reshape",
+            "ToArray": "to_array",
+        },
+    )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CutMixBatch", "MixUpBatch"]
 
-__getattr__, __dir__ = attach(
-    __name__, {"CutMixBatch": "cutmix_batch", "MixUpBatch": "mixup_batch"}
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__, {"CutMixBatch": "cutmix_batch", "MixUpBatch": "mixup_batch"}
+    )

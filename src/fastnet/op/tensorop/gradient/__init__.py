@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FGSM", "GradientOp", "Watch"]
 
-__getattr__, __dir__ = attach(
-    __name__, {"FGSM": "fgsm", "GradientOp": "gradient", "Watch": "watch"}
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__, {"FGSM": "fgsm", "GradientOp": "gradient", "Watch": "watch"}
+    )

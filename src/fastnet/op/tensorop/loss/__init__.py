@@ -28,18 +28,19 @@ __all__ = [
     "SuperLoss",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "CrossEntropy": "cross_entropy",
-        "DiceLoss": "dice_loss",
-        "FocalLoss": "focal_loss",
-        "Hinge": "hinge",
-        "L1_Loss": "l1_loss",
-        "L2Regularization": "l2_regularization",
-        "L2Regularizaton": "l2_regularization",
-        "LossOp": "loss",
-        "MeanSquaredError": "mean_squared_error",
-        "SuperLoss": "super_loss",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "CrossEntropy": "cross_entropy",
+            "DiceLoss": "dice_loss",
+            "FocalLoss": "focal_loss",
+            "Hinge": "hinge",
+            "L1_Loss": "l1_loss",
+            "L2Regularization": "l2_regularization",
+            "L2Regularizaton": "l2_regularization",
+            "LossOp": "loss",
+            "MeanSquaredError": "mean_squared_error",
+            "SuperLoss": "super_loss",
+        },
+    )

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EMA", "LRSchedule", "ModelOp", "UpdateOp"]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {"EMA": "ema", "LRSchedule": "lr_schedule", "ModelOp": "model", "UpdateOp": "update"},
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {"EMA": "ema", "LRSchedule": "lr_schedule", "ModelOp": "model", "UpdateOp": "update"},
+    )

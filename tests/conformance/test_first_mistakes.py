@@ -1,0 +1,134 @@
+"""Mistakes of a first program: each is an error, a note or a warning that names the fix."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastnet
+from fastnet.backend import set_lr
+from fastnet.errors import add_note
+from fastnet.network import BaseNetwork
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.frameworks import Framework, make_layers, tf
+
+X = np.ones((2, 3), "float32")
+Y = np.zeros(2, "int64")
+
+
+def classifying(fw: Framework, from_logits: bool = True) -> tuple[BaseNetwork, Any]:
+    model = fw.build(make_layers(3, 4), fw.sgd(), name="m")
+    loss = CrossEntropy(["y", "t"], "ce", from_logits=from_logits)
+    return fw.network([ModelOp(model, "x", "y"), loss, UpdateOp(model, "ce")]), model
+
+
+def text_of(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+@pytest.mark.parametrize("rate", ["fast", None, [0.1]])
+def test_rate_that_is_no_number(fw: Framework, rate: Any) -> None:
+    _, model = classifying(fw)
+    with pytest.raises(TypeError, match=r"set_lr takes a number.*optimizer_fn"):
+        set_lr(model, rate)
+
+
+def test_batch_of_two_arguments(fw: Framework) -> None:
+    network, _ = classifying(fw)
+    with pytest.raises(TypeError) as caught, fw.opened(network, "train"):
+        network.run_step(fw.tensor(X), fw.tensor(Y))  # type: ignore[call-arg]
+    assert '`network.run_step({"x": x, "y": y})`' in text_of(caught.value)
+
+
+def test_key_that_no_op_has_written(fw: Framework) -> None:
+    network, _ = classifying(fw)
+    with pytest.raises(KeyError) as caught, fw.opened(network, "train"):
+        network.run_step({"x": fw.tensor(X), "t": fw.tensor(Y)})["loss"]
+    text = text_of(caught.value)
+    assert "'loss'" in text
+    assert "['ce', 'y']" in text
+    assert "network.explain(mode)" in text
+
+
+def test_other_key_errors_get_no_note(fw: Framework) -> None:
+    network, _ = classifying(fw)
+    noted = KeyError("mine")
+    add_note(noted, "a note")
+    for error in (noted, KeyError("ce"), KeyError(3)):
+        before = text_of(error)
+        with pytest.raises(KeyError), fw.opened(network, "train"):
+            raise error
+        assert text_of(error) == before
+
+
+def test_class_of_a_model_that_takes_arguments(fw: Framework) -> None:
+    class Sized(torch.nn.Linear if fw.target == "torch" else tf.keras.Sequential):  # type: ignore[misc]
+        def __init__(self, size: int) -> None:
+            super().__init__()
+
+    with pytest.raises(TypeError, match=r"Sized needs some: .*'size'.*`lambda: Sized\(\.\.\.\)`"):
+        fastnet.build(Sized, "sgd")
+
+
+def test_type_error_inside_of_model_fn(fw: Framework) -> None:
+    with pytest.raises(TypeError, match=r"^mine$"):
+        fastnet.build(lambda: (_ for _ in ()).throw(TypeError("mine")), "sgd")
+
+
+def test_tuple_of_tensors(fw: Framework) -> None:
+    network, _ = classifying(fw)
+    x, y = fw.tensor(X), fw.tensor(Y)
+    for data, example in (((x, y), '{"x": x, "y": y}'), ([x], '{"x": x, '), (x, '{"x": x}')):
+        with pytest.raises(TypeError, match="transform takes a batch") as caught:
+            network.transform(data, "eval")  # type: ignore[call-overload]
+        assert example in str(caught.value)
+
+
+def test_parameters_on_the_meta_device() -> None:
+    with pytest.raises(ValueError, match=r"'weight' of model 'm' has no values.*to_empty"):
+        fastnet.build(lambda: torch.nn.Linear(2, 1, device="meta"), "sgd", model_name="m")
+
+
+def test_logits_where_probabilities_are_expected(fw: Framework) -> None:
+    network, _ = classifying(fw, from_logits=False)
+    told = r"CrossEntropy.*'y'.* 'm'.*from_logits=True"
+    with pytest.warns(UserWarning, match=told), fw.opened(network, "train"):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fw.opened(network, "train"):
+            pass
+
+
+def test_probabilities_cause_no_warning(fw: Framework) -> None:
+    def make() -> Any:
+        if fw.target == "torch":
+            return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Softmax(1))
+        dense = tf.keras.layers.Dense(4, "softmax")
+        return tf.keras.Sequential(
+            [tf.keras.Input((3,)), dense, tf.keras.layers.Activation("linear")]
+        )
+
+    model = fastnet.build(make, fw.sgd(), model_name="m")
+    ops = [ModelOp(model, "x", "y"), CrossEntropy(["y", "t"], "ce"), UpdateOp(model, "ce")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fw.opened(fw.network(ops), "train"):
+            pass
+        with fw.opened(classifying(fw)[0], "train"):
+            pass
+
+
+@pytest.mark.tf
+def test_logits_of_a_functional_model() -> None:
+    keras = pytest.importorskip("tensorflow").keras
+    image = keras.layers.Input((3,))
+    model = fastnet.build(lambda: keras.Model(image, keras.layers.Dense(4)(image)), "sgd")
+    network = fastnet.Network([ModelOp(model, "x", "y"), CrossEntropy(["y", "t"], "ce")])
+    with pytest.warns(UserWarning, match="from_logits=True"), network("eval"):
+        pass
