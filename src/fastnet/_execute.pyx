@@ -910,7 +910,8 @@ def clean_up(dict state not None, functions, error):
     """Clean up after a failed step, or after exit calls that failed.
 
     Deferred functions are discarded. Then those under "undo" are called, the last one first, and
-    then `functions`; without `functions` a plan updates nothing. If one raises, this is noted on the error, and the others are called.
+    then `functions`; without `functions` a plan updates nothing. If one raises, this is noted on
+    the error, and the others are called.
     """
     cdef object deferred = state.get(DEFERRED_KEY)
     cdef object undo = state.get(UNDO_KEY) if functions else None
