@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,8 +50,9 @@ def _train(
 
 
 def _reasons(network: TorchNetwork) -> list[str]:
+    """Return the reasons for programs, without what differs between two batches."""
     captured(network)
-    return [one.reason for one in network.traces]
+    return [re.sub(f"^({KIND}): [^;]*", r"\1", one.reason) for one in network.traces]
 
 
 def test_a_last_batch_that_is_smaller_compiles_once_more() -> None:
@@ -291,3 +293,44 @@ def test_inductor_for_images_of_any_number() -> None:
 def test_conditions_that_inductor_finds_on_disk_are_compared() -> None:
     for sizes in ((9, 9, 8, 8, 6), (3, 3, 2, 2, 6, 9), (9, 9, 8, 8, 3, 2)):
         _run(lambda x: x.sum(0) * 2 if x.shape[0] > 4 else x - 1, _rows(*sizes), True)
+
+
+def test_reason_names_the_key_and_what_differs() -> None:
+    def fn(x: torch.Tensor, how: Any) -> torch.Tensor:
+        return x * 2 if how == "twice" else x
+
+    plain, x = [], torch.ones(4, 3)
+    network = TorchNetwork([LambdaOp(fn, ["x", "how"], "y")], compile=QUICK)
+    batches = [(x, "twice"), (x[:, :2].clone(), "twice"), (x[:, :2].double(), "twice"), (x, "once")]
+    with network("infer", 1), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for value, how in batches:
+            for _ in range(2):
+                assert torch.equal(network.run_step({"x": value, "how": how})["y"], fn(value, how))
+            plain.append(len(caught))
+    assert [one.reason for one in network.traces] == [
+        "first step",
+        f"{KIND}: 'x' has the shape (4, 2), not (4, 3)",
+        f"{KIND}: 'x' has dtype torch.float64, not torch.float32",
+        f"{KIND}: 'how' is, or holds, 'once'",
+    ]
+    # At the third program, once.
+    assert plain == [0, 0, 1, 1]
+    assert "for each of 3 kinds of batches" in str(caught[0].message)
+    assert "'x' has dtype torch.float64" in str(caught[0].message)
+
+
+def test_reason_names_a_value_that_differs_and_the_limit_too() -> None:
+    network = TorchNetwork(
+        [LambdaOp(lambda x, how: x if how == "once" else x * 2, ["x", "how"], "y")],
+        compile=CompileOptions(backend="eager", max_programs=2),
+    )
+    with network("infer", 1):
+        for how in ("once", "once", "twice", "twice", "often", "often"):
+            network.run_step({"x": torch.ones(2), "how": how})
+    reasons = [one.fallback or one.reason for one in network.traces]
+    assert reasons[1] == f"{KIND}: 'how' is, or holds, 'twice'"
+    assert reasons[2] == (
+        "there are more than 2 input signatures, most recently because "
+        f"{KIND}: 'how' is, or holds, 'often'"
+    )

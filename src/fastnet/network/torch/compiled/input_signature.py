@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
 import torch
 
 from fastnet._nest import leaves_of
-from fastnet._trace import Readings, TensorKind
+from fastnet._trace import Readings, Signature, Slot, TensorKind
+from fastnet.errors import shorten
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # Values other than tensors that an op may write: constants, unless they come from the batch.
@@ -28,6 +30,10 @@ _type_of = Readings(
     torch.Tensor.stride,
     torch.Tensor.is_neg,
 )
+
+
+# What the parts of a type are called, in order.
+_TYPE = ("dtype", "device", "requires_grad", "the strides", "the negative bit")
 
 
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -77,3 +83,35 @@ def require_plain(key: str, value: Any, device: torch.device, reader: int | None
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """List the tensors among the leaves of a value."""
     return [leaf for leaf in leaves_of(value, plain=True) if isinstance(leaf, torch.Tensor)]
+
+
+def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
+    """Describe the first value of a batch that differs from a signature, or return ""."""
+    for key, form in zip(signature.keys, signature.inputs, strict=True):
+        now = KIND.form_of(batch[key])
+        if isinstance(form, Slot) and isinstance(now, Slot):
+            if not _are_lengths_equal(form.shape, now.shape):
+                return f"'{key}' has the shape {_format(now.shape)}, not {_format(form.shape)}"
+            # The first part of a type has three parts.
+            parts = zip(
+                _TYPE, (*form.type[0], *form.type[1:]), (*now.type[0], *now.type[1:]), strict=True
+            )
+            for name, before, after in parts:
+                if before != after:
+                    return f"'{key}' has {name} {after}, not {before}"
+        elif not KIND.matches(form, batch[key]):
+            return f"'{key}' is, or holds, {shorten(batch[key])}"
+    return ""
+
+
+def _are_lengths_equal(shape: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
+    """Return whether two shapes are equal, except for lengths that are open."""
+    if shape is None or other is None or len(shape) != len(other):
+        return shape == other
+    pairs = zip(shape, other, strict=True)
+    return all(one == length or not isinstance(one, int) for one, length in pairs)
+
+
+def _format(shape: tuple[Any, ...] | None) -> str:
+    lengths = [str(one) if isinstance(one, int) else "any" for one in shape or ()]
+    return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"

@@ -25,7 +25,7 @@ from fastnet.network.torch.compiled.dynamic_batch import (
     common_batch_size,
     open_forms,
 )
-from fastnet.network.torch.compiled.input_signature import KIND
+from fastnet.network.torch.compiled.input_signature import KIND, first_difference
 from fastnet.network.torch.compiled.lowering import Lowered, lower
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.optimizers import waits_for_state
@@ -38,12 +38,15 @@ from fastnet.network.updates import update_ops_in
 from fastnet.op.tensorop.model.ema import EMA
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import State
+from fastnet.util.warnings import warn
 
 _OBSERVED = (
     "a mode is active while steps run: a torch mode, such as inference_mode or that of "
     "set_default_device, a transform, saved tensor hooks or anomaly detection"
 )
 _ANOTHER_SIZE = "a batch has another size"
+# After this number of programs for other kinds of batches there is a warning.
+_MANY_SIGNATURES = 2
 
 # Record in a step why a program was compiled, and the seconds that tracing and compiling took.
 OnCompile = Callable[[str, float, float], None]
@@ -100,6 +103,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self._batch_numbers: list[BatchNumber] = []
         # The paths and classes of numbers that have changed and are constants, with the reasons.
         self._constants: dict[tuple[str, type], str | None] = {}
+        # The differences between batches that have needed a program of their own.
+        self._signatures: set[str] = set()
         # Why each batch size needs a program of its own, if it does.
         self._size_dependence: str | None = None
         self._has_recorded_mode = False
@@ -150,7 +155,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         number: NumberInput | BatchNumber | None
         number = held_number = self._changed_number(reason)
         # Before a number of the batch is named in the reason, because that is no change of the ops.
-        refusal = self._refusal(reason, held_number)
+        refusal = self._refusal(reason, held_number, step.batch)
         if refusal is not None:
             self.fall_back(refusal, step.state)
             return
@@ -212,7 +217,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 return next(iter(numbers), None)
         return None
 
-    def _refusal(self, reason: str, number: NumberInput | None) -> str | None:
+    def _refusal(
+        self, reason: str, number: NumberInput | None, batch: Mapping[str, Any]
+    ) -> str | None:
         """Return why another program must not be compiled, or None."""
         if number is not None and (number.path, number.kind) in self._constants:
             why = self._constants[number.path, number.kind]
@@ -222,6 +229,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 "function takes none, write its formula with tensors"
             )
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
+        if reason == ANOTHER_SIGNATURE:
+            reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
         return self.refusal(reason, is_change, variants=phases)
 
@@ -244,7 +253,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             assert failure is not None
             return self._give_up(step, reason, failure, started)
 
-        reason = self._describe(reason, form)
+        reason = self._describe(reason, form, step.batch)
         if form.adds_number:
             if isinstance(number, BatchNumber):
                 self._batch_numbers.append(number)
@@ -317,7 +326,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
 
-    def _describe(self, reason: str, form: _Form) -> str:
+    def _describe(self, reason: str, form: _Form, batch: Mapping[str, Any]) -> str:
         """Add to a reason what the program leaves open."""
         if form.adds_number:
             return f"{reason}; it is an input of the program from now on"
@@ -325,7 +334,25 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             return reason
         if form.rows is not None:
             return _ANOTHER_SIZE
+        reason = self._describe_signature(batch)
+        self._signatures.add(reason)
+        if len(self._signatures) == _MANY_SIGNATURES:
+            warn(
+                f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
+                f"lastly because {reason}. Each takes as long as many steps. Pad batches to few "
+                "shapes, and hold numbers that vary in tensors. network.traces lists all programs."
+            )
         return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
+
+    def _describe_signature(self, batch: Mapping[str, Any]) -> str:
+        """Return what of a batch differs from the program that was used last."""
+        found = [
+            first_difference(program.signature, batch)
+            for program in self.programs
+            if program.matches_phase()
+        ]
+        difference = next(filter(None, found), "")
+        return f"{ANOTHER_SIGNATURE}: {difference}" if difference else ANOTHER_SIGNATURE
 
     def _make(self, step: EagerStep, form: _Form) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
