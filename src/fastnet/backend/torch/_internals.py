@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributions import Distribution
 from torch.nn.modules import module as _all_modules
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -183,6 +184,21 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     )
     check = guards.check
     return lambda: check(*tensors) and addresses.are_unchanged()
+
+
+is_all_true: Any = torch._is_all_true
+"""The function by which distributions read whether their arguments are valid."""
+
+DISTRIBUTION_CHECKS = {
+    function.__code__ for function in (Distribution.__init__, Distribution._validate_sample)
+}
+"""The functions that check the arguments of a distribution, and the values it is asked for."""
+
+
+def checks_by_default(distribution: Distribution) -> bool:
+    """Return whether a distribution checks only because all of them do by default."""
+    holders = [distribution, *type(distribution).__mro__]
+    return next(one for one in holders if "_validate_args" in vars(one)) is Distribution
 
 
 def weight_hook_of(module: torch.nn.Module) -> str | None:

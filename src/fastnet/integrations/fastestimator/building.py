@@ -12,6 +12,7 @@ from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.precision import Precision
 from fastnet.integrations.fastestimator.stand_ins import ROOT
+from fastnet.types import Model
 from fastnet.util import get_num_gpus, to_list
 
 __all__ = ["build"]
@@ -77,7 +78,7 @@ def build(
     return models[0] if len(models) == 1 else models
 
 
-def _to_data_parallel(models: Any) -> list[Any]:
+def _to_data_parallel(models: Model | list[Model]) -> list[Model]:
     """Wrap torch models in `DataParallel`, as FastEstimator does with several GPUs."""
     return [
         import_module("torch").nn.DataParallel(model) if framework_of(model) == "torch" else model

@@ -35,6 +35,12 @@ from tests.network.torch.compiled.steps import (
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _checks_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `torch.compile` in the same process turns the default checks off for good."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 def gaussian(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     loss: torch.Tensor = -Normal(pred, pred.exp() + 0.1).log_prob(y[:, None].float()).mean()
     return loss

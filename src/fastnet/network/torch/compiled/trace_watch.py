@@ -12,12 +12,18 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
 import fastnet
 from fastnet._execute import UNDO
-from fastnet.backend.torch._internals import TorchDispatchMode, no_dispatch, writes
+from fastnet.backend.torch._internals import (
+    DISTRIBUTION_CHECKS,
+    TorchDispatchMode,
+    checks_by_default,
+    is_all_true,
+    no_dispatch,
+    writes,
+)
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.input_signature import tensors_in
@@ -36,10 +42,6 @@ _READ_VALUES = {
 _READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 # The same for lists, but tuples are several indices.
 _INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
-# These check the arguments of a distribution, and the values that it is asked for.
-_DISTRIBUTION_CHECKS = {
-    function.__code__ for function in (Distribution.__init__, Distribution._validate_sample)
-}
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -109,7 +111,7 @@ class TraceWatch:
             problem = "looks at the values of tensors"
             if "_detect_is_causal_mask" in {code.co_name for code in codes}:
                 problem += " of a mask; pass is_causal= to the nn.Transformer"
-            elif not codes.isdisjoint(_DISTRIBUTION_CHECKS):
+            elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
         else:
             problem = f"could not be traced: {type(error).__name__}: {first_line}"
@@ -149,7 +151,7 @@ class RefusedFunctions(TorchFunctionMode):
         try:
             if _reads_values(func, args, kwargs):
                 raise DataDependentError(func.__name__)
-            if func is torch._is_all_true and _is_default_check(sys._getframe(1)):
+            if func is is_all_true and _is_default_check(sys._getframe(1)):
                 return True  # Only eager steps check.
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
@@ -163,11 +165,7 @@ class RefusedFunctions(TorchFunctionMode):
 
 def _is_default_check(frame: FrameType) -> bool:
     """Return whether a frame checks a distribution that was not told to, as they do by default."""
-    if frame.f_code not in _DISTRIBUTION_CHECKS:
-        return False
-    distribution = frame.f_locals["self"]
-    holders = [distribution, *type(distribution).__mro__]
-    return next(one for one in holders if "_validate_args" in vars(one)) is Distribution
+    return frame.f_code in DISTRIBUTION_CHECKS and checks_by_default(frame.f_locals["self"])
 
 
 def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
