@@ -100,7 +100,7 @@ def test_logits_where_probabilities_are_expected(fw: Framework) -> None:
     with pytest.warns(UserWarning, match=told), fw.opened(network, "train"):
         pass
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         with fw.opened(network, "train"):
             pass
 
@@ -117,7 +117,7 @@ def test_probabilities_cause_no_warning(fw: Framework) -> None:
     model = fastnet.build(make, fw.sgd(), model_name="m")
     ops = [ModelOp(model, "x", "y"), CrossEntropy(["y", "t"], "ce"), UpdateOp(model, "ce")]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         with fw.opened(fw.network(ops), "train"):
             pass
         with fw.opened(classifying(fw)[0], "train"):
