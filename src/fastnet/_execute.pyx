@@ -203,6 +203,7 @@ cdef class KernelPlan:
     cdef object _write_setting
     cdef object _needed_setting
     cdef tuple _on_failure
+    cdef bint _can_undo
     cdef readonly object resolution
     cdef public object find_inactive_writer
 
@@ -233,6 +234,7 @@ cdef class KernelPlan:
         if setting is not None:
             self._read_setting, self._write_setting, self._needed_setting = setting
         self._on_failure = tuple(on_failure)
+        self._can_undo = bool(self._on_failure)
         self.resolution = resolution
         self._lay_out(table, specs, forwards, resolution)
 
@@ -497,7 +499,7 @@ cdef class KernelPlan:
                     after_op(times, self._n_calls)
                     stamp(times, MEASURING)
             result = self._collect(slots, batch, merge, times)
-            if self._on_failure:
+            if self._can_undo:
                 # The step has succeeded, so there is nothing to undo.
                 found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> UNDO_KEY)
                 if found != NULL and isinstance(<object> found, dict):

@@ -72,6 +72,8 @@ def warn_of_logits(network: BaseNetwork, plan: ExecutionPlan) -> None:
 
     A model of another form than a sequence of layers is not looked into.
     """
+    if not any(type(op) is CrossEntropy and not op.from_logits for op in plan.ops):
+        return
     ends_linearly = get_framework(network.target_type).ends_linearly
     writers: dict[str, Any] = {}
     for index, (op, flow) in enumerate(zip(plan.ops, plan.kernel.flow, strict=True)):
