@@ -1,4 +1,4 @@
-"""The compiled programs of the same ops in torch: when another one is compiled, and for what."""
+"""The compiled programs of the same ops in torch: decides when to compile another, and does."""
 
 from __future__ import annotations
 
@@ -253,7 +253,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             assert failure is not None
             return self._give_up(step, reason, failure, started)
 
-        reason = self._describe(reason, form, step.batch)
+        if reason == ANOTHER_SIGNATURE and form.rows is None:
+            reason = self._describe_signature(step.batch)
+            self._warn_of_signatures(reason)
+        reason = self._describe(reason, form)
         if form.adds_number:
             if isinstance(number, BatchNumber):
                 self._batch_numbers.append(number)
@@ -326,15 +329,20 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
 
-    def _describe(self, reason: str, form: _Form, batch: Mapping[str, Any]) -> str:
+    def _describe(self, reason: str, form: _Form) -> str:
         """Add to a reason what the program leaves open."""
         if form.adds_number:
             return f"{reason}; it is an input of the program from now on"
-        if reason != ANOTHER_SIGNATURE:
+        if not reason.startswith(ANOTHER_SIGNATURE):
             return reason
         if form.rows is not None:
             return _ANOTHER_SIZE
-        reason = self._describe_signature(batch)
+        return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
+
+    def _warn_of_signatures(self, reason: str) -> None:
+        """Warn, once, when batches have differed in several ways."""
+        if reason in self._signatures:
+            return
         self._signatures.add(reason)
         if len(self._signatures) == _MANY_SIGNATURES:
             warn(
@@ -342,7 +350,6 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 f"lastly because {reason}. Each takes as long as many steps. Pad batches to few "
                 "shapes, and hold numbers that vary in tensors. network.traces lists all programs."
             )
-        return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
         """Return what of a batch differs from the program that was used last."""
@@ -450,7 +457,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
 
 class _Form(NamedTuple):
-    """What a program leaves open.
+    """The sizes and numbers that a program takes as inputs.
 
     Attributes:
         rows: The tensors whose batch size is open; None if it is fixed.
