@@ -490,7 +490,7 @@ def _convert_form(form):
 FORMS = TensorKind(
     Slot, attrgetter("type"), attrgetter("shape"), _convert_form, _split_form, Parts
 )
-"""Reads the slots of forms: a form matches another one if all values that match it match both."""
+"""Matches forms with forms: a form matches another if it matches all values of the other."""
 
 
 cdef inline list read_values(tuple keys, object batch):

@@ -153,7 +153,7 @@ class WeightAverager(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next update depends on: whether it is the first one, and the decay."""
+        """Whether the next update is the first one, and its decay, if they are kept in Python."""
 
     def configure(self, decay: Decay, use_buffers: bool) -> None:
         """Apply changed settings."""

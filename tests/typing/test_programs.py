@@ -1,4 +1,4 @@
-"""What type checkers make of programs: what `build` gives, ops, modes, settings, and the README."""
+"""Types of the public API in programs: `build`, ops, modes, settings, and the README's code."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _require_no_inner_network(guard: Guard) -> None:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the ops run with in a trace.
+    """The inputs of a trace, with fake tensors and symbols for all that the ops read.
 
     Attributes:
         mode: The mode of the fake tensors.

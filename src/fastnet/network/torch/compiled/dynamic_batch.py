@@ -10,7 +10,7 @@ from fastnet.network.torch.compiled.input_signature import KIND
 
 
 class Rows(NamedTuple):
-    """Which tensors of a batch have the batch size as the length of axis 0.
+    """The tensors of a batch whose axis 0 has the batch size.
 
     Attributes:
         is_open: Whether a tensor has, for each tensor in order.

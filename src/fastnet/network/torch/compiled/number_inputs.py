@@ -73,7 +73,7 @@ class BatchNumber(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What to call it."""
+        """Its name in messages."""
         return f"'{self.key}' of the batch"
 
     def fits(self, value: Any) -> bool:
