@@ -132,6 +132,14 @@ class PlanCache:
                 items.plans[key] = plan
             return plan
 
+    def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
+        """Return the items as they are now, and the values of the schedulers in an epoch."""
+        items = self._current_items()
+        scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
+        if any(is_given(one) and id(one) not in items.specs for one in scheduled):
+            items = self._current_items(list(filter(is_given, scheduled)))
+        return items, scheduled
+
     def read(self, item: Any) -> OpSpec | SlicerSpec:
         """Return the spec of an op, a postprocessing op or a slicer."""
         items = self._items
@@ -178,7 +186,7 @@ class PlanCache:
     def _resolve_changed(self, items: _Items, lists: Lists, extra: Sequence[Any]) -> None:
         """Resolve changed settings of known items, and prepare new ones."""
 
-        def is_outdated(op: Any) -> bool:
+        def must_resolve(op: Any) -> bool:
             spec = items.specs.get(id(op))
             return self._is_stale or (spec is not None and not _is_current(spec))
 
@@ -188,7 +196,7 @@ class PlanCache:
         # Before they are checked, because an invalid setting raises the error of the constructor.
         for item in known:
             try:
-                resolve_settings(item, is_outdated, self._network._build_op)
+                resolve_settings(item, must_resolve, self._network._build_op)
             except Exception as error:
                 note_failure(error, item, find_position(item, *lists[:2]), ())
                 raise
@@ -196,14 +204,6 @@ class PlanCache:
         for item in unknown:
             resolve_settings(item)
             self._network._build_op(item)
-
-    def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
-        """Return the items as they are now, and the values of the schedulers in an epoch."""
-        items = self._current_items()
-        scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
-        if any(is_given(one) and id(one) not in items.specs for one in scheduled):
-            items = self._current_items(list(filter(is_given, scheduled)))
-        return items, scheduled
 
     def _make_plan(
         self, items: _Items, key: tuple[Any, ...], epoch: int, scheduled: tuple[Any, ...]

@@ -115,6 +115,20 @@ class TorchSession(Session):
                 parameter.grad = None
             _training.add(self)
 
+    def _note_trained_models(self) -> None:
+        """Add to the state which models are trained, for updates."""
+        plan, state = self.plan, self.state
+        # Include models of other epochs, whose leftover gradients would leak into later steps.
+        models = {id(model): model for model in (*self._network.models, *plan.models)}
+        trained = [
+            model for model in models.values() if get_metadata(model, "optimizer") is not None
+        ]
+        if self._is_distributed and not state["warmup"]:
+            state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
+        # In mixed precision a single one is listed, too, for its loss scale.
+        if len(trained) > 1 or (trained and self._network.mixed_precision):
+            state[TRAINED] = trained
+
     def _release(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
         with _opening:
@@ -172,20 +186,6 @@ class TorchSession(Session):
         dtype = None if precision is True else getattr(torch, str(precision))
         # Each step enters a new context, which stores the state to restore: steps may be nested.
         return partial(torch.autocast, self._device.type, dtype)
-
-    def _note_trained_models(self) -> None:
-        """Add to the state which models are trained, for updates."""
-        plan, state = self.plan, self.state
-        # Include models of other epochs, whose leftover gradients would leak into later steps.
-        models = {id(model): model for model in (*self._network.models, *plan.models)}
-        trained = [
-            model for model in models.values() if get_metadata(model, "optimizer") is not None
-        ]
-        if self._is_distributed and not state["warmup"]:
-            state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
-        # In mixed precision a single one is listed, too, for its loss scale.
-        if len(trained) > 1 or (trained and self._network.mixed_precision):
-            state[TRAINED] = trained
 
     def _step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, by compiled programs if the network has any.
