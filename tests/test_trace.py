@@ -44,35 +44,6 @@ class TestStep:
         assert framework.called == [[epoch, x, y]] * 2
 
 
-class TestSharedLengths:
-    """Axes that share an open length."""
-
-    @pytest.mark.parametrize("nested", [False, True])
-    def test_lengths_are_compared_with_each_other(
-        self, kernel: Kernel, framework: Framework, nested: bool
-    ) -> None:
-        asked: list[int] = []
-
-        def admits(size: int) -> bool:
-            asked.append(size)
-            return size != 4
-
-        length = kernel.Length(admits)
-        x, y = kernel.Slot("float", (length, 2)), kernel.Slot("float", (length,))
-        forms = [x, [y, {"a": y}]] if nested else [x, y]
-        signature = kernel.Signature(["x", "y"], framework.kind, forms, {}, length)
-
-        def fits(first: int, second: int, other: int = 2) -> bool:
-            one, two = Tensor("float", first, other), Tensor("float", second)
-            batch = {"x": one, "y": [two, {"a": two}] if nested else two}
-            return signature.match(batch) is not None
-
-        sizes = [(3, 3), (5, 5), (3, 3), (3, 5), (5, 3), (4, 4), (4, 3), (3, 3, 1), (7, 7)]
-        assert [one for one in sizes if fits(*one)] == [(3, 3), (5, 5), (3, 3), (7, 7)]
-        assert sorted(set(asked)) == [3, 4, 5, 7]
-        assert len(asked) <= 5  # not again for those that are known
-
-
 class TestSignature:
     def test_matching_and_merging(self, kernel: Kernel, framework: Framework) -> None:
         slot, x, y = kernel.Slot("float", (2,)), Tensor("float", 2), Tensor("float", 2)
@@ -119,13 +90,6 @@ class TestMatchingForms:
         assert not matches(kernel.Parts("kind", [wide]), kernel.Parts("other", [narrow]))
         assert not matches(wide, kernel.Parts("kind", [narrow]))
         assert not matches([wide, 1], [narrow, True])
-
-    def test_length(self, kernel: Kernel, framework: Framework) -> None:
-        length = kernel.Length(lambda size: True)
-        forms = [kernel.Slot("float", (length,)), kernel.Slot("float", (length,))]
-        for sizes, fits in (((2, 2), True), ((2, 3), False), ((3, 3), True)):
-            tensors = [Tensor("float", size) for size in sizes]
-            assert framework.kind.matches(forms, tensors, length) is fits
 
 
 class TestContainers:

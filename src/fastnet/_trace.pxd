@@ -4,15 +4,6 @@ from fastnet._nest cimport NestMap, _Walk
 
 
 @cython.final
-cdef class Length:
-    cdef object _admits
-    cdef dict _known
-    cdef Py_ssize_t _current
-
-    cdef int accepts(self, object length) except -1
-
-
-@cython.final
 cdef class Slot:
     cdef readonly object type
     cdef readonly tuple shape
@@ -79,7 +70,6 @@ cdef class Signature:
     cdef readonly TensorKind kind
     cdef tuple _inputs
     cdef _Outputs _outputs
-    cdef Length _length
 
 
 @cython.final

@@ -7,17 +7,11 @@ from fastnet._nest import NestMap
 from fastnet.guards import Snapshot
 
 @final
-class Length:
-    def __init__(self, admits: Callable[[int], bool]) -> None: ...
-
-@final
 class Slot:
     type: Any
-    shape: tuple[Any, ...] | None
+    shape: tuple[int | None, ...] | None
 
-    def __init__(
-        self, type: Any = None, shape: tuple[int | Length | None, ...] | None = None
-    ) -> None: ...
+    def __init__(self, type: Any = None, shape: tuple[int | None, ...] | None = None) -> None: ...
 
 @final
 class Parts:
@@ -65,7 +59,7 @@ class TensorKind:
         adopt: NestMap | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
-    def matches(self, form: Any, value: Any, length: Length | None = None) -> bool: ...
+    def matches(self, form: Any, value: Any) -> bool: ...
 
 FORMS: TensorKind
 
@@ -82,7 +76,6 @@ class Signature:
         kind: TensorKind,
         inputs: Iterable[Any],
         outputs: dict[str, Any],
-        length: Length | None = None,
     ) -> None: ...
     @property
     def inputs(self) -> list[Any]: ...

@@ -12,7 +12,7 @@ class with the same attributes, and a mapping must have its keys in the same ord
 constant, even if it contains tensors.
 
 An exact trace has a fixed length of each axis. A wide trace leaves some lengths open, and is used
-for values that no exact trace matches. In a signature several axes may share one open length.
+for values that no exact trace matches.
 """
 
 import copy
@@ -48,45 +48,13 @@ cdef inline int enter() except -1:
 
 
 @cython.final
-cdef class Length:
-    """An open length that several axes share.
-
-    `admits(length)` says whether a program accepts a length, and is called once for each length.
-    """
-
-    def __init__(self, admits):
-        self._admits = admits
-        self._known = {}
-        self._current = -1
-
-    def __repr__(self):
-        return "Length()"
-
-    cdef int accepts(self, object length) except -1:
-        """Return whether an axis may have this length, given the axes that were matched before."""
-        cdef Py_ssize_t value = length
-        if self._current == -1:
-            found = self._known.get(length)
-            if found is None:
-                found = self._known[length] = bool(self._admits(length))
-            if not found:
-                return False
-            self._current = value
-        return self._current == value
-
-
-cdef int accepts_length(object expected, object length) except -1:
-    return type(expected) is Length and (<Length> expected).accepts(length)
-
-
-@cython.final
 cdef class Slot:
     """The type and shape of a tensor in a form.
 
     Args:
         type: The result of `TensorKind.type_of`, compared with ``==``.
-        shape: The length of each axis as a tuple, None for any length, or a `Length`. None for a
-            tensor without a shape.
+        shape: The length of each axis as a tuple, with None for any length. None for a tensor
+            without a shape.
     """
 
     def __init__(self, type=None, tuple shape=None):
@@ -201,16 +169,8 @@ cdef class TensorKind(_Walk):
     cdef object part(self, object value):
         return self.form_of(value)
 
-    def matches(self, form, value, Length length=None):
-        """Return whether a value matches a form.
-
-        Args:
-            form: The form.
-            value: The value.
-            length: The open length that axes of the form share, if any.
-        """
-        if length is not None:
-            length._current = -1
+    def matches(self, form, value):
+        """Return whether a value matches a form."""
         return bool(self.match(value, form, []))
 
     cdef Slot slot_of(self, object tensor):
@@ -269,10 +229,8 @@ cdef class TensorKind(_Walk):
         if len(shape) != len(expected):
             return False
         for axis in range(len(expected)):
-            if (
-                expected[axis] is not None
-                and not PyObject_RichCompareBool(shape[axis], expected[axis], Py_EQ)
-                and not accepts_length(expected[axis], shape[axis])
+            if expected[axis] is not None and not PyObject_RichCompareBool(
+                shape[axis], expected[axis], Py_EQ
             ):
                 return False
         tensors.append(tensor)
@@ -572,22 +530,13 @@ cdef class Signature:
         inputs: The form of the value of each key.
         outputs: A dict of the form of each output. The tensors that the program returns fill the
             slots of these forms in order.
-        length: The open length that axes of the inputs share, if any.
     """
 
-    def __init__(
-        self,
-        keys,
-        TensorKind kind not None,
-        inputs,
-        dict outputs not None,
-        Length length=None,
-    ):
+    def __init__(self, keys, TensorKind kind not None, inputs, dict outputs not None):
         self.keys = tuple(keys)
         self.kind = kind
         self._inputs = tuple(inputs)
         self._outputs = _Outputs(outputs)
-        self._length = length
 
     @property
     def inputs(self):
@@ -606,8 +555,6 @@ cdef class Signature:
         """
         cdef list tensors = []
         cdef list values = read_values(self.keys, batch)
-        if self._length is not None:
-            self._length._current = -1
         return tensors if match_values(self.kind, self._inputs, values, tensors) else None
 
     def merge(self, results, batch):

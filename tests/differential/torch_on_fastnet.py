@@ -50,9 +50,11 @@ class OnFastnet(Side):
                 mixed_precision=program.mixed,
             )
         self._ops: dict[str, Any] = {}
-        options = False if program.compile is None else self._options(**program.compile)
+        settings = dict(program.compile or {})
+        dynamic = settings.pop("dynamic", None)
+        options = False if program.compile is None else self._options(**settings)
         self.network = TorchNetwork(
-            [self._make_scheduled(op) for op in program.ops], compile=options
+            [self._make_scheduled(op) for op in program.ops], dynamic=dynamic, compile=options
         )
 
     def optimizer(self, name: str) -> torch.optim.Optimizer:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import re
 from typing import Any
 
@@ -17,7 +20,6 @@ from fastnet.network.compile_options import read_compile
         (TypeError, "backend", 3),
         (TypeError, "max_programs", 1.5),
         (TypeError, "fallback_random", "no"),
-        (TypeError, "dynamic", "auto"),
         (ValueError, "max_programs", 0),
         (ValueError, "verify", 0),
         (TypeError, "verify", "last"),
@@ -60,10 +62,20 @@ def test_an_unknown_backend_of_torch() -> None:
         network([], compile=CompileOptions("foo"))
 
 
-@pytest.mark.parametrize("options", [{"backend": "inductor"}, {"dynamic": True}])
-def test_what_xla_accepts(options: dict[str, Any]) -> None:
+def test_backend_of_torch_is_refused_in_tensorflow() -> None:
     tf_network = pytest.importorskip("fastnet.network.tf").TFNetwork
-    tf_network([], compile=CompileOptions("xla", dynamic=False))
-    ((name, value),) = options.items()
-    with pytest.raises(ValueError, match=f"{name}={value!r}.*XLA"):
-        tf_network([], compile=CompileOptions(**options))
+    tf_network([], compile=CompileOptions("xla"))
+    with pytest.raises(ValueError, match="backend='inductor'.*\"xla\""):
+        tf_network([], compile=CompileOptions("inductor"))
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_dynamic_names_the_argument_of_the_network(dynamic: Any) -> None:
+    with pytest.raises(TypeError, match=rf"Network\(\.\.\., dynamic={dynamic}, compile="):
+        CompileOptions("eager", dynamic=dynamic)
+
+
+def test_options_are_copied_and_pickled() -> None:
+    options = CompileOptions("eager", max_programs=3)
+    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options  # noqa: S301
+    assert dataclasses.replace(options, max_programs=2) == CompileOptions("eager", max_programs=2)

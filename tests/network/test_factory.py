@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_options_for_torch_are_refused_in_tensorflow(ops: list[Any]) -> None:
 def test_the_fourth_argument_is_the_axes(ops: list[Any]) -> None:
     made = fastnet.Network(ops, None, None, {"x": (0, 1)})
     assert type(made) is fastnet.network.TFNetwork
-    with pytest.raises(TypeError, match="open_axes holds 'no axis'"):
+    with pytest.raises(TypeError, match="dynamic is, or holds, 'no axis'"):
         fastnet.Network(ops, None, None, "no axis")
 
 
@@ -47,9 +48,15 @@ def test_ops_without_models_run_in_the_framework_that_is_imported(
     assert type(made).__name__ == {"torch": "TFNetwork", "tensorflow": "TorchNetwork"}[missing]
 
 
-def test_axes_of_graphs_are_refused_in_torch() -> None:
-    from tests.network.programs import line
-
-    model = fastnet.build(line, None)
-    with pytest.raises(TypeError, match=r"TorchNetwork.* 'open_axes'"):
-        fastnet.Network([ModelOp(model, "x", "y")], open_axes=0)
+@pytest.mark.parametrize(
+    ("open_axes", "instead"),
+    [
+        ((), "dynamic=False."),
+        ({"x": (0, 1)}, "dynamic={'x': (0, 1)}."),
+        ((0, 1), "dynamic={key: (0, 1)}, with the keys of the batch."),
+        (0, "dynamic={key: 0}, with the keys of the batch."),
+    ],
+)
+def test_open_axes_names_the_argument_that_has_replaced_it(open_axes: Any, instead: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Pass {instead}")):
+        fastnet.Network([], open_axes=open_axes)

@@ -36,7 +36,6 @@ MODULES = {
     "stamps": ("StampLog",),
     "trace": (
         "FORMS",
-        "Length",
         "Parts",
         "Signature",
         "Slot",
@@ -79,7 +78,6 @@ class Kernel:
     unless: Any
     StampLog: Any
     FORMS: Any
-    Length: Any
     Parts: Any
     Signature: Any
     Slot: Any

@@ -15,19 +15,10 @@ from tests.reference.nest import NestMap, parts_of, remade
 MAX_TRACES = 16
 
 
-class Length:
-    def __init__(self, admits: Callable[[int], bool]) -> None:
-        self.admits = functools.cache(admits)
-        self.seen: list[int] = []
-
-    def __repr__(self) -> str:
-        return "Length()"
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slot:
     type: Any = None
-    shape: tuple[int | Length | None, ...] | None = None
+    shape: tuple[int | None, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Slot({self.type!r}, {self.shape!r})"
@@ -93,8 +84,8 @@ class TensorKind:
         form = form_around(value, self.form_of)
         return form if state is None else WithAttributes(form, state)
 
-    def matches(self, form: Any, value: Any, length: Length | None = None) -> bool:
-        return tensors_of(self, [value], [form], length) is not None
+    def matches(self, form: Any, value: Any) -> bool:
+        return tensors_of(self, [value], [form]) is not None
 
     def tensor_of(self, value: Any) -> Any:
         if type(value) is self.cls:
@@ -139,12 +130,8 @@ class TensorKind:
             return slot.shape is shape
         if len(shape) != len(slot.shape):
             return False
-        for length, wanted in zip(shape, slot.shape, strict=True):
-            if isinstance(wanted, Length):
-                wanted.seen.append(length)
-            elif wanted not in (None, length):
-                return False
-        return True
+        pairs = zip(shape, slot.shape, strict=True)
+        return all(wanted in (None, length) for length, wanted in pairs)
 
 
 class Mismatch(Exception):
@@ -206,20 +193,13 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     return form_around(form, lambda part: map_form(part, fn, as_form))
 
 
-def tensors_of(
-    kind: TensorKind, values: list[Any], forms: list[Any], length: Length | None = None
-) -> list[Any] | None:
+def tensors_of(kind: TensorKind, values: list[Any], forms: list[Any]) -> list[Any] | None:
     """List the tensors of values, or return None if they do not match the forms."""
-    seen = [] if length is None else length.seen
-    seen.clear()
     try:
         insist(len(values) == len(forms))
-        tensors = [part for pair in zip(values, forms, strict=True) for part in kind.match(*pair)]
-        if length is not None:
-            insist(len(set(seen)) < 2 and all(map(length.admits, seen)))
+        return [part for pair in zip(values, forms, strict=True) for part in kind.match(*pair)]
     except Mismatch:
         return None
-    return tensors
 
 
 def values_of(keys: Iterable[str], batch: Mapping[str, Any]) -> list[Any]:
@@ -267,16 +247,14 @@ class Signature:
         kind: TensorKind,
         inputs: Iterable[Any],
         outputs: dict[str, Any],
-        length: Length | None = None,
     ) -> None:
         self.keys = tuple(keys)
         self.kind = kind
         self.inputs = list(inputs)
         self.outputs = dict(outputs)
-        self.length = length
 
     def match(self, batch: Mapping[str, Any]) -> list[Any] | None:
-        return tensors_of(self.kind, values_of(self.keys, batch), self.inputs, self.length)
+        return tensors_of(self.kind, values_of(self.keys, batch), self.inputs)
 
     def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]:
         return {**batch, **filled(self.kind, self.outputs, list(results))}

@@ -24,10 +24,6 @@ class CompileOptions:
         fallback_random: Whether a compiled step draws the same random numbers as an eager step with
             the same seed. This applies to Inductor; other torch backends always do. In TensorFlow,
             steps whose random numbers would differ in XLA then run as graphs.
-        dynamic: Whether one program serves every batch size (the length of axis 0). None compiles
-            the first batch size alone, and a program for any size when a second one comes. True
-            compiles for any size at once, if all tensors of the batch have the same length. False
-            compiles each size alone. XLA always does that, and accepts only None and False.
         verify: When a step runs eagerly (in TensorFlow as a graph) as well as compiled, from the
             same state and random numbers, and both are compared. "first" verifies the first step of
             each program: where results or changes of tensors differ by more than rounding errors, a
@@ -37,7 +33,7 @@ class CompileOptions:
             `traces`.
 
     Raises:
-        TypeError: If a value has the wrong type.
+        TypeError: If a value has the wrong type. `dynamic` is an argument of the network.
         ValueError: If `max_programs` or `verify` is less than 1.
 
     >>> CompileOptions(backend="eager", max_programs=2).max_programs
@@ -47,16 +43,20 @@ class CompileOptions:
     backend: str | Callable[[Any, list[Any]], Any] | None = None
     max_programs: int = 8
     fallback_random: bool = False
-    dynamic: bool | None = None
     verify: Literal["first"] | int | None = "first"
+    dynamic: dataclasses.InitVar[None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, dynamic: Any) -> None:
+        if dynamic is not None:
+            raise TypeError(
+                f"CompileOptions has dynamic={shorten(dynamic)}, which is an argument of the "
+                f"network: Network(..., dynamic={shorten(dynamic)}, compile=CompileOptions(...))."
+            )
         backend: Any = self.backend
         fits = {
             "backend": isinstance(backend, str | None) or callable(backend),
             "max_programs": is_int(self.max_programs),
             "fallback_random": isinstance(self.fallback_random, bool),
-            "dynamic": isinstance(self.dynamic, bool | None),
             "verify": self.verify in ("first", None) or is_int(self.verify),
         }
         for field in dataclasses.fields(self):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.dynamic_axes import Dynamic, refuse_open_axes
 from fastnet.network.validation import collect_models
 from fastnet.types import NumpyOps, Ops, Slicers
 
 if TYPE_CHECKING:
     from fastnet.network.tf import TFNetwork
-    from fastnet.network.tf.open_axes import Axes
     from fastnet.network.torch import TorchNetwork
 
 
@@ -21,11 +21,12 @@ def Network(
     ops: Ops,
     pops: NumpyOps = None,
     slicers: Slicers = None,
-    open_axes: Axes | None = None,
+    dynamic: Dynamic = None,
     device: Any = None,
     keep_on_device: bool = True,
     returns: Literal["cpu", "device"] | None = "cpu",
     compile: bool | CompileOptions = False,
+    open_axes: None = None,
 ) -> TFNetwork | TorchNetwork:
     """Create the network that fits the models of some ops.
 
@@ -38,12 +39,18 @@ def Network(
         ops: The ops, in order; None and schedulers of ops are allowed.
         pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
         slicers: Slicers, which cut a batch into minibatches and join their results.
-        open_axes: The axes whose length may vary within one graph (see `TFNetwork`).
+        dynamic: Which axes of the tensors of a batch may have any length in one compiled program
+            of torch, or in one trace of TensorFlow, instead of one for each length. None for axis
+            0, the batch size, once a second length comes; True for axis 0 in the first program; and
+            False for none. A dict gives the axes by key, such as ``{"tokens": (0, 1)}``: these are
+            dynamic in the first program, and other keys are as with None. An axis below 0 counts
+            from the last.
         device: Where ops run (see `TorchNetwork`).
         keep_on_device: Whether models stay on the device while the network is not open (see
             `TorchNetwork`).
         returns: Where a step's outputs are returned (see `TorchNetwork`).
         compile: Whether to compile each step to one program, or the options for it.
+        open_axes: Replaced by `dynamic`.
 
     Returns:
         A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
@@ -52,7 +59,8 @@ def Network(
     Raises:
         AssertionError: If the ops hold models of two frameworks, or models of equal names.
         ValueError: If the framework of a model is unknown.
-        TypeError: If the network of the framework does not take an option.
+        TypeError: If the network of the framework does not take an option, or it has the wrong
+            type.
 
     >>> import torch
     >>> from fastnet.network import build
@@ -65,11 +73,12 @@ def Network(
     ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
     torch.Size([3, 1])
     """
+    refuse_open_axes(open_axes)
     given = {
-        "open_axes": (open_axes, None),
         "device": (device, None),
         "keep_on_device": (keep_on_device, True),
         "returns": (returns, "cpu"),
+        "dynamic": (dynamic, None),
         "compile": (compile, False),
     }
     options: dict[str, Any] = {

@@ -238,18 +238,14 @@ def fake_mode(open_sizes: bool) -> Any:
     )
 
 
-def open_like(mode: Any, tensor: torch.Tensor) -> Any:
-    """Return a fake tensor whose axis 0 is a symbol, the same for all tensors of that length."""
+def length_like(mode: Any, length: int, index: int) -> Any:
+    """Return a symbol for the length of an axis in a trace, which is 2 or more."""
     from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-    # The tensor may be a view of a larger one, whose size must not become a symbol.
-    alone = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    axes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
-    context: Any = StatelessSymbolicContext(dynamic_sizes=axes)
-    return mode.from_tensor(alone, symbolic_context=context, source=ConstantSource("rows"))
+    env, source = mode.shape_env, ConstantSource(f"length{index}")
+    symbol = env.create_symbol(length, source, dynamic_dim=DimDynamic.DYNAMIC)
+    return env.create_symintnode(symbol, hint=length, source=source)
 
 
 def number_like(mode: Any, value: float, index: int) -> Any:

@@ -17,9 +17,9 @@ from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
+from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, refuse_open_axes
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
-from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.program import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.session import TFSession, check_ops
@@ -37,7 +37,7 @@ class TFNetwork(BaseNetwork):
     The first trace accepts only the shapes of its batch. A batch of another size triggers a second
     trace for any size, in which ``x.shape[0]`` is None and ``x.shape[0] == 8`` is false;
     ``tf.shape(x)[0]`` is the size. Each length of another axis gets its own trace, unless the axis
-    is in `open_axes`; the 16 most recently used traces are kept. Values in a batch that are neither
+    is in `dynamic`; the 16 most recently used traces are kept. Values in a batch that are neither
     tensors nor arrays (strings, ints, None, objects with their attributes, the order of a dict) are
     constants of the graph, so a new value is traced again. On each entry, the ops, layers,
     variables and optimizers that a graph was traced from are compared, with all data reachable from
@@ -50,17 +50,16 @@ class TFNetwork(BaseNetwork):
         postprocessing: Postprocessing ops, which run on batches of numpy arrays after the other
             ops.
         slicers: Slicers, which split a batch into minibatches and merge their results.
-        open_axes: The axes that become dynamic once a second length occurs: an axis or several for
-            the tensors of all keys, or a dict from keys to axes, where other keys keep axis 0.
-            Negative axes count from the last. None for axis 0, () for no axis. Ragged and sparse
-            tensors always have a dynamic number of values.
+        dynamic: Which lengths may vary within one trace: see `Network`. XLA compiles a program for
+            each length. Ragged and sparse tensors always have a dynamic number of values.
         compile: Whether to compile each graph with XLA, or the `CompileOptions` for it. A graph
             that XLA cannot compile, or whose first step gives different results, runs uncompiled,
             and `traces` gives the reason.
+        open_axes: Replaced by `dynamic`.
 
     Raises:
         AssertionError: If an item is not an op, postprocessing op or slicer.
-        TypeError: If `open_axes` or `compile` has the wrong type.
+        TypeError: If `dynamic` or `compile` has the wrong type.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
             batches, or `compile` names another backend than XLA.
 
@@ -81,12 +80,14 @@ class TFNetwork(BaseNetwork):
         ops: Ops,
         postprocessing: NumpyOps = None,
         slicers: Slicers = None,
-        open_axes: Axes | None = None,
+        dynamic: Dynamic = None,
         compile: bool | CompileOptions = False,
+        open_axes: None = None,
     ) -> None:
+        refuse_open_axes(open_axes)
+        self._dynamic_axes = DynamicAxes(dynamic)
         self._compile_options = read_compile(compile)
         _require_xla(self._compile_options)
-        self._open_axes = OpenAxes(open_axes)
         super().__init__(
             target_type="tf",
             device=None,
@@ -138,13 +139,11 @@ def _require_xla(options: CompileOptions | None) -> None:
     """Check that the options of a TensorFlow network are valid for XLA."""
     if options is None:
         return
-    accepted = {"backend": (None, "xla"), "dynamic": (None, False)}
-    for name, values in accepted.items():
-        value = getattr(options, name)
-        if value not in values:
-            raise ValueError(
-                f"CompileOptions has {name}={shorten(value)}, but XLA accepts only {values[-1]!r}."
-            )
+    if options.backend not in (None, "xla"):
+        raise ValueError(
+            f"CompileOptions has backend={shorten(options.backend)}, but networks in TensorFlow "
+            'accept only "xla".'
+        )
 
 
 def _trainable_or_unbuilt_in(value: Any) -> Iterator[tuple[str, Any]]:

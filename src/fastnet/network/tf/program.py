@@ -18,6 +18,7 @@ from fastnet._trace import FORMS, Parts, Slot, Trace, TracedStep, map_form
 from fastnet.backend.tf.graph import KIND, caller
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.dynamic_axes import AxesOf, DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MANY_TRACES, MAX_STATES
 from fastnet.network.tf.compiled import Compiler, Signatures, XlaProgram
@@ -29,7 +30,6 @@ from fastnet.network.tf.input_signature import (
     open_lengths,
     slots_of,
 )
-from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.step_graph import ReplicaGraph, StepGraph
 from fastnet.network.tf.trace_guard import TraceGuard, tracing
@@ -66,7 +66,7 @@ class Programs:
         return self._options is not None
 
     def find(
-        self, plan: ExecutionPlan, state: State, replicas: Replicas | None, open_axes: OpenAxes
+        self, plan: ExecutionPlan, state: State, replicas: Replicas | None, dynamic: DynamicAxes
     ) -> Program:
         """Find the graphs of a plan: plans of the same ops share them."""
         self._state = state
@@ -90,7 +90,7 @@ class Programs:
             graph = (
                 StepGraph(plan, state) if replicas is None else ReplicaGraph(plan, state, replicas)
             )
-            program = Program(graph, plan, state, record, self._latest, open_axes, self._options)
+            program = Program(graph, plan, state, record, self._latest, dynamic, self._options)
             self._found[key] = program
         plan.programs[key] = program
         return program
@@ -120,10 +120,10 @@ class Program:
         state: State,
         record: Record,
         latest: dict[Hashable, Latest],
-        open_axes: OpenAxes,
+        dynamic: DynamicAxes,
         options: CompileOptions | None = None,
     ) -> None:
-        self.open_axes = open_axes
+        self.dynamic = dynamic
         self.graph = graph
         self._compiler = None if options is None else self._make_compiler(options)
         self.keys = graph.keys
@@ -304,25 +304,25 @@ class _Traces:
     def _axes_to_open(self, exact: list[Any]) -> set[Axis]:
         """Find the axes that may be left open, and have had other lengths."""
         keys = self._program.keys
-        may = self._may_open(exact) - self._closed
+        may = self._axes_of(exact, self._program.dynamic.allowed) - self._closed
         if self._program.graph.has_workers:
             # Workers whose batches differ in size must trace equally often.
             return may
         opened = open_lengths(keys, exact, may)
-        axes: set[Axis] = set()
+        axes = self._axes_of(exact, self._program.dynamic.at_once) - self._closed
         for other in self.step.traces:
             if FORMS.matches(opened, other.inputs):
                 axes |= changed_axes(keys, exact, other.inputs)
         return axes
 
-    def _may_open(self, forms: list[Any]) -> set[Axis]:
-        allowed = self._program.open_axes
+    def _axes_of(self, forms: list[Any], axes_of: AxesOf) -> set[Axis]:
+        """Return those axes of a batch that a function of a key and a rank returns."""
         return {
             (key, axis)
             for key, form in zip(self._program.keys, forms, strict=True)
             for slot in slots_of(form)
             if slot.shape is not None
-            for axis in allowed.of(key, len(slot.shape))
+            for axis in axes_of(key, len(slot.shape))
         }
 
     def _describe_many(self, reason: str, exact: list[Any], before: list[Any] | None) -> str:
@@ -339,8 +339,8 @@ class _Traces:
             name = f"axis {axis} of '{key}'"
             if (key, axis) in self._closed:
                 return f"{text} The ops must know the length of {name}."
-            if (key, axis) not in self._may_open(exact):
-                more = program.open_axes.with_axis(key, axis)
+            if (key, axis) not in self._axes_of(exact, program.dynamic.allowed):
+                more = program.dynamic.with_axis(key, axis)
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
 

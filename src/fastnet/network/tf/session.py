@@ -137,7 +137,7 @@ class TFSession(Session):
             eager: The step for a batch of `transform` that fits no trace.
         """
         network, kernel, state = self._network, self.plan.kernel, self.state
-        program = network._programs.find(self.plan, state, self._replicas, network._open_axes)
+        program = network._programs.find(self.plan, state, self._replicas, network._dynamic_axes)
         traced = program.current_step()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
+from fastnet.network.dynamic_axes import Dynamic, DynamicAxes
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
 from fastnet.network.program_set import ProgramSets
@@ -56,6 +57,7 @@ class TorchNetwork(BaseNetwork):
             which frees memory and copies all weights twice each time.
         returns: The device of a step's outputs: "cpu"; "device", where a step may return before
             the GPU has finished; or None to return only the keys in `desired_output_keys`.
+        dynamic: Which lengths may vary within one compiled program: see `Network`.
         compile: Whether to compile each step, from the batch to the updated weights, or the
             `CompileOptions` for it. Steps that cannot be captured run eagerly, and `traces`
             gives the reason.
@@ -65,7 +67,7 @@ class TorchNetwork(BaseNetwork):
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
             batches, the device is not available, models were built on different devices, or
             `compile` names an unknown backend.
-        TypeError: If `device` or `compile` has the wrong type.
+        TypeError: If `device`, `dynamic` or `compile` has the wrong type.
         RuntimeError: If `compile` needs a later version of PyTorch.
 
     >>> import torch
@@ -89,8 +91,10 @@ class TorchNetwork(BaseNetwork):
         device: Any = None,
         keep_on_device: bool = True,
         returns: Literal["cpu", "device"] | None = "cpu",
+        dynamic: Dynamic = None,
         compile: bool | CompileOptions = False,
     ) -> None:
+        self._dynamic_axes = DynamicAxes(dynamic)
         self._compile_options = read_compile(compile)
         if self._compile_options is not None:
             _check_compile(self._compile_options)

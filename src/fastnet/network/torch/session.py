@@ -170,7 +170,9 @@ class TorchSession(Session):
         programs = network._program_sets.find(
             plan,
             (key_of_ops(plan, state), str(self._device), str(network.mixed_precision)),
-            lambda: TorchProgramSet(plan, options, network._records, self._device),
+            lambda: TorchProgramSet(
+                plan, options, network._records, self._device, network._dynamic_axes
+            ),
         )
         if programs.fallback_reason is None:
             reason = never_captured(plan, self._device, self._is_distributed)

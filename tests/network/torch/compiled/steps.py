@@ -57,7 +57,9 @@ def cross_entropy(pred: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(pred, label)
 
 
-def network_of(model: Any, compile: Any = QUICK, between: Iterable[Any] = ()) -> TorchNetwork:
+def network_of(
+    model: Any, compile: Any = QUICK, between: Iterable[Any] = (), dynamic: Any = None
+) -> TorchNetwork:
     return TorchNetwork(
         [
             ModelOp(model, "x", "pred"),
@@ -65,6 +67,7 @@ def network_of(model: Any, compile: Any = QUICK, between: Iterable[Any] = ()) ->
             LambdaOp(cross_entropy, ["pred", "y"], "loss", mode="!infer"),
             UpdateOp(model, "loss"),
         ],
+        dynamic=dynamic,
         compile=compile,
     )
 
@@ -113,11 +116,12 @@ class Pair:
         make: Callable[[], nn.Module] = mlp,
         optimizer: Callable[[Any], torch.optim.Optimizer] = OPTIMIZERS["sgd"],
         compile: Any = QUICK,
+        dynamic: Any = None,
     ) -> None:
         self.model = built(make, optimizer)
         self.other = copy.deepcopy(self.model)
         self.optimizer = optimizer(self.other.parameters())
-        self.network = network_of(self.model, compile)
+        self.network = network_of(self.model, compile, dynamic=dynamic)
 
     def sides(self) -> list[tuple[Any, torch.optim.Optimizer]]:
         """Return both models with their optimizers."""

@@ -216,11 +216,11 @@ def test_phases_count_towards_the_limit_of_programs() -> None:
         model = built(lambda: nn.Linear(6, 3))
         loss = LambdaOp(cross_entropy, ["pred", "y"], "loss")
         ops = [ModelOp(model, "x", "pred"), loss, UpdateOp(model, "loss", merge_grad=3)]
-        return TorchNetwork(ops, compile=compile)
+        return TorchNetwork(ops, dynamic=False, compile=compile)
 
     sizes = [5, 6] * 12
     data = [batches(1, size, place)[0] for place, size in enumerate(sizes)]
-    options = CompileOptions(backend="eager", max_programs=1, dynamic=False)
+    options = CompileOptions(backend="eager", max_programs=1)
     network = run_both(make, data, compile=options)
     assert any("there are more than 1 input signatures" in one for one in fallbacks(network))
     assert len(network.traces) <= 5

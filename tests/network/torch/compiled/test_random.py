@@ -135,7 +135,7 @@ class Side:
             UpdateOp(self.models[0], "loss"),
         ]
         ops += [LambdaOp(look, "loss", "seen", mode="!infer")] if looking == "loss" else []
-        self.network = TorchNetwork(ops, compile=compile)
+        self.network = TorchNetwork(ops, dynamic=program["dynamic"], compile=compile)
         self.kept = [copy.deepcopy(model.state_dict()) for model in self.models]
         self.ragged = program["ragged"]
         self.mode, self.eager, self.size, self.epoch = "train", False, 5, 1
@@ -212,9 +212,7 @@ def run(program: dict[str, Any], backend: str, seen: Counter[str] | None = None)
 def _run(
     program: dict[str, Any], backend: str, strictness: float, seen: Counter[str] | None
 ) -> None:
-    options = CompileOptions(
-        backend, max_programs=32, fallback_random=True, dynamic=program["dynamic"], verify=None
-    )
+    options = CompileOptions(backend, max_programs=32, fallback_random=True, verify=None)
     sides = [Side(program, options), Side(program, False)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -431,8 +431,9 @@ def test_a_compiler_that_fails_fails_no_step() -> None:
 
 
 def test_more_kinds_of_batches_than_are_asked_for() -> None:
-    options = CompileOptions("eager", max_programs=2, dynamic=False)
-    network = TorchNetwork([LambdaOp(lambda x: x * 2, "x", "y")], compile=options)
+    options = CompileOptions("eager", max_programs=2)
+    op = LambdaOp(lambda x: x * 2, "x", "y")
+    network = TorchNetwork([op], dynamic=False, compile=options)
     with falls_back(network, "more than 2 input signatures", "infer"):
         for size in (1, 2, 3, 4, 1, 2):
             for _ in range(2):

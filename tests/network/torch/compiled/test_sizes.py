@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import math
 import random
 import re
@@ -24,6 +26,7 @@ from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     QUICK,
     Pair,
+    assert_same_weights,
     batches,
     built,
     captured,
@@ -37,10 +40,13 @@ SIZE, KIND = "a batch has another size", "a batch has another input signature"
 
 
 def _train(
-    sizes: list[list[int]], compile: Any = QUICK, make: Callable[[], nn.Module] = mlp
+    sizes: list[list[int]],
+    compile: Any = QUICK,
+    make: Callable[[], nn.Module] = mlp,
+    dynamic: Any = None,
 ) -> TorchNetwork:
     """Train beside a hand-written loop with batches of some sizes in each epoch."""
-    pair = Pair(make, OPTIMIZERS["adam"], compile)
+    pair = Pair(make, OPTIMIZERS["adam"], compile, dynamic)
     for epoch, own in enumerate(sizes, 1):
         with pair.network("train", epoch):
             for place, size in enumerate(own):
@@ -62,15 +68,13 @@ def test_a_last_batch_that_is_smaller_compiles_once_more() -> None:
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_batches_of_any_size(dynamic: bool | None) -> None:
     draw = random.Random(0)
-    network = _train(
-        [[draw.randint(2, 70) for _ in range(12)] for _ in range(2)],
-        CompileOptions("eager", dynamic=dynamic),
-    )
+    sizes = [[draw.randint(2, 70) for _ in range(12)] for _ in range(2)]
+    network = _train(sizes, dynamic=dynamic)
     assert _reasons(network) == (["first step"] if dynamic else ["first step", SIZE])
 
 
 def test_each_size_by_itself_where_that_is_asked_for() -> None:
-    network = _train([[8, 5, 3, 8, 5, 3]] * 3, CompileOptions("eager", dynamic=False))
+    network = _train([[8, 5, 3, 8, 5, 3]] * 3, dynamic=False)
     assert _reasons(network) == ["first step", KIND, KIND]
 
 
@@ -84,8 +88,8 @@ def test_a_batch_of_one_row() -> None:
         "first step", SIZE, KIND
     ]  # fmt: skip
     assert _reasons(_train([[1, 1, 7, 1, 4, 7]] * 2, make=_without_norm)) == ["first step", SIZE]
-    options = CompileOptions("eager", dynamic=True)
-    assert _reasons(_train([[1, 6, 1, 4]], options, _without_norm)) == ["first step", SIZE]
+    network = _train([[1, 6, 1, 4]], make=_without_norm, dynamic=True)
+    assert _reasons(network) == ["first step", SIZE]
 
 
 def test_merged_gradients_of_batches_of_any_size() -> None:
@@ -177,9 +181,9 @@ def test_what_treats_an_open_size_otherwise_is_found_by_the_verification(fn: Any
 @pytest.mark.parametrize(
     ("fn", "why"),
     [
-        (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on the size of the batch"),
-        (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on the size of the batch"),
-        (lambda x: x * int(x.shape[0]), "depends on the size of the batch"),
+        (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on it"),
+        (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on it"),
+        (lambda x: x * int(x.shape[0]), "depends on it"),
         (lambda x: x.shape[0], "which is, or holds, a value of type SymInt"),
     ],
 )
@@ -334,3 +338,206 @@ def test_reason_names_a_value_that_differs_and_the_limit_too() -> None:
         "there are more than 2 input signatures, most recently because "
         f"{KIND}: 'how' is, or holds, 'often'"
     )
+
+
+class TestLengths:
+    """Axes other than the first, whose lengths vary by `dynamic`."""
+
+    @staticmethod
+    def run(
+        fn: Callable[..., Any], shapes: list[tuple[tuple[int, ...], ...]], dynamic: Any
+    ) -> list[str]:
+        """Run an op compiled, with tensors of some shapes, beside the function itself."""
+        keys = ["x", "y", "z"][: len(shapes[0])]
+        network = TorchNetwork([LambdaOp(fn, keys, "out")], dynamic=dynamic, compile=QUICK)
+        with network("infer", 1):
+            for own in shapes:
+                tensors = [torch.randn(shape) for shape in own]
+                result = network.run_step(dict(zip(keys, tensors, strict=True)))["out"]
+                torch.testing.assert_close(result, fn(*tensors))
+        return _reasons(network)
+
+    def test_tokens_of_any_length_take_one_program(self) -> None:
+        shapes = [((size, length, 2),) for size in (3, 5, 2) for length in (4, 9, 2, 7)]
+        dynamic = {"x": (0, 1)}
+        assert self.run(lambda x: x.softmax(1).mean((0, 1)), shapes, dynamic) == ["first step"]
+        assert self.run(lambda x: x.softmax(1), shapes, {"x": (0, -2)}) == ["first step"]
+        # As without `dynamic`: any size, of each length.
+        reasons = self.run(lambda x: x.softmax(1), shapes, None)
+        assert reasons == ["first step", *[KIND] * 3, *[SIZE] * 4]
+
+    def test_key_that_is_not_named_opens_its_batch_size(self) -> None:
+        shapes = [((4, 3), (4,)), ((4, 5), (4,)), ((6, 5), (6,)), ((4, 2), (4,)), ((7, 2), (7,))]
+
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.sum(1) * y
+
+        # The size of x is fixed, and so is that of y.
+        assert self.run(fn, shapes, {"x": 1}) == ["first step", KIND, KIND]
+        # With that of x, if it is equal.
+        assert self.run(fn, shapes, {"x": (0, 1)}) == ["first step"]
+        # When a second size comes.
+        shapes = [((4, 3), (4,)), ((4, 5), (6,)), ((4, 2), (7,))]
+        assert self.run(lambda x, y: x.sum() * y, shapes, {"x": 1}) == ["first step", SIZE]
+
+    def test_equal_axes_are_one_until_a_batch_differs(self) -> None:
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.sum(1, keepdim=True) + y.cumsum(1)
+
+        same, other = ((3, 4), (3, 4)), ((3, 5), (3, 7))
+        shapes = [same, ((3, 9), (3, 9)), other, ((2, 6), (2, 6)), ((4, 8), (4, 2)), same]
+        assert self.run(fn, shapes, {"x": (0, 1), "y": (0, 1)}) == ["first step", SIZE]
+
+    def test_equal_axes_of_one_tensor_are_two(self) -> None:
+        shapes = [((4, 4),), ((4, 6),), ((7, 2),), ((5, 5),)]
+        reasons = self.run(lambda x: x - x.mean(1, keepdim=True), shapes, {"x": (0, 1)})
+        assert reasons == ["first step"]
+
+    def test_ops_that_need_equal_axes_have_them_compared(self) -> None:
+        shapes = [((4, 4),), ((7, 7),), ((3, 3),)]
+        reasons = self.run(lambda x: x + x.T, shapes, {"x": (0, 1)})
+        assert reasons == ["first step"]
+
+    def test_masks_of_any_length(self) -> None:
+        def attend(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            scores = x @ x.transpose(1, 2) + mask
+            causal = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+            return scores.masked_fill(causal, -10).softmax(-1) @ x
+
+        shapes = [
+            ((size, length, 3), (size, length, length))
+            for size, length in ((2, 4), (4, 4), (3, 7), (7, 3), (5, 2))
+        ]
+        assert self.run(attend, shapes, {"x": (0, 1), "y": (0, 1, 2)}) == ["first step"]
+
+    def test_graphs_of_any_number_of_nodes_and_edges(self) -> None:
+        def pass_messages(x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            source, target = edges.long().abs() % x.shape[0]
+            return x.index_add(0, target, x[source])
+
+        shapes = [((n, 3), (2, m)) for n, m in ((5, 8), (4, 9), (8, 8), (3, 3), (12, 2), (6, 7))]
+        reasons = self.run(pass_messages, shapes, {"x": 0, "y": 1})
+        assert reasons == ["first step"]
+        # Nodes and edges that are equal in the first batch are one until another comes.
+        reasons = self.run(pass_messages, [((6, 3), (2, 6)), *shapes], {"x": 0, "y": 1})
+        assert reasons == ["first step", SIZE]
+
+    def test_length_of_one_has_a_program_of_its_own(self) -> None:
+        shapes = [((3, 4),), ((3, 1),), ((5, 1),), ((3, 9),), ((1, 5),), ((1, 7),), ((1, 1),)]
+        reasons = self.run(lambda x: x / x.norm(dim=1, keepdim=True), shapes, {"x": (0, 1)})
+        assert reasons == ["first step", KIND, KIND, KIND]
+
+    def test_axis_that_must_be_known_leaves_the_others_open(self) -> None:
+        def fn(x: torch.Tensor) -> Any:
+            return sum(x[:, place] * place for place in range(x.shape[1]))
+
+        shapes = [((size, width),) for width in (3, 4) for size in (5, 2, 9)]
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 1)}, compile=QUICK)
+        with network("infer", 1):
+            for (shape,) in shapes:
+                x = torch.randn(shape)
+                torch.testing.assert_close(network.run_step({"x": x})["y"], fn(x))
+        assert [one.fallback or one.reason for one in network.traces] == [
+            "first step",
+            f"{KIND}: 'x' has the shape (5, 4), not (any, 3); each length of axis 1 of 'x' is "
+            "compiled by itself, because what the ops do depends on it",
+        ]
+
+    def test_conditions_on_two_lengths_are_compared(self) -> None:
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] > x.shape[1] else x - 1
+
+        shapes = [((5, 3),), ((7, 2),), ((3, 5),), ((2, 9),), ((9, 2),), ((4, 4),)]
+        assert self.run(fn, shapes, {"x": (0, 1)}) == ["first step", SIZE]
+
+    def test_tensors_that_are_not_contiguous(self) -> None:
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x.cumsum(1) * x.shape[1]
+
+        buffer = torch.randn(6, 20)
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 1)}, compile=QUICK)
+        with network("infer", 1):
+            for view in (buffer[:, :7], buffer[:4, :9], buffer[1:, 3:5], buffer.T[:5], buffer.T):
+                for x in (view, view.contiguous()):
+                    torch.testing.assert_close(network.run_step({"x": x})["y"], fn(x))
+        first, second, third = _reasons(network)
+        assert (first, second, third) == ("first step", KIND, KIND)
+
+    def test_lengths_within_nested_values(self) -> None:
+        def fn(x: dict[str, Any]) -> torch.Tensor:
+            return (x["ids"] * x["parts"][0].sum()).softmax(1)
+
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 1)}, compile=QUICK)
+        with network("infer", 1):
+            for size, length in ((3, 4), (5, 7), (2, 9)):
+                x = {"ids": torch.randn(size, length), "parts": (torch.randn(size, 2), "kept")}
+                torch.testing.assert_close(network.run_step({"x": x})["y"], fn(x))
+        assert _reasons(network) == ["first step"]
+
+    def test_training_with_merged_gradients(self) -> None:
+        def make(compile: Any) -> TorchNetwork:
+            model = built(lambda: nn.GRUCell(1, 3), OPTIMIZERS["momentum"])
+
+            def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                state = model(x.reshape(-1, 1)).reshape(*x.shape, 3)
+                return functional.cross_entropy(state.mean(1), y)
+
+            ops = [LambdaOp(loss, ["x", "y"], "loss"), UpdateOp(model, "loss", merge_grad=2)]
+            return TorchNetwork(ops, dynamic={"x": (0, 1), "y": 0}, compile=compile)
+
+        draw = random.Random(3)
+        data = []
+        for _ in range(16):
+            size, length = draw.randint(2, 9), draw.randint(2, 9)
+            data.append({"x": torch.randn(size, length), "y": torch.randint(0, 3, (size,))})
+        assert captured(run_both(make, data)) <= 4
+
+    def test_advice_of_the_warning_makes_one_program_do(self) -> None:
+        def run(dynamic: Any) -> tuple[int, list[str]]:
+            network = TorchNetwork([LambdaOp(abs, "x", "y")], dynamic=dynamic, compile=QUICK)
+            with network("infer", 1), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for length in (3, 4, 5, 6, 7):
+                    for _ in range(2):
+                        network.run_step({"x": torch.ones(2, length)})
+            return captured(network), [str(one.message) for one in caught]
+
+        programs, (text,) = run(None)
+        assert programs == 5
+        (argument,) = re.findall(r"of axis 1 of 'x' with Network\(\.\.\., dynamic=(.*?)\)\. ", text)
+        assert run(ast.literal_eval(argument)) == (1, [])
+
+    @by_inductor
+    @pytest.mark.slow
+    def test_transformer_with_masks_by_inductor(self) -> None:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        model = built(lambda: nn.ModuleList([nn.Embedding(9, 8), layer, nn.Linear(8, 9)]))
+        twin = copy.deepcopy(model)
+        optimizer = OPTIMIZERS["sgd"](twin.parameters())
+
+        def loss(model: Any, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            padding = torch.arange(tokens.shape[1]) >= lengths.unsqueeze(1)
+            causal = torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
+            y = model[1](model[0](tokens), causal, padding)
+            return functional.cross_entropy(model[2](y[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+        ops = [
+            LambdaOp(lambda *values: loss(model, *values), ["x", "n"], "loss"),
+            UpdateOp(model, "loss"),
+        ]
+        network = TorchNetwork(ops, dynamic={"x": (0, 1), "n": 0}, compile=True)
+        draw = random.Random(1)
+        with network("train", 1):
+            for _ in range(10):
+                size, length = draw.randint(2, 9), draw.randint(3, 20)
+                tokens = torch.randint(0, 9, (size, length))
+                lengths = torch.randint(2, length + 1, (size,))
+                result = network.run_step({"x": tokens, "n": lengths})["loss"]
+                optimizer.zero_grad()
+                expected = loss(twin, tokens, lengths)
+                expected.backward()
+                optimizer.step()
+                torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+        assert _reasons(network) == ["first step"]
+        assert_same_weights(model, twin, rtol=1e-3)

@@ -16,7 +16,7 @@ A step passes through these modules:
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
    binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
-   `dynamic_batch` handles other batch sizes.
+   `open_lengths` finds which of their axes a program may leave open.
 5. `verification.Verification` runs the first step of each program eagerly, and from the same state
    the graph and the program on copies, and compares the results.
 

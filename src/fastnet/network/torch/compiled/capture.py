@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -31,9 +31,9 @@ from fastnet.backend.torch._internals import (
     enable_python_dispatcher,
     fake_mode,
     import_dynamo,
+    length_like,
     module_hook_tables,
     number_like,
-    open_like,
     returns_nothing,
     storage_key,
     writes,
@@ -51,6 +51,7 @@ from fastnet.network.torch.compiled.input_signature import (
     tensors_in,
 )
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput, bind_numbers
+from fastnet.network.torch.compiled.open_lengths import OpenLength
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
     Sources,
@@ -76,6 +77,23 @@ TRACING = threading.RLock()
 """Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
 
 
+class TracedLength(NamedTuple):
+    """An open length in a trace.
+
+    Attributes:
+        size: The length; the trace may have found that it equals another one, or a number.
+        symbol: Its symbol in the conditions of the trace.
+    """
+
+    size: Any
+    symbol: Any
+
+    @classmethod
+    def of(cls, size: Any) -> TracedLength:
+        """Return a length from its symbol, before the trace."""
+        return cls(size, size.node.expr)
+
+
 @dataclass(frozen=True)
 class CaptureRequest:
     """A step to capture.
@@ -90,7 +108,7 @@ class CaptureRequest:
             their values.
         step_state: The tensors, numbers and optimizers that the step reads and writes.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
-        is_open: Whether axis 0 is of any length, for each tensor of the batch; empty for none.
+        lengths: The lengths of the batch that are open.
     """
 
     plan: ExecutionPlan
@@ -101,7 +119,7 @@ class CaptureRequest:
     step_state: StepState
     batch_numbers: Mapping[BatchNumber, Any] = field(default_factory=dict)
     phase: Phase | None = None
-    is_open: Sequence[bool] = ()
+    lengths: Sequence[OpenLength] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +140,7 @@ class Capture:
         is_random: Whether the step draws random numbers.
         precision: The floating-point dtype of the lowest precision in the graph.
         followed: The ops whose `advance` is to be called after the updates.
-        size: The size of axis 0 that is open, as a symbol; None if there is none.
+        lengths: The lengths that are open.
     """
 
     graph: torch.fx.GraphModule
@@ -135,7 +153,7 @@ class Capture:
     is_random: bool
     precision: torch.dtype
     followed: Sequence[FollowsUpdates]
-    size: Any
+    lengths: Sequence[TracedLength]
 
 
 def capture(request: CaptureRequest) -> Capture:
@@ -171,7 +189,7 @@ def capture(request: CaptureRequest) -> Capture:
         is_random=is_random_step,
         precision=precision,
         followed=trace.followers,
-        size=inputs.size,
+        lengths=inputs.lengths,
     )
 
 
@@ -205,7 +223,7 @@ class _Inputs:
         batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
         memory: The storage of each tensor in `state` before the trace.
-        size: The open size of axis 0, as a symbol; None if there is none.
+        lengths: The lengths of the batch that are open.
     """
 
     mode: Any
@@ -217,7 +235,7 @@ class _Inputs:
     batch_symbols: list[Any]
     sums: list[torch.Tensor]
     memory: list[int]
-    size: Any
+    lengths: list[TracedLength]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -228,7 +246,7 @@ class _Inputs:
 def _make_inputs(request: CaptureRequest) -> _Inputs:
     """Make fake tensors and symbols for all that a step reads."""
     step_state, phase = request.step_state, request.phase
-    mode = fake_mode(any(request.is_open))
+    mode = fake_mode(bool(request.lengths))
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
@@ -236,7 +254,11 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
 
     state = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
-    batch, batch_tensors, size = _make_batch(request, mode)
+    lengths = [
+        TracedLength.of(length_like(mode, length.example, index))
+        for index, length in enumerate(request.lengths)
+    ]
+    batch, batch_tensors = _make_batch(request, mode, lengths)
     first = len(step_state.number_inputs)
     batch_symbols = [
         number_like(mode, value, first + index)
@@ -252,7 +274,7 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch=batch,
         batch_tensors=batch_tensors,
         batch_symbols=batch_symbols,
-        size=size,
+        lengths=lengths,
         memory=list(map(storage_key, state)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
         symbols=[
@@ -263,16 +285,21 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
 
 
 def _make_batch(
-    request: CaptureRequest, mode: Any
-) -> tuple[dict[str, Any], list[torch.Tensor], Any]:
-    """Return the batch with fake tensors, these tensors in order, and their open size."""
-    size: Any = None
+    request: CaptureRequest, mode: Any, lengths: Sequence[TracedLength]
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Return the batch with fake tensors, and these tensors in order."""
+    open_axes = {
+        axis: traced.size
+        for length, traced in zip(request.lengths, lengths, strict=True)
+        for axis in length.axes
+    }
     fakes: list[torch.Tensor] = []
     tensors = [tensor for value in request.values for tensor in tensors_in(value)]
     for index, tensor in enumerate(tensors):
-        if request.is_open and request.is_open[index]:
-            fakes.append(open_like(mode, tensor))
-            size = _open_size(fakes[-1], size)
+        shape = [open_axes.get((index, axis), size) for axis, size in enumerate(tensor.shape)]
+        if any(isinstance(size, torch.SymInt) for size in shape):
+            with mode:
+                fakes.append(_empty_like(tensor, shape))
         else:
             # One tensor in two places is two inputs, and so is a buffer of a model.
             fakes.append(mode.from_tensor(tensor.detach(), static_shapes=True))
@@ -280,18 +307,14 @@ def _make_batch(
     remaining = iter(fakes)
     forms = [KIND.form_of(value) for value in request.values]
     values = map_form(forms, lambda slot: next(remaining))
-    return dict(zip(request.keys, values, strict=True)), fakes, size
+    return dict(zip(request.keys, values, strict=True)), fakes
 
 
-def _open_size(tensor: torch.Tensor, size: Any) -> Any:
-    """Return the open size of a tensor, which must be that of the tensors before it."""
-    own_size: Any
-    own_size, *other_sizes = tensor.shape
-    if not all(type(length) is int for length in (*other_sizes, *tensor.stride())):
-        raise Uncapturable("the strides of the batch depend on its size")
-    if size is not None and str(size) != str(own_size):
-        raise Uncapturable("the batch has two sizes")
-    return own_size
+def _empty_like(tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """Return a tensor of another shape; the strides are equal unless it is contiguous."""
+    if tensor.is_contiguous():
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+    return torch.empty_strided(shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 # --- trace ----------------------------------------------------------------------------------------

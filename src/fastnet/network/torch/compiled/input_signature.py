@@ -22,12 +22,13 @@ def _nothing(value: Any, tensors: Any = None) -> None:
     return None
 
 
-# Tensors with other strides, or a negative bit, have another signature.
+# Tensors with other strides, or a negative bit, have another signature. The strides of a contiguous
+# tensor follow from its shape.
 _type_of = Readings(
     attrgetter("layout"),
     torch.strided,
     attrgetter("dtype", "device", "requires_grad"),
-    torch.Tensor.stride,
+    Readings(torch.Tensor.is_contiguous, False, torch.Tensor.stride),
     torch.Tensor.is_neg,
 )
 
@@ -98,20 +99,27 @@ def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
             )
             for name, before, after in parts:
                 if before != after:
+                    if name == "the strides":
+                        before, after = map(_format_strides, (before, after))
                     return f"'{key}' has {name} {after}, not {before}"
         elif not KIND.matches(form, batch[key]):
             return f"'{key}' is, or holds, {shorten(batch[key])}"
     return ""
 
 
-def _are_lengths_equal(shape: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
-    """Return whether two shapes are equal, except for lengths that are open."""
+def _are_lengths_equal(
+    shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
+) -> bool:
+    """Return whether two shapes are equal, except for lengths that are open in the first."""
     if shape is None or other is None or len(shape) != len(other):
         return shape == other
-    pairs = zip(shape, other, strict=True)
-    return all(one == length or not isinstance(one, int) for one, length in pairs)
+    return all(one in (None, length) for one, length in zip(shape, other, strict=True))
 
 
-def _format(shape: tuple[Any, ...] | None) -> str:
-    lengths = [str(one) if isinstance(one, int) else "any" for one in shape or ()]
+def _format_strides(strides: tuple[Any, ...]) -> str:
+    return "of a contiguous tensor" if strides[0] is True else str(strides[0])
+
+
+def _format(shape: tuple[int | None, ...] | None) -> str:
+    lengths = ["any" if one is None else str(one) for one in shape or ()]
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"

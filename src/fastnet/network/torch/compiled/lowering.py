@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fastnet.backend.torch._internals import compile_graph, decompositions, find_backend
 from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.torch.compiled.capture import Capture
+from fastnet.network.torch.compiled.capture import Capture, TracedLength
+from fastnet.network.torch.compiled.open_lengths import Lengths
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # Up to this number of multiplications, a loop takes less time than a call of a BLAS function.
@@ -24,22 +25,34 @@ Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class Lowered(NamedTuple):
-    """A step as a function."""
+    """A step as a function.
 
-    # Takes a list, which it may empty: the open size, if there is one, and the inputs.
+    Attributes:
+        call: The function. It takes a list, which it may empty: open lengths and the inputs.
+        lengths: The indices of the open lengths that it takes.
+        used: The indices of the graph's inputs that it takes.
+        written: The indices of those that it writes to.
+        admits: Whether it can run a batch of some lengths, given all that are open.
+        needs_grad_mode: Whether an operation keeps values for its backward only in grad mode.
+    """
+
     call: Call
-    # The indices of the graph's inputs that it takes, and of those that it writes to.
+    lengths: list[int]
     used: list[int]
     written: list[int]
-    # Whether it can run a size of axis 0, if that is open.
-    admits: Callable[[int], bool] | None = None
-    # Whether an operation keeps values for its backward only in grad mode.
-    needs_grad_mode: bool = False
+    admits: Callable[[Lengths], bool]
+    needs_grad_mode: bool
 
 
-def lower(capture: Capture, options: CompileOptions, size: int | None = None) -> Lowered:
-    """Compile a captured graph."""
-    lowered = _lower(capture, options, size)
+def lower(capture: Capture, options: CompileOptions, usual: Lengths = ()) -> Lowered:
+    """Compile a captured graph.
+
+    Args:
+        capture: The graph.
+        options: The options.
+        usual: The most likely value of each open length.
+    """
+    lowered = _lower(capture, options, usual)
     if autocast_is_enabled():
         # The graph has the casts of the traced ops; more would come where they disabled autocast.
         return lowered._replace(call=without_autocast(lowered.call))
@@ -47,14 +60,19 @@ def lower(capture: Capture, options: CompileOptions, size: int | None = None) ->
 
 
 @without_autocast
-def _lower(capture: Capture, options: CompileOptions, size: int | None) -> Lowered:
+def _lower(capture: Capture, options: CompileOptions, usual: Lengths) -> Lowered:
     graph, mode = capture.graph, capture.mode
-    # Inductor's cache on disk stores conditions on symbolic sizes with the program.
-    sizes = [] if capture.size is None else [capture.size]
+    _require_open(capture.lengths)
+    # Those that follow from others are no inputs. Inductor's cache on disk stores conditions on
+    # symbolic sizes with the program.
+    lengths = _independent(capture.lengths)
+    sizes = [capture.lengths[index].size for index in lengths]
     table: dict[Any, Any] = {}
     if options.backend in (None, "inductor"):
+        symbols = (length.symbol for length in capture.lengths)
+        likely = partial(_likely_length, dict(zip(symbols, usual, strict=True)))
         table = decompositions(options.fallback_random)
-        table |= _small_products(dict(table), partial(_length, size))
+        table |= _small_products(dict(table), likely)
     with mode, torch.no_grad():
         plain = [
             torch.empty_strided(
@@ -83,34 +101,57 @@ def _lower(capture: Capture, options: CompileOptions, size: int | None) -> Lower
         examples.append(plain[index])
     graph.recompile()
     call = _compile(graph, examples, mode, options)
-    needs_grad_mode = any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes)
-    if capture.size is None:
-        return Lowered(call, used, written, needs_grad_mode=needs_grad_mode)
-    admits = _admitted(mode, capture.size)
-    if admits is None:
-        raise Uncapturable("what the ops do depends on the size of the batch")
-    return Lowered(call, used, written, admits, needs_grad_mode)
+    return Lowered(
+        call=call,
+        lengths=lengths,
+        used=used,
+        written=written,
+        admits=_admitted(mode, capture.lengths),
+        needs_grad_mode=any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes),
+    )
 
 
-def _length(usual: int | None, size: Any) -> int:
-    """Return a size, or for an open one its usual length."""
-    return size if isinstance(size, int) else usual or int(size.node.hint)
-
-
-def _admitted(mode: Any, size: Any) -> Callable[[int], bool] | None:
-    """Return a test for the sizes that a trace is valid for; None if it is only one."""
-    symbol, env = size.node.expr, mode.shape_env
-    conditions = [guard.expr for guard in env.guards]
+def _require_open(lengths: Sequence[TracedLength]) -> None:
+    """Refuse a graph that is valid for one value of an open length only."""
     # An expression without symbols is a constant: the trace is specialized to it.
-    if symbol.free_symbols != {symbol} or any(env.deferred_runtime_asserts.values()):
-        return None
-    if not all(condition.free_symbols <= {symbol} for condition in conditions):
-        return None
+    decided = [
+        index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
+    ]
+    if decided:
+        raise Uncapturable("what the ops do depends on it", decided=decided)
 
-    def admits(length: int) -> bool:
+
+def _independent(lengths: Sequence[TracedLength]) -> list[int]:
+    """Return the indices of the lengths that do not follow from others."""
+    symbols = [length.size.node.expr for length in lengths]
+    return [
+        index
+        for index, symbol in enumerate(symbols)
+        if symbol.is_Symbol and symbol not in symbols[:index]
+    ]
+
+
+def _likely_length(usual: Mapping[Any, int], size: Any) -> int:
+    """Return a size, for an open one the most likely."""
+    return size if isinstance(size, int) else int(size.node.expr.subs(usual))
+
+
+def _admitted(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[Lengths], bool]:
+    """Return a test for the lengths that a graph is valid for."""
+    _require_open(lengths)
+    env, symbols = mode.shape_env, [length.symbol for length in lengths]
+    conditions = [guard.expr for guard in env.guards]
+    if lengths and (
+        any(env.deferred_runtime_asserts.values())
+        or not all(condition.free_symbols <= set(symbols) for condition in conditions)
+    ):
+        raise Uncapturable("what the ops do depends on it", decided=range(len(lengths)))
+
+    def admits(values: Lengths) -> bool:
         # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
-        return length > 1 and all(
-            condition.subs(symbol, length) == True  # noqa: E712
+        given = dict(zip(symbols, values, strict=True))
+        return all(value > 1 for value in values) and all(
+            condition.subs(given) == True  # noqa: E712
             for condition in conditions
         )
 

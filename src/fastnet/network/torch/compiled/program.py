@@ -27,6 +27,7 @@ from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
+from fastnet.network.torch.compiled.open_lengths import Lengths, OpenLengths, read_lengths
 from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -46,12 +47,11 @@ class TorchProgram(Program):
         global_state: The settings of torch that the step was captured with.
         takes_gradients: Whether an op of the step takes gradients.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
-        sized_tensors: The indices of the tensors of a batch whose axis 0 has the open length; None
-            if no length is open.
+        lengths: The lengths of a batch that are open; None if there are none.
         batch_numbers: The numbers of a batch that are inputs.
 
     Attributes:
-        is_dynamic: Whether a length is open.
+        lengths: See above.
         is_random: Whether it draws random numbers.
         precision: The floating-point dtype of the lowest precision in it.
         followed: The ops whose `advance` is to be called after each step.
@@ -71,7 +71,7 @@ class TorchProgram(Program):
         global_state: GlobalState,
         takes_gradients: bool,
         phase: Phase | None = None,
-        sized_tensors: Sequence[int] | None = None,
+        lengths: OpenLengths | None = None,
         batch_numbers: Sequence[BatchNumber] = (),
     ) -> None:
         super().__init__(signature)
@@ -86,13 +86,17 @@ class TorchProgram(Program):
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
         self._aliases = capture.aliases
-        self._sized_tensors: Sequence[int] = sized_tensors or ()
-        self.is_dynamic = sized_tensors is not None
+        self.lengths = lengths
+        self._admits = lowered.admits
+        self._admitted: dict[Lengths, bool] = {}
         self.batch_numbers = batch_numbers
-        if self.is_dynamic or batch_numbers:
+        if lengths is not None or batch_numbers:
             self.match = self._match
-        # A dynamic batch size is the first input.
-        self._first_tensor = int(self.is_dynamic)
+        # Open lengths are the first inputs.
+        self._length_axes = [
+            lengths.lengths[index].axes[0] for index in lowered.lengths if lengths is not None
+        ]
+        self._first_tensor = len(self._length_axes)
 
         # The order of the graph's inputs: state, numbers, batch and gradient sums, others.
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
@@ -183,8 +187,8 @@ class TorchProgram(Program):
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Call the program with inputs, of which those of the batch are still missing."""
         phase = self._phase
-        if self.is_dynamic:
-            inputs[0] = tensors[self._sized_tensors[0]].shape[0]
+        for place, (index, axis) in enumerate(self._length_axes):
+            inputs[place] = tensors[index].shape[axis]
         if phase is not None:
             tensors = [*tensors, *phase.tensors()]
         for slot, index in self._slots:
@@ -212,11 +216,24 @@ class TorchProgram(Program):
         tensors = self.signature.match(batch)
         if tensors is None:
             return None
-        # The signature alone could be wrong where another thread matches its batch at once.
-        if len({tensors[index].shape[0] for index in self._sized_tensors}) > 1:
+        if self.lengths is not None and not self._takes_lengths(self.lengths, tensors):
             return None
         device = self.state.device
         return tensors + [torch.tensor(v, dtype=torch.float64, device=device) for v in values]
+
+    def _takes_lengths(self, lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether the program can run a batch of these lengths, and no other one is for it.
+
+        A batch of the lengths that another program has fixed is left to that program.
+        """
+        values = read_lengths(lengths.lengths, tensors)
+        if values is None:
+            return False
+        is_admitted = self._admitted.get(values)
+        if is_admitted is None:
+            is_admitted = values not in lengths.known and self._admits(values)
+            self._admitted[values] = is_admitted
+        return is_admitted
 
     def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 
-from fastnet._trace import Length, Signature
+from fastnet._trace import Signature
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import GlobalState, hook_tables_of
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import ANOTHER_PHASE, ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import Capture, CaptureRequest, capture
-from fastnet.network.torch.compiled.dynamic_batch import (
-    Rows,
-    changed_axes,
-    common_batch_size,
-    open_forms,
-)
 from fastnet.network.torch.compiled.input_signature import KIND, first_difference
-from fastnet.network.torch.compiled.lowering import Lowered, lower
+from fastnet.network.torch.compiled.lowering import lower
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
+from fastnet.network.torch.compiled.open_lengths import (
+    Axis,
+    BatchLengths,
+    Lengths,
+    OpenLengths,
+    with_open_axes,
+)
 from fastnet.network.torch.compiled.optimizers import waits_for_state
 from fastnet.network.torch.compiled.program import TorchProgram, is_observed
 from fastnet.network.torch.compiled.step_state import StepState
@@ -74,6 +76,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         options: The options for compiling.
         records: The records of the network.
         device: The device of the ops.
+        dynamic: The axes of a batch whose lengths may vary within one program.
 
     Attributes:
         plan: The plan, as far as programs use it.
@@ -88,6 +91,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         options: CompileOptions,
         records: Records,
         device: torch.device,
+        dynamic: DynamicAxes,
     ) -> None:
         super().__init__(options.max_programs, records)
         # A copy without programs: the set is freed with the plans that refer to it.
@@ -105,8 +109,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self._constants: dict[tuple[str, type], str | None] = {}
         # The differences between batches that have needed a program of their own.
         self._signatures: set[str] = set()
-        # Why each batch size needs a program of its own, if it does.
-        self._size_dependence: str | None = None
+        self._dynamic = dynamic
+        # The axes each length of which needs a program of its own, with the reasons.
+        self._fixed_axes: dict[Axis, str] = {}
         self._has_recorded_mode = False
 
     def prepare_session(self) -> None:
@@ -123,9 +128,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             for number in program.state.number_inputs
             if all(number is not scheduled for scheduled in self._scheduled)
         ]
-        if program.is_dynamic:
-            # Its code may depend on the size in a way that tracing does not see.
-            self._size_dependence = f"each size is compiled by itself, because {difference}"
+        if program.lengths is not None:
+            # Its code may depend on them in a way that tracing does not see.
+            self._fix(program.lengths.axes, difference)
         elif added or program.batch_numbers:
             # The same for numbers.
             numbers: list[NumberInput | BatchNumber] = [*added, *program.batch_numbers]
@@ -241,22 +246,22 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> tuple[str, float, float]:
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
-        failure: _Failure | None = None
-        for form in self._forms_to_try(step.batch, number):
+        signatures = [one.signature for one in self.programs if one.matches_phase()]
+        lengths = BatchLengths(step.batch, self.keys, self._dynamic.allowed, signatures)
+        forms = self._forms_to_try(step.batch, lengths, number)
+        while True:
+            form = forms.pop(0)
             try:
                 program, traced = self._make(step, form)
                 break
             except _Failure as error:
-                failure = error
-                self._note_failure(form, number, str(error))
-        else:
-            assert failure is not None
-            return self._give_up(step, reason, failure, started)
+                if not forms:
+                    return self._give_up(step, reason, error, started)
+                fewer = self._note_failure(form, lengths, number, error)
+                if fewer is not None:
+                    forms.insert(0, form._replace(lengths=fewer))
 
-        if reason == ANOTHER_SIGNATURE and form.rows is None:
-            reason = self._describe_signature(step.batch)
-            self._warn_of_signatures(reason)
-        reason = self._describe(reason, form)
+        reason = self._describe(reason, form, lengths, step.batch)
         if form.adds_number:
             if isinstance(number, BatchNumber):
                 self._batch_numbers.append(number)
@@ -274,10 +279,15 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return reason, *seconds
 
     def _forms_to_try(
-        self, batch: Mapping[str, Any], number: NumberInput | BatchNumber | None
+        self,
+        batch: Mapping[str, Any],
+        lengths: BatchLengths,
+        number: NumberInput | BatchNumber | None,
     ) -> list[_Form]:
         """Return the forms of a program, the most general first; later ones where it fails."""
-        rows = self._rows(batch)
+        at_once = lengths.with_batch_sizes(lengths.axes(self._dynamic.at_once))
+        axes = at_once | lengths.changed
+        open_lengths = lengths.share(axes - self._fixed_axes.keys())
         numbers = [one for one in self._number_inputs if one.is_readable()]
         batch_numbers = [one for one in self._batch_numbers if one.fits(batch[one.key])]
         forms = [_Form(None, numbers, batch_numbers)]
@@ -285,8 +295,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             forms.insert(0, _Form(None, numbers, [*batch_numbers, number], adds_number=True))
         elif number is not None and number.table is not None and not self._is_input(number):
             forms.insert(0, _Form(None, [*numbers, number], batch_numbers, adds_number=True))
-        if rows is not None:
-            forms = [one for form in forms for one in (form._replace(rows=rows), form)]
+        if open_lengths is not None:
+            forms = [one for form in forms for one in (form._replace(lengths=open_lengths), form)]
         return forms
 
     def _is_input(self, number: NumberInput | BatchNumber) -> bool:
@@ -294,28 +304,32 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         known: list[NumberInput | BatchNumber] = [*self._number_inputs, *self._batch_numbers]
         return any(one.path == number.path and one.kind is number.kind for one in known)
 
-    def _rows(self, batch: Mapping[str, Any]) -> Rows | None:
-        """Find the tensors of a batch whose size its program leaves open, if any."""
-        dynamic = self.options.dynamic
-        if dynamic is False or self._size_dependence is not None:
-            return None
-        for program in self.programs:
-            if program.matches_phase() and not program.is_dynamic:
-                values = [batch[key] for key in program.signature.keys]
-                rows = changed_axes(program.signature.inputs, values)
-                if rows is not None:
-                    return rows
-        return common_batch_size([batch[key] for key in self.keys]) if dynamic else None
-
     def _note_failure(
-        self, form: _Form, number: NumberInput | BatchNumber | None, failure: str
-    ) -> None:
-        """Remember what programs cannot leave open."""
-        if number is not None and form.adds_number:
-            if form.rows is None:  # Otherwise it may be the size that cannot be open.
-                self._constants[number.path, number.kind] = failure
-        elif form.rows is not None and not any(other.is_dynamic for other in self.programs):
-            self._size_dependence = f"each size is compiled by itself, because {failure}"
+        self,
+        form: _Form,
+        lengths: BatchLengths,
+        number: NumberInput | BatchNumber | None,
+        failure: _Failure,
+    ) -> OpenLengths | None:
+        """Remember what programs cannot leave open; return fewer lengths to try, if any."""
+        if form.lengths is None:
+            if number is not None and form.adds_number:
+                self._constants[number.path, number.kind] = str(failure)
+            return None
+        axes = set(form.lengths.axes)
+        if failure.decided:
+            fixed = {axis for i in failure.decided for axis in form.lengths.lengths[i].axes}
+        else:
+            fixed = {axis for axis in axes if axis[1]} or axes
+        # With a number that is added, it may be the number that cannot be an input.
+        if not form.adds_number and all(one.lengths is None for one in self.programs):
+            self._fix(fixed, str(failure))
+        return lengths.share(axes - fixed)
+
+    def _fix(self, axes: Iterable[Axis], reason: str) -> None:
+        """Compile a program for each length of some axes from now on."""
+        for axis in axes:
+            self._fixed_axes.setdefault(axis, reason)
 
     def _give_up(
         self, step: EagerStep, reason: str, failure: _Failure, started: float
@@ -329,17 +343,25 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
 
-    def _describe(self, reason: str, form: _Form) -> str:
-        """Add to a reason what the program leaves open."""
+    def _describe(
+        self, reason: str, form: _Form, lengths: BatchLengths, batch: Mapping[str, Any]
+    ) -> str:
+        """Add to a reason what differs in the batch, and what the program leaves open."""
         if form.adds_number:
             return f"{reason}; it is an input of the program from now on"
-        if not reason.startswith(ANOTHER_SIGNATURE):
+        if reason != ANOTHER_SIGNATURE:
             return reason
-        if form.rows is not None:
+        fixed = min(lengths.changed & self._fixed_axes.keys(), default=None)
+        if lengths.has_former and form.lengths is not None and fixed is None:
             return _ANOTHER_SIZE
-        return reason if self._size_dependence is None else f"{reason}; {self._size_dependence}"
+        reason = self._describe_signature(batch)
+        self._warn_of_signatures(reason, batch)
+        if fixed is None:
+            return reason
+        each = f"length of axis {fixed[1]} of '{lengths.key_of(fixed)}'" if fixed[1] else "size"
+        return f"{reason}; each {each} is compiled by itself, because {self._fixed_axes[fixed]}"
 
-    def _warn_of_signatures(self, reason: str) -> None:
+    def _warn_of_signatures(self, reason: str, batch: Mapping[str, Any]) -> None:
         """Warn, once, when batches have differed in several ways."""
         if reason in self._signatures:
             return
@@ -347,9 +369,23 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if len(self._signatures) == _MANY_SIGNATURES:
             warn(
                 f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
-                f"lastly because {reason}. Each takes as long as many steps. Pad batches to few "
-                "shapes, and hold numbers that vary in tensors. network.traces lists all programs."
+                f"lastly because {reason}. Each takes as long as many steps. "
+                f"{self._advice_on_lengths(batch)}Pad batches to few shapes, and hold numbers that "
+                "vary in tensors. network.traces lists all programs."
             )
+
+    def _advice_on_lengths(self, batch: Mapping[str, Any]) -> str:
+        """Return how one program takes the lengths of a batch, if that is all that differs."""
+        signatures = [program.signature for program in self.programs if program.matches_phase()]
+        lengths = BatchLengths(batch, self.keys, lambda key, rank: set(range(rank)), signatures)
+        allowed = lengths.axes(self._dynamic.allowed)
+        for axis in sorted(lengths.changed - allowed):
+            key = lengths.key_of(axis)
+            return (
+                f"One program takes any length of axis {axis[1]} of '{key}' with "
+                f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
+            )
+        return ""
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
         """Return what of a batch differs from the program that was used last."""
@@ -383,20 +419,20 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         traced = time.perf_counter()
         try:
             with report_if_slow("compiling a step"):
-                lowered = lower(captured, self.options, form.rows and form.rows.usual)
+                lowered = lower(captured, self.options, form.usual_lengths)
             program = TorchProgram(
-                self._signature(values, captured, lowered, form.rows),
+                self._signature(values, captured, form.lengths),
                 captured,
                 lowered,
                 state,
                 global_state,
                 self.plan.takes_gradients,
                 phase=phase,
-                sized_tensors=None if form.rows is None else form.rows.indices(),
+                lengths=form.lengths,
                 batch_numbers=form.batch_numbers,
             )
         except Uncapturable as error:
-            raise _Failure(str(error), traced) from None
+            raise _Failure(str(error), traced, error.decided) from None
         except Exception as error:
             first_line = str(error).strip().partition("\n")[0]
             text = f"the compiler has failed with {type(error).__name__}: {first_line}"
@@ -437,39 +473,39 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             batch_numbers={number: step.batch[number.key] for number in form.batch_numbers},
             step_state=state,
             phase=phase,
-            is_open=() if form.rows is None else form.rows.is_open,
+            lengths=() if form.lengths is None else form.lengths.lengths,
         )
         return capture(request)
 
     def _signature(
-        self, values: Mapping[str, Any], captured: Capture, lowered: Lowered, rows: Rows | None
+        self, values: Mapping[str, Any], captured: Capture, lengths: OpenLengths | None
     ) -> Signature:
-        """Return the signature of a program, with an open length where the batch size is open."""
+        """Return the signature of a program, which matches any value of lengths that are open."""
         forms = [KIND.form_of(value) for value in values.values()]
-        if rows is None:
-            return Signature(values, KIND, forms, captured.outputs)
-        # Batches of the size that another program was compiled for are left to it.
-        admits, other_size = lowered.admits, rows.known
-        assert admits is not None
-        length = Length(lambda size: size != other_size and admits(size))
-        forms = open_forms(forms, rows.is_open, length)
-        return Signature(values, KIND, forms, captured.outputs, length)
+        if lengths is not None:
+            forms = with_open_axes(forms, set(lengths.axes))
+        return Signature(values, KIND, forms, captured.outputs)
 
 
 class _Form(NamedTuple):
-    """The sizes and numbers that a program takes as inputs.
+    """The lengths and numbers that a program takes as inputs.
 
     Attributes:
-        rows: The tensors whose batch size is open; None if it is fixed.
+        lengths: The lengths of the batch that are open; None if there are none.
         numbers: The Python numbers of ops that are inputs.
         batch_numbers: Those of the batch.
         adds_number: Whether the last of either was a constant before.
     """
 
-    rows: Rows | None
+    lengths: OpenLengths | None
     numbers: list[NumberInput]
     batch_numbers: list[BatchNumber]
     adds_number: bool = False
+
+    @property
+    def usual_lengths(self) -> Lengths:
+        """The most likely value of each open length."""
+        return () if self.lengths is None else tuple(one.usual for one in self.lengths.lengths)
 
 
 class _Failure(Exception):
@@ -478,11 +514,15 @@ class _Failure(Exception):
     Args:
         reason: The reason.
         traced: The time when the trace was complete; None if it failed.
+        decided: The indices of open lengths for which the ops need one value.
     """
 
-    def __init__(self, reason: str, traced: float | None = None) -> None:
+    def __init__(
+        self, reason: str, traced: float | None = None, decided: Sequence[int] = ()
+    ) -> None:
         super().__init__(reason)
         self.traced = traced
+        self.decided = decided
 
 
 def _waits_for_update(update: UpdateOp) -> bool:

@@ -1,0 +1,99 @@
+"""The axes of a batch whose lengths vary, as `Network(dynamic=...)` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastnet.errors import shorten
+
+Dynamic = bool | Mapping[str, int | Iterable[int]] | None
+
+# A function of the key and the rank of a tensor that returns axes of it.
+AxesOf = Callable[[str, int], set[int]]
+
+# The axis of samples, whose length usually varies.
+_BATCH = (0,)
+
+
+class DynamicAxes:
+    """The axes of the tensors of a batch whose lengths may vary within one program or trace.
+
+    Args:
+        dynamic: None for axis 0, once a second length comes; True for axis 0 at once; False for
+            none. A mapping gives an axis, or several, for the tensors under a key, which are
+            dynamic at once; an axis below 0 counts from the last. Other keys are as with None.
+
+    Raises:
+        TypeError: If `dynamic` is anything else.
+    """
+
+    def __init__(self, dynamic: Dynamic = None) -> None:
+        self._by_key: dict[str, tuple[int, ...]] = {}
+        self._others: tuple[int, ...] = () if dynamic is False else _BATCH
+        self._are_others_at_once = dynamic is True
+        if isinstance(dynamic, Mapping):
+            self._by_key = {key: _read(axes) for key, axes in dynamic.items()}
+        elif not isinstance(dynamic, bool | None):
+            raise _wrong(dynamic)
+
+    def allowed(self, key: str, rank: int) -> set[int]:
+        """Return which axes of a tensor may be dynamic.
+
+        Args:
+            key: The key that the tensor is under.
+            rank: How many axes it has.
+
+        Returns:
+            The axes, counted from the front.
+        """
+        axes = self._by_key.get(key, self._others)
+        return {axis % rank for axis in axes if -rank <= axis < rank}
+
+    def at_once(self, key: str, rank: int) -> set[int]:
+        """Return which axes are dynamic before they have had a second length; see `allowed`."""
+        is_at_once = self._are_others_at_once or key in self._by_key
+        return self.allowed(key, rank) if is_at_once else set()
+
+    def with_axis(self, key: str, axis: int) -> str:
+        """Format the argument that makes one more axis dynamic.
+
+        Args:
+            key: The key that the tensor is under.
+            axis: The axis.
+
+        Returns:
+            A piece of Python, such as ``dynamic={'x': (0, 2)}``.
+        """
+        axes = tuple(sorted({*self._by_key.get(key, self._others), axis}))
+        return f"dynamic={ {**self._by_key, key: axes}!r}"
+
+
+def refuse_open_axes(open_axes: Any) -> None:
+    """Raise a TypeError that says how to write an argument `open_axes`, which was replaced."""
+    if open_axes is None:
+        return
+    if isinstance(open_axes, Mapping):
+        instead = f"dynamic={open_axes!r}"
+    elif open_axes == ():
+        instead = "dynamic=False"
+    else:
+        instead = f"dynamic={{key: {open_axes!r}}}, with the keys of the batch"
+    raise TypeError(f"open_axes={open_axes!r} is not an argument any more. Pass {instead}.")
+
+
+def _read(axes: Any) -> tuple[int, ...]:
+    found = (axes,) if isinstance(axes, int) else axes
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise _wrong(axes)
+    found = tuple(found)
+    if not all(type(axis) is int for axis in found):
+        raise _wrong(axes)
+    return found
+
+
+def _wrong(dynamic: Any) -> TypeError:
+    return TypeError(
+        f"dynamic is, or holds, {shorten(dynamic)}. Pass None, True, False, or a dict from the "
+        "keys of a batch to the number of an axis, or to several."
+    )

@@ -1,0 +1,205 @@
+"""The lengths of a batch that a program leaves open: which axes have them, and which share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fastnet._trace import FORMS, Signature, Slot, map_form
+from fastnet.network.dynamic_axes import AxesOf
+from fastnet.network.torch.compiled.input_signature import KIND
+
+# The index of a tensor of a batch, and an axis of it.
+Axis = tuple[int, int]
+Lengths = tuple[int, ...]
+
+
+class OpenLength(NamedTuple):
+    """A length that is open.
+
+    Attributes:
+        axes: The axes that have it.
+        example: The length in the batch that the program is made for.
+        usual: The most likely length, as far as is known.
+    """
+
+    axes: tuple[Axis, ...]
+    example: int
+    usual: int
+
+
+class OpenLengths(NamedTuple):
+    """The lengths that a program leaves open.
+
+    Attributes:
+        lengths: The lengths.
+        known: Lengths that other programs have fixed, and that are left to them.
+    """
+
+    lengths: tuple[OpenLength, ...]
+    known: frozenset[Lengths] = frozenset()
+
+    @property
+    def axes(self) -> list[Axis]:
+        """All axes whose lengths are open."""
+        return [axis for length in self.lengths for axis in length.axes]
+
+
+class BatchLengths:
+    """The lengths of a batch, beside those of programs that differ from it in lengths alone.
+
+    Args:
+        batch: The batch.
+        keys: The keys that programs read from it.
+        allowed: Returns the axes that may be dynamic, of a tensor with a key and a rank.
+        signatures: The signatures of programs.
+
+    Attributes:
+        changed: The axes that may be dynamic, and have another length in a program.
+    """
+
+    def __init__(
+        self,
+        batch: Mapping[str, Any],
+        keys: Sequence[str],
+        allowed: AxesOf,
+        signatures: Iterable[Signature],
+    ) -> None:
+        forms = {key: KIND.form_of(batch[key]) for key in keys}
+        self._keys = [key for key, form in forms.items() for _ in _slots([form])]
+        self._slots = _slots(list(forms.values()))
+        self._may_vary = self.axes(allowed)
+        # The slots of each program. Numbers that one takes as inputs are none of its keys.
+        self._former: list[list[Slot]] = []
+        for signature in signatures:
+            widest = with_open_axes([forms[key] for key in signature.keys], self._may_vary)
+            if FORMS.matches(widest, signature.inputs):
+                self._former.append(_slots(signature.inputs))
+        self.changed = {
+            axis
+            for axis in self._may_vary
+            if any(_length_in(slots, axis) != _length_in(self._slots, axis) for slots in self._former)
+        }
+
+    @property
+    def has_former(self) -> bool:
+        """Whether there is a program that differs from the batch in lengths alone."""
+        return bool(self._former)
+
+    def axes(self, axes_of: AxesOf) -> set[Axis]:
+        """Return axes whose length may be open: not those of length 1, which broadcast."""
+        return {
+            (index, axis)
+            for index, (key, slot) in enumerate(zip(self._keys, self._slots, strict=True))
+            if slot.shape is not None
+            for axis in axes_of(key, len(slot.shape))
+            if (slot.shape[axis] or 0) > 1
+        }
+
+    def with_batch_sizes(self, axes: set[Axis]) -> set[Axis]:
+        """Add axis 0 of all tensors that may have it open, and where it is as long as an open one.
+
+        Otherwise an op that needs equal batch sizes would be valid for one only.
+        """
+        sizes = {_length_in(self._slots, axis) for axis in axes if axis[1] == 0}
+        equal = (
+            axis
+            for axis in self._may_vary
+            if axis[1] == 0 and _length_in(self._slots, axis) in sizes
+        )
+        return axes.union(equal)
+
+    def key_of(self, axis: Axis) -> str:
+        """Return the key of the tensor of an axis."""
+        return self._keys[axis[0]]
+
+    def share(self, axes: set[Axis]) -> OpenLengths | None:
+        """Find which of some axes share a length: those that are equal now, and in each program.
+
+        Two axes of one tensor never do.
+        """
+        groups: list[list[Axis]] = []
+        # The axes of one number first: most likely they have one meaning.
+        for axis in sorted(axes, key=lambda axis: (axis[1], axis[0])):
+            fitting = [group for group in groups if self._is_shared(axis, group)]
+            same_number = [group for group in fitting if group[0][1] == axis[1]]
+            if fitting:
+                [*same_number, *fitting][0].append(axis)
+            else:
+                groups.append([axis])
+        if not groups:
+            return None
+
+        lengths, firsts = [], [group[0] for group in groups]
+        for group in groups:
+            example, *former = self._history(group[0])
+            assert example is not None
+            lengths.append(OpenLength(tuple(group), example, max(filter(None, [example, *former]))))
+        known: set[Lengths] = set()
+        for slots in self._former:
+            fixed = [_length_in(slots, axis) for axis in firsts]
+            values = tuple(length for length in fixed if length is not None)
+            if len(values) == len(fixed) and self._differs_only_in(slots, axes):
+                known.add(values)
+        known.discard(tuple(length.example for length in lengths))
+        return OpenLengths(tuple(lengths), frozenset(known))
+
+    def _is_shared(self, axis: Axis, group: Sequence[Axis]) -> bool:
+        is_in_other_tensors = all(index != axis[0] for index, _ in group)
+        return is_in_other_tensors and self._history(axis) == self._history(group[0])
+
+    def _history(self, axis: Axis) -> list[int | None]:
+        """Return the length of an axis now, and in each program; None where it is open."""
+        return [_length_in(slots, axis) for slots in (self._slots, *self._former)]
+
+    def _differs_only_in(self, slots: Sequence[Slot], axes: set[Axis]) -> bool:
+        return all(
+            axis in axes or _length_in(slots, axis) == _length_in(self._slots, axis)
+            for axis in self.changed
+        )
+
+
+def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
+    """Return forms that match any length of some axes."""
+    remaining = iter(range(len(_slots(forms))))
+
+    def open_some(slot: Slot) -> Slot:
+        index = next(remaining)
+        if slot.shape is None:
+            return slot
+        shape = tuple(
+            None if (index, axis) in axes else length for axis, length in enumerate(slot.shape)
+        )
+        return Slot(slot.type, shape)
+
+    return [map_form(form, open_some, as_form=True) for form in forms]
+
+
+def read_lengths(
+    lengths: Sequence[OpenLength], tensors: Sequence[torch.Tensor]
+) -> Lengths | None:
+    """Return the open lengths of a batch; None if axes that are to share one have several."""
+    found = []
+    for axes, _, _ in lengths:
+        index, axis = axes[0]
+        length = tensors[index].shape[axis]
+        for index, axis in axes[1:]:
+            if tensors[index].shape[axis] != length:
+                return None
+        found.append(length)
+    return tuple(found)
+
+
+def _slots(forms: Sequence[Any]) -> list[Slot]:
+    slots: list[Slot] = []
+    for form in forms:
+        map_form(form, slots.append)
+    return slots
+
+
+def _length_in(slots: Sequence[Slot], axis: Axis) -> int | None:
+    shape = slots[axis[0]].shape
+    assert shape is not None
+    return shape[axis[1]]
