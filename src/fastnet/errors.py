@@ -11,6 +11,8 @@ import difflib
 import functools
 import re
 import reprlib
+import signal
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -399,6 +401,13 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
         f"The value of '{key}' is {text}, as {describe_op(writer, index)} returned it. To write "
         "its items under separate keys, list these keys in `outputs`."
     )
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the program has raised an error, such as an alarm's."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -65,7 +65,7 @@ def test_an_unknown_backend_of_torch() -> None:
 def test_backend_of_torch_is_refused_in_tensorflow() -> None:
     tf_network = pytest.importorskip("fastnet.network.tf").TFNetwork
     tf_network([], compile=CompileOptions("xla"))
-    with pytest.raises(ValueError, match="backend='inductor'.*\"xla\""):
+    with pytest.raises(ValueError, match=r"backend='inductor'.*\"xla\""):
         tf_network([], compile=CompileOptions("inductor"))
 
 
@@ -77,5 +77,5 @@ def test_dynamic_names_the_argument_of_the_network(dynamic: Any) -> None:
 
 def test_options_are_copied_and_pickled() -> None:
     options = CompileOptions("eager", max_programs=3)
-    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options  # noqa: S301
+    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options
     assert dataclasses.replace(options, max_programs=2) == CompileOptions("eager", max_programs=2)

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from fastnet._trace import Signature
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MAX_CHANGES_IN_A_ROW, MAX_COMPILATIONS
+from fastnet.network.step_times import StepTimes
 from fastnet.network.trace_records import Records
 from fastnet.op.settings import last_resolved
 from fastnet.types import State
@@ -37,6 +38,7 @@ class Program(ABC):
         match: Returns the tensors of a batch as a list, or None if the program is not for it.
         unverified: Why its steps are not compared with uncompiled ones; None if they are.
         awaits_verification: Whether a step is still to be compared.
+        times: How long its first steps take; None if they are not timed, or were.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -44,6 +46,11 @@ class Program(ABC):
         self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
         self.unverified: str | None = None
         self.awaits_verification = True
+        self.times: StepTimes | None = None
+
+    def matches_phase(self) -> bool:
+        """Return whether the program is for the current phase, if steps have several."""
+        return True
 
     @abstractmethod
     def difference(self) -> str | None:
@@ -93,8 +100,9 @@ class ProgramSet(Generic[P]):
         """Find the program for the next step.
 
         Returns:
-            The program and the tensors of the batch; or None, an empty list, and the reason why the
-            last used program of this phase is not valid, if there is one.
+            The program and the tensors of the batch; or None, an empty list, and the reason why no
+            program is valid, if there are some: first what has changed, then what differs in the
+            batch.
 
         Raises:
             KeyError: If the batch lacks a key.
@@ -102,17 +110,21 @@ class ProgramSet(Generic[P]):
         reason: str | None = None
         programs = self.programs
         for program in programs:
+            if not program.matches_phase():
+                reason = reason or ANOTHER_PHASE
+                continue
+            # It takes less time to compare a batch than what the program was made from.
+            tensors = program.match(batch)
+            if tensors is None:
+                reason = ANOTHER_SIGNATURE if reason in (None, ANOTHER_PHASE) else reason
+                continue
             difference = program.difference()
             if difference is None:
-                tensors = program.match(batch)
-                if tensors is not None:
-                    self._changes_in_a_row = 0
-                    if program is not programs[0]:
-                        self._move_to_front(program)
-                    return program, tensors, None
-                difference = ANOTHER_SIGNATURE
-            # Programs of other phases tell nothing of this step.
-            if reason in (None, ANOTHER_PHASE):
+                self._changes_in_a_row = 0
+                if program is not programs[0]:
+                    self._move_to_front(program)
+                return program, tensors, None
+            if reason in (None, ANOTHER_PHASE, ANOTHER_SIGNATURE):
                 reason = difference
         return None, [], reason
 
@@ -172,7 +184,7 @@ class ProgramSet(Generic[P]):
     def _discard_unusable(self) -> None:
         """Remove the least recently used of the programs that are no longer valid, if any."""
         for program in reversed(self.programs):
-            if program.difference() not in (None, ANOTHER_PHASE):
+            if program.matches_phase() and program.difference() is not None:
                 self.discard(program)
                 return
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastnet.distributed import is_main
+from fastnet.network.step_times import StepTimes
 from fastnet.util.warnings import warn
 
 
@@ -48,6 +49,7 @@ class Records:
         self._instead = instead
         self._warned: set[str] = set()
         self._is_summarized = False
+        self._has_warned_of_times = False
 
     def add(
         self,
@@ -69,6 +71,16 @@ class Records:
                 f"Steps of mode '{mode}' run {self._instead}, and not as one "
                 f"compiled program: {fallback}. network.traces lists all such reasons. Enter the "
                 "network with eager=True, or make it without `compile`, to avoid this warning."
+            )
+
+    def warn_if_slower(self, state: Mapping[str, Any], times: StepTimes) -> None:
+        """Warn, once in a network, if compiled steps take longer than others."""
+        slower = times.describe_if_slower(self._instead)
+        if slower is not None and not self._has_warned_of_times:
+            self._has_warned_of_times = True
+            warn(
+                f"In mode '{state['mode']}' {slower}. Make the network without `compile`, or enter "
+                "it with eager=True."
             )
 
     def summarize(self) -> None:

@@ -222,8 +222,10 @@ def returns_nothing(operation: Any) -> bool:
 
 
 def import_dynamo() -> None:
-    """Import Dynamo, which replaces `torch.manual_seed`."""
-    import torch._dynamo  # noqa: F401
+    """Let Dynamo replace `torch.manual_seed` and methods of `torch.nn.Module` that it wraps."""
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+    install_generation_tagging_init()
 
 
 def fake_mode(open_sizes: bool) -> Any:

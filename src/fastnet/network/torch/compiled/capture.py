@@ -165,7 +165,9 @@ def capture(request: CaptureRequest) -> Capture:
     _require_plain_batch(request)
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    import_dynamo()  # During the trace it would replace `torch.manual_seed`, which is watched.
+    # Otherwise a later `torch.compile` would replace what the guard compares, and a trace what it
+    # watches.
+    import_dynamo()
     with TRACING:
         # The guard is a snapshot of before the trace, so that it shows what the trace changes.
         guard = Guard(request.plan, request.step_state.number_inputs)

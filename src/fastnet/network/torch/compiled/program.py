@@ -22,7 +22,7 @@ from fastnet.backend.torch._internals import (
     transforms_are_active,
 )
 from fastnet.backend.torch.autocast import without_autocast
-from fastnet.network.program_set import ANOTHER_PHASE, Program
+from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
@@ -306,8 +306,6 @@ class TorchProgram(Program):
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is."""
-        if self._phase is not None and not self._phase.is_current():
-            return ANOTHER_PHASE
         if is_observed() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():

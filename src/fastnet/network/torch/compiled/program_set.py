@@ -14,10 +14,12 @@ from fastnet._trace import Signature
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import GlobalState, hook_tables_of
 from fastnet.backend.torch.update import TRAINED
+from fastnet.errors import is_from_signal_handler
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import ANOTHER_PHASE, ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
+from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import Capture, CaptureRequest, capture
 from fastnet.network.torch.compiled.input_signature import KIND, first_difference
@@ -273,6 +275,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if program.unverified is not None:
             program.awaits_verification = False
             program.graph = None
+        if self._device.type == "cpu" and self.options.backend != "eager":
+            program.times = StepTimes()
         self.add(program)
         seconds = traced - started, time.perf_counter() - traced
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
@@ -414,6 +418,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 text = f"{self.plan.describe(error.index)}: {text}"
             raise _Failure(text) from None
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             raise _Failure(f"capturing has failed: {error!r}") from None
 
         traced = time.perf_counter()
@@ -434,6 +440,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         except Uncapturable as error:
             raise _Failure(str(error), traced, error.decided) from None
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             first_line = str(error).strip().partition("\n")[0]
             text = f"the compiler has failed with {type(error).__name__}: {first_line}"
             raise _Failure(text, traced) from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from fastnet.backend.torch._internals import COMPILED, weight_hook_of
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
+from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.capture import TRACING
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
 from fastnet.network.torch.compiled.program_set import EagerStep, OnCompile, TorchProgramSet
@@ -88,6 +90,10 @@ class CompiledSession:
                 if verified is not None:
                     return verified
 
+            times = program.times
+            if times is not None and times.awaits_uncompiled:
+                return times.run_uncompiled(lambda: eager(batch))
+            started = 0.0 if times is None else perf_counter()
             try:
                 result = program.run(moved, tensors)
             except AliasedInput:
@@ -97,6 +103,8 @@ class CompiledSession:
                 raise
             for op in program.followed:
                 op.advance()
+            if times is not None:
+                self._note_time(program, times, perf_counter() - started)
             if moved is not batch:
                 result = self._released(program, result, batch)
             if on_call is not None:
@@ -127,19 +135,26 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        if programs.is_given_up:
-            return eager(batch)
         # The program is compiled for a step of the phase of this one, not of the next one.
         accumulation = programs.accumulation
         preserved = nullcontext() if accumulation is None else accumulation.preserved()
         result = eager(batch)
         self._has_run = True
+        if programs.fallback_reason is not None:
+            return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
         with preserved, TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.prepare(step, reason, on_compile)
         return result
+
+    def _note_time(self, program: TorchProgram, times: StepTimes, seconds: float) -> None:
+        """Note the time of a compiled step, and warn after enough of them if they are slow."""
+        times.add_compiled(seconds)
+        if times.is_complete:
+            program.times = None
+            self.programs.records.warn_if_slower(self._state, times)
 
     # --- verification ---
 
@@ -186,7 +201,10 @@ class CompiledSession:
                 programs.accumulation,
                 draws_other_numbers(program, programs.options),
             )
-            result = verification.run(moved, tensors, lambda: eager(batch))
+            times = program.times or StepTimes()
+            result = verification.run(
+                moved, tensors, lambda: times.run_uncompiled(lambda: eager(batch))
+            )
             if programs.options.verify == "first":
                 program.awaits_verification = False
                 program.graph = None
@@ -204,35 +222,41 @@ class CompiledSession:
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch."""
+    """Return why no step of a plan can be captured, whatever its batch: all that is known."""
+    reasons = _reasons_against(plan, device, is_distributed)
+    return "; ".join(dict.fromkeys(reasons)) or None
+
+
+def _reasons_against(
+    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+) -> Iterator[str]:
     if device.type not in ("cpu", "cuda"):
-        return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
+        yield f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if is_distributed:
-        return "the gradients of several processes are communicated"
+        yield "the gradients of several processes are communicated"
     for model in plan.models:
         engine = parallel_type(model)
         if engine is not None:
-            return f"the model '{name_of(model)}' is run by {engine}"
+            yield f"the model '{name_of(model)}' is run by {engine}"
         for module in model.modules():
             if hasattr(module, COMPILED):
-                return f"the model '{name_of(model)}' comes from torch.compile"
+                yield f"the model '{name_of(model)}' comes from torch.compile"
             function = weight_hook_of(module)
             if function is not None:
-                return (
+                yield (
                     f"a hook of torch.nn.utils.{function} replaces a weight of the model "
                     f"'{name_of(model)}'; use torch.nn.utils.parametrizations.{function}"
                 )
     for index, op in enumerate(plan.ops):
         if any(isinstance(inner, OneOfOps) for inner in with_inner_ops([op])):
-            return f"{describe_op(op, index)} draws one of its ops outside of torch"
+            yield f"{describe_op(op, index)} draws one of its ops outside of torch"
         if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
-            return f"{describe_op(op, index)} merges the gradients of several steps"
+            yield f"{describe_op(op, index)} merges the gradients of several steps"
     followed = {id(op.model): op for op in plan.ops if isinstance(op, FollowsUpdates)}
     for update in update_ops_in(plan.ops):
         if (update.skip_nonfinite or update.weight is not None) and id(update.model) in followed:
-            return (
+            yield (
                 f"{describe_op(followed[id(update.model)])} follows the updates of "
                 f"'{name_of(update.model)}', which may skip a step because of `weight` or "
                 "`skip_nonfinite`"
             )
-    return None

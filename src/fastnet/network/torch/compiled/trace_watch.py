@@ -25,6 +25,7 @@ from fastnet.backend.torch._internals import (
     writes,
 )
 from fastnet.backend.torch.update import TRAINED
+from fastnet.errors import is_from_signal_handler
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.compiled.input_signature import tensors_in
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
@@ -90,6 +91,8 @@ class TraceWatch:
                 error.index = self.running
             raise
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             raise Uncapturable(self._describe(error), self.running) from None
 
     def _describe(self, error: Exception) -> str:
