@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fastnet
@@ -53,8 +54,9 @@ def test_ops_without_models_run_in_the_framework_that_is_imported(
     [
         ((), "dynamic=False."),
         ({"x": (0, 1)}, "dynamic={'x': (0, 1)}."),
-        ((0, 1), "dynamic={key: (0, 1)}, with the keys of the batch."),
-        (0, "dynamic={key: 0}, with the keys of the batch."),
+        ((0, 1), "dynamic={key: axes}, with the keys of the batch."),
+        (0, "dynamic={key: axes}, with the keys of the batch."),
+        (np.array([0]), "dynamic={key: axes}, with the keys of the batch."),
     ],
 )
 def test_open_axes_names_the_argument_that_has_replaced_it(open_axes: Any, instead: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fastnet.errors import shorten
+from fastnet.errors import nearest_name, shorten
+from fastnet.op.op import with_inner_ops
+from fastnet.schedule import get_current_items
+from fastnet.util.warnings import warn
 
 Dynamic = bool | Mapping[str, int | Iterable[int]] | None
 
@@ -33,9 +36,19 @@ class DynamicAxes:
         self._others: tuple[int, ...] = () if dynamic is False else _BATCH
         self._are_others_at_once = dynamic is True
         if isinstance(dynamic, Mapping):
-            self._by_key = {key: _read(axes) for key, axes in dynamic.items()}
+            self._by_key = {_read_key(key): _read(axes) for key, axes in dynamic.items()}
         elif not isinstance(dynamic, bool | None):
             raise _wrong(dynamic)
+
+    def warn_of_unread_keys(self, keys: Iterable[str]) -> None:
+        """Warn of keys that are none of those that ops read."""
+        read = set(keys)
+        for key in self._by_key.keys() - read:
+            near = nearest_name(key, read)
+            warn(
+                f"dynamic names the key '{key}', which no op reads."
+                + (f" Did you mean '{near}'?" if near else "")
+            )
 
     def allowed(self, key: str, rank: int) -> set[int]:
         """Return which axes of a tensor may be dynamic.
@@ -69,22 +82,32 @@ class DynamicAxes:
         return f"dynamic={ {**self._by_key, key: axes}!r}"
 
 
+def read_keys(ops: Sequence[Any]) -> set[str]:
+    """Return the keys that ops read, in any epoch."""
+    return {key for op in with_inner_ops(get_current_items(ops)) for key in op.inputs}
+
+
 def refuse_open_axes(open_axes: Any) -> None:
     """Raise a TypeError that says how to write an argument `open_axes`, which was replaced."""
     if open_axes is None:
         return
+    instead = "dynamic={key: axes}, with the keys of the batch"
     if isinstance(open_axes, Mapping):
-        instead = f"dynamic={open_axes!r}"
-    elif open_axes == ():
+        instead = f"dynamic={shorten(open_axes)}"
+    elif isinstance(open_axes, tuple | list) and not open_axes:
         instead = "dynamic=False"
-    else:
-        instead = f"dynamic={{key: {open_axes!r}}}, with the keys of the batch"
-    raise TypeError(f"open_axes={open_axes!r} is not an argument any more. Pass {instead}.")
+    raise TypeError(f"open_axes={shorten(open_axes)} is not an argument any more. Pass {instead}.")
+
+
+def _read_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise _wrong(key)
+    return key
 
 
 def _read(axes: Any) -> tuple[int, ...]:
     found = (axes,) if isinstance(axes, int) else axes
-    if isinstance(found, str) or not isinstance(found, Iterable):
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
         raise _wrong(axes)
     found = tuple(found)
     if not all(type(axis) is int for axis in found):

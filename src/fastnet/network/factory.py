@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.dynamic_axes import Dynamic, refuse_open_axes
+from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, refuse_open_axes
 from fastnet.network.validation import collect_models
 from fastnet.types import NumpyOps, Ops, Slicers
 
@@ -74,6 +74,7 @@ def Network(
     torch.Size([3, 1])
     """
     refuse_open_axes(open_axes)
+    DynamicAxes(dynamic)
     given = {
         "device": (device, None),
         "keep_on_device": (keep_on_device, True),

@@ -69,8 +69,8 @@ class Records:
             self._warned.add(fallback)
             warn(
                 f"Steps of mode '{mode}' run {self._instead}, and not as one "
-                f"compiled program: {fallback}. network.traces lists all such reasons. Enter the "
-                "network with eager=True, or make it without `compile`, to avoid this warning."
+                f"compiled program: {fallback}. network.traces lists all such reasons, and "
+                "docs/compile.md what to do about each."
             )
 
     def warn_if_slower(self, state: Mapping[str, Any], times: StepTimes) -> None:

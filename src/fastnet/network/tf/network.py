@@ -17,7 +17,7 @@ from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, refuse_open_axes
+from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys, refuse_open_axes
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.tf.program import Programs
@@ -95,6 +95,7 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+        self._dynamic_axes.warn_of_unread_keys(read_keys(self.ops))
 
     def _init_state(self) -> None:
         super()._init_state()

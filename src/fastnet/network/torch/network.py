@@ -19,7 +19,7 @@ from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.dynamic_axes import Dynamic, DynamicAxes
+from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
 from fastnet.network.program_set import ProgramSets
@@ -112,6 +112,7 @@ class TorchNetwork(BaseNetwork):
             slicers=slicers,
         )
         self._watch_tensors()
+        self._dynamic_axes.warn_of_unread_keys(read_keys(self.ops))
 
     def _init_state(self) -> None:
         super()._init_state()

@@ -14,6 +14,7 @@ from torch import nn
 
 from fastnet._execute import BoundPlan
 from fastnet.network import TorchNetwork
+from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.network.torch.compiled.program_set import TorchProgramSet
 from fastnet.network.torch.compiled.session import CompiledSession
@@ -102,7 +103,7 @@ def test_sessions_of_the_same_programs_keep_apart() -> None:
     network = _doubling()
     plan = network._plans.find("infer", 1, "", None)
     records = Records("eagerly")
-    programs = TorchProgramSet(plan, QUICK, records, torch.device("cpu"))
+    programs = TorchProgramSet(plan, QUICK, records, torch.device("cpu"), DynamicAxes())
     eager_steps: list[int] = []
 
     def open_session(epoch: int) -> RunStep:

@@ -543,3 +543,45 @@ class TestLengths:
                 torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
         assert _reasons(network) == ["first step"]
         assert_same_weights(model, twin, rtol=1e-3)
+
+    def test_strides_of_axes_of_length_one_are_compared(self) -> None:
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x * x.stride(0) + x.stride(1)
+
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 1)}, compile=QUICK)
+        wide, tall = torch.rand(1, 6), torch.rand(6, 1)
+        with network("infer", 1):
+            for x in (wide, wide, tall.t(), tall.t(), tall, tall, wide.t(), wide.t()):
+                torch.testing.assert_close(network.run_step({"x": x})["y"], fn(x))
+        images = torch.rand(2, 1, 8, 8), torch.rand(2, 8, 8, 1).permute(0, 3, 1, 2)
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 2, 3)}, compile=QUICK)
+        with network("infer", 1):
+            for x in (*images, *images, images[1][:, :, 2:5]):
+                torch.testing.assert_close(network.run_step({"x": x})["y"], fn(x))
+
+    def test_padding_by_a_length(self) -> None:
+        def pad(x: torch.Tensor) -> torch.Tensor:
+            return functional.pad(x, (0, -x.shape[1] % 8))
+
+        shapes = [((4, 6),), ((4, 7),), ((4, 5),), ((3, 13),)]
+        assert self.run(pad, shapes, {"x": (0, 1)}) == ["first step"]
+
+    def test_reasons_name_what_is_special_about_lengths(self) -> None:
+        def run(fn: Any, shapes: list[tuple[int, int]]) -> str:
+            network = TorchNetwork([LambdaOp(fn, "x", "y")], dynamic={"x": (0, 1)}, compile=QUICK)
+            with network("infer", 1):
+                for shape in shapes:
+                    network.run_step({"x": torch.randn(shape)})
+            return network.traces[-1].reason
+
+        assert run(abs, [(4, 5), (1, 5)]) == f"{KIND}: an axis has the length 1"
+        reason = run(lambda x: x * 2 if x.shape[1] > 4 else x, [(4, 5), (4, 3)])
+        assert reason == SIZE
+
+    def test_key_that_no_op_reads_is_warned_of(self) -> None:
+        op = LambdaOp(abs, "tokens", "y")
+        with pytest.warns(UserWarning, match="key 'token', which no op reads. Did you mean 'tok"):
+            TorchNetwork([op], dynamic={"token": (0, 1)})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            TorchNetwork([op], dynamic={"tokens": (0, 1)})

@@ -47,6 +47,7 @@ from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
     KIND,
     KIND_OF_FAKES,
+    contiguous_strides,
     require_plain,
     tensors_in,
 )
@@ -313,8 +314,8 @@ def _make_batch(
 
 
 def _empty_like(tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
-    """Return a tensor of another shape; the strides are equal unless it is contiguous."""
-    if tensor.is_contiguous():
+    """Return a tensor of another shape; the strides are equal unless they follow from it."""
+    if tensor.stride() == contiguous_strides(tensor.shape):
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     return torch.empty_strided(shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 

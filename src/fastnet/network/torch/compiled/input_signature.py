@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -22,19 +22,57 @@ def _nothing(value: Any, tensors: Any = None) -> None:
     return None
 
 
-# Tensors with other strides, or a negative bit, have another signature. The strides of a contiguous
-# tensor follow from its shape.
+# Tensors with other strides, or a negative bit, have another signature.
 _type_of = Readings(
     attrgetter("layout"),
     torch.strided,
     attrgetter("dtype", "device", "requires_grad"),
-    Readings(torch.Tensor.is_contiguous, False, torch.Tensor.stride),
+    torch.Tensor.stride,
     torch.Tensor.is_neg,
 )
 
 
 # What the parts of a type are called, in order.
 _TYPE = ("dtype", "device", "requires_grad", "the strides", "the negative bit")
+
+
+class _AnyStrides:
+    """In the type of a slot, equals the strides of every tensor; they are compared elsewhere."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "those of a contiguous tensor"
+
+
+_ANY_STRIDES = _AnyStrides()
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides that torch gives a new tensor of a shape."""
+    strides = [1]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * max(length, 1))
+    return tuple(reversed(strides)) if len(shape) else ()
+
+
+def is_contiguous(slot: Slot) -> bool:
+    """Return whether the strides of a slot follow from its shape."""
+    _, strides, _ = slot.type
+    if strides is _ANY_STRIDES:
+        return True
+    # No other length than that of axis 0 is open then, on which strides do not depend.
+    shape = [length or 0 for length in slot.shape or ()]
+    return bool(strides == contiguous_strides(shape))
+
+
+def without_strides(slot: Slot, shape: tuple[int | None, ...] | None) -> Slot:
+    """Return a slot of a shape that matches any strides."""
+    members, _, is_negative = slot.type
+    return Slot((members, _ANY_STRIDES, is_negative), shape)
 
 
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -99,8 +137,6 @@ def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
             )
             for name, before, after in parts:
                 if before != after:
-                    if name == "the strides":
-                        before, after = map(_format_strides, (before, after))
                     return f"'{key}' has {name} {after}, not {before}"
         elif not KIND.matches(form, batch[key]):
             return f"'{key}' is, or holds, {shorten(batch[key])}"
@@ -114,10 +150,6 @@ def _are_lengths_equal(
     if shape is None or other is None or len(shape) != len(other):
         return shape == other
     return all(one in (None, length) for one, length in zip(shape, other, strict=True))
-
-
-def _format_strides(strides: tuple[Any, ...]) -> str:
-    return "of a contiguous tensor" if strides[0] is True else str(strides[0])
 
 
 def _format(shape: tuple[int | None, ...] | None) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fastnet.backend.torch._internals import compile_graph, decompositions, find_backend
+from fastnet.backend.torch._internals import (
+    compile_graph,
+    decompositions,
+    enable_python_dispatcher,
+    find_backend,
+)
 from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled.capture import Capture, TracedLength
@@ -73,7 +79,9 @@ def _lower(capture: Capture, options: CompileOptions, usual: Lengths) -> Lowered
         likely = partial(_likely_length, dict(zip(symbols, usual, strict=True)))
         table = decompositions(options.fallback_random)
         table |= _small_products(dict(table), likely)
-    with mode, torch.no_grad():
+    # Python's decompositions compute with lengths that are symbols.
+    dispatcher = enable_python_dispatcher() if capture.lengths else nullcontext()
+    with mode, torch.no_grad(), dispatcher:
         plain = [
             torch.empty_strided(
                 tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device

@@ -9,7 +9,12 @@ import torch
 
 from fastnet._trace import FORMS, Signature, Slot, map_form
 from fastnet.network.dynamic_axes import AxesOf
-from fastnet.network.torch.compiled.input_signature import KIND
+from fastnet.network.torch.compiled.input_signature import (
+    KIND,
+    contiguous_strides,
+    is_contiguous,
+    without_strides,
+)
 
 # The index of a tensor of a batch, and an axis of it.
 Axis = tuple[int, int]
@@ -30,16 +35,24 @@ class OpenLength(NamedTuple):
     usual: int
 
 
+# The first batch says little of the lengths of others, and a program for short ones is slow for
+# long ones.
+_UNKNOWN_LENGTH = 64
+
+
 class OpenLengths(NamedTuple):
     """The lengths that a program leaves open.
 
     Attributes:
         lengths: The lengths.
+        contiguous: The indices of tensors that must be contiguous, because their strides depend on
+            these lengths.
         known: Lengths that other programs have fixed, and that are left to them.
     """
 
     lengths: tuple[OpenLength, ...]
-    known: frozenset[Lengths] = frozenset()
+    contiguous: tuple[int, ...]
+    known: frozenset[Lengths]
 
     @property
     def axes(self) -> list[Axis]:
@@ -75,8 +88,12 @@ class BatchLengths:
         self._former: list[list[Slot]] = []
         for signature in signatures:
             widest = with_open_axes([forms[key] for key in signature.keys], self._may_vary)
-            if FORMS.matches(widest, signature.inputs):
-                self._former.append(_slots(signature.inputs))
+            slots = _slots(signature.inputs)
+            if FORMS.matches(widest, signature.inputs) and all(
+                is_contiguous(own) == is_contiguous(other)
+                for own, other in zip(self._slots, slots, strict=True)
+            ):
+                self._former.append(slots)
         self.changed = {
             axis
             for axis in self._may_vary
@@ -138,7 +155,9 @@ class BatchLengths:
         for group in groups:
             example, *former = self._history(group[0])
             assert example is not None
-            lengths.append(OpenLength(tuple(group), example, max(filter(None, [example, *former]))))
+            known_lengths = [length for length in former if length is not None]
+            usual = max([example, *(known_lengths or [_UNKNOWN_LENGTH])])
+            lengths.append(OpenLength(tuple(group), example, usual))
         known: set[Lengths] = set()
         for slots in self._former:
             fixed = [_length_in(slots, axis) for axis in firsts]
@@ -146,7 +165,8 @@ class BatchLengths:
             if len(values) == len(fixed) and self._differs_only_in(slots, axes):
                 known.add(values)
         known.discard(tuple(length.example for length in lengths))
-        return OpenLengths(tuple(lengths), frozenset(known))
+        contiguous = {index for index, axis in axes if axis and is_contiguous(self._slots[index])}
+        return OpenLengths(tuple(lengths), tuple(sorted(contiguous)), frozenset(known))
 
     def _is_shared(self, axis: Axis, group: Sequence[Axis]) -> bool:
         is_in_other_tensors = all(index != axis[0] for index, _ in group)
@@ -174,15 +194,18 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
         shape = tuple(
             None if (index, axis) in axes else length for axis, length in enumerate(slot.shape)
         )
+        # The strides of a contiguous tensor depend on all lengths but that of axis 0.
+        if None in shape[1:] and is_contiguous(slot):
+            return without_strides(slot, shape)
         return Slot(slot.type, shape)
 
     return [map_form(form, open_some, as_form=True) for form in forms]
 
 
-def read_lengths(lengths: Sequence[OpenLength], tensors: Sequence[torch.Tensor]) -> Lengths | None:
+def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengths | None:
     """Return the open lengths of a batch; None if axes that are to share one have several."""
     found = []
-    for axes, _, _ in lengths:
+    for axes, _, _ in lengths.lengths:
         index, axis = axes[0]
         length = tensors[index].shape[axis]
         for index, axis in axes[1:]:
@@ -190,6 +213,14 @@ def read_lengths(lengths: Sequence[OpenLength], tensors: Sequence[torch.Tensor])
                 return None
         found.append(length)
     return tuple(found)
+
+
+def has_other_strides(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether a tensor of a batch that must be contiguous is not."""
+    return any(
+        tensors[index].stride() != contiguous_strides(tensors[index].shape)
+        for index in lengths.contiguous
+    )
 
 
 def _slots(forms: Sequence[Any]) -> list[Slot]:

@@ -27,7 +27,12 @@ from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
-from fastnet.network.torch.compiled.open_lengths import Lengths, OpenLengths, read_lengths
+from fastnet.network.torch.compiled.open_lengths import (
+    Lengths,
+    OpenLengths,
+    has_other_strides,
+    read_lengths,
+)
 from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -226,14 +231,31 @@ class TorchProgram(Program):
 
         A batch of the lengths that another program has fixed is left to that program.
         """
-        values = read_lengths(lengths.lengths, tensors)
-        if values is None:
+        values = read_lengths(lengths, tensors)
+        if values is None or has_other_strides(lengths, tensors):
             return False
         is_admitted = self._admitted.get(values)
         if is_admitted is None:
             is_admitted = values not in lengths.known and self._admits(values)
             self._admitted[values] = is_admitted
         return is_admitted
+
+    def describe_lengths(self, batch: Mapping[str, Any]) -> str:
+        """Return why the program does not take the lengths of a batch that its signature matches.
+
+        The text is empty if it has no open lengths, or takes these.
+        """
+        tensors = None if self.lengths is None else self.signature.match(batch)
+        if self.lengths is None or tensors is None or self._takes_lengths(self.lengths, tensors):
+            return ""
+        values = read_lengths(self.lengths, tensors)
+        if values is None:
+            return "axes that had one length have several"
+        if 1 in values:
+            return "an axis has the length 1"
+        if has_other_strides(self.lengths, tensors):
+            return "a tensor has other strides"
+        return f"the ops treat the lengths {list(values)} differently"
 
     def require_separate(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise if a tensor of the batch overlaps the program's own memory."""

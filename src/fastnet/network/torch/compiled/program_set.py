@@ -394,7 +394,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
         """Return what of a batch differs from the program that was used last."""
         found = [
-            first_difference(program.signature, batch)
+            first_difference(program.signature, batch) or program.describe_lengths(batch)
             for program in self.programs
             if program.matches_phase()
         ]
