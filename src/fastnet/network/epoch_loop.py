@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from itertools import islice
 from operator import length_hint
 from time import perf_counter
 from typing import Any
 
 from fastnet.distributed import is_main
-from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.errors import MissingKeyError, nearest_name, shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.loaders import begin_loader, end_loader
 from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.network.validation import check_batches, check_request
+from fastnet.op.checks import is_int
 from fastnet.types import Mode
 from fastnet.util import to_list
-
-_END: Any = object()
 
 
 class Steps:
@@ -30,6 +30,7 @@ class Steps:
     The epoch ends when the loader does; pass `itertools.islice(loader, count)` for fewer steps. A
     loop that is left early, by `break` or by an exception, leaves the network as an exception does:
     accumulated gradients are carried over whatever `rest` is, and per-epoch schedules do not step.
+    With `per_call`, the steps of a group have all been taken when the loop gets the first of them.
 
     Args:
         network: The network.
@@ -42,6 +43,7 @@ class Steps:
         desired_output_keys: The keys to return, beside those in `show`; None or empty for all.
         progress: Whether to show a progress bar (with tqdm), in the main process only.
         show: The key or keys of numbers that the progress bar shows, such as a loss.
+        per_call: How many batches to read and to run at once, by `run_steps`.
 
     Attributes:
         count: The number of steps so far.
@@ -52,6 +54,7 @@ class Steps:
 
     Raises:
         TypeError: If `loader` is a single dict.
+        ValueError: If `per_call` is not an int of at least 1.
         ModuleNotFoundError: If a bar is wanted and tqdm is not installed.
         KeyError: If a result lacks a key that the bar shows.
 
@@ -80,8 +83,12 @@ class Steps:
         desired_output_keys: Collection[str] | None = None,
         progress: bool = False,
         show: str | Collection[str] = (),
+        per_call: int = 1,
     ) -> None:
         check_batches(loader, "steps")
+        if not is_int(per_call) or per_call < 1:
+            raise ValueError(f"per_call is an int of at least 1, not {shorten(per_call)}.")
+        self._per_call = per_call
         _, desired = check_request(mode, epoch, ds_id, desired_output_keys, network._first_epoch)
         self._network = network
         self._loader: Any = loader
@@ -100,6 +107,7 @@ class Steps:
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
         network, (mode, *_) = self._network, self._request
+        run_steps = network.run_steps
         self.count = 0
         self.waited = self.ran = self.in_body = 0.0
         with self._open_bar() as bar, network(*self._request):
@@ -107,30 +115,32 @@ class Steps:
             begin_loader(self._loader, session)
             batches = iter(self._loader)
             started = perf_counter()
-            while (batch := next(batches, _END)) is not _END:
+            while group := list(islice(batches, self._per_call)):
                 drawn = perf_counter()
-                result = network.run_step(batch)
+                results = [network.run_step(group[0])] if len(group) == 1 else run_steps(group)
                 done = perf_counter()
-                self.count += 1
                 self.waited += drawn - started
                 self.ran += done - drawn
                 # Read it in every step: profiling may start in the middle of an epoch.
                 meter = network._meter
                 if meter is not None:
                     meter.record(mode, DATA_WAIT_TITLE, drawn - started)
-                # The bar decides when to refresh, so that values are not fetched in each step.
-                if bar is not None and bar.update():
-                    shown = {key: f"{self._read(result, key):.4g}" for key in self._show}
-                    bar.set_postfix(shown | {"waiting for data": f"{self.waiting_share:.0%}"})
-                try:
-                    yield batch, result
-                except GeneratorExit:
-                    # A loop that was left early cannot be distinguished from one that failed.
-                    session.skip_exit_calls()
-                    raise
-                finally:
-                    started = perf_counter()
-                    self.in_body += started - done
+                for batch, result in zip(group, results, strict=True):
+                    self.count += 1
+                    # The bar decides when to refresh, so that values are not fetched in each step.
+                    if bar is not None and bar.update():
+                        shown = {key: f"{self._read(result, key):.4g}" for key in self._show}
+                        bar.set_postfix(shown | {"waiting for data": f"{self.waiting_share:.0%}"})
+                    try:
+                        yield batch, result
+                    except GeneratorExit:
+                        # A loop that was left early cannot be distinguished from one that failed.
+                        session.skip_exit_calls()
+                        raise
+                    finally:
+                        started = perf_counter()
+                        self.in_body += started - done
+                        done = started
             end_loader(self._loader, self.count)
 
     def __repr__(self) -> str:

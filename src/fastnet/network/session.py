@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet._execute import BoundPlan
 from fastnet.backend.model_metadata import choose_optimizer
 from fastnet.backend.ranges import OpRanges
+from fastnet.errors import add_note
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, synchronized
 from fastnet.network.update_warnings import warn_of_partial_optimizers
@@ -53,6 +54,7 @@ class Session:
         self.epoch = int(state["epoch"])
         self.optimizers: list[Any] = []
         self.run = network._raise_not_open
+        self._is_timed = False
         self._network = network
         # Called when the network is left without an error.
         self._exit_calls: Sequence[Callable[[], None]] = ()
@@ -83,8 +85,28 @@ class Session:
         run = self._wrapped_step(None)
         if timed is not None:
             run = timed.measured(self._wrapped_step(timed), run)
+        self._is_timed = timed is not None
         # Assigned once, because a step may be running in another thread.
         self.run = self._returning(run)
+
+    def run_consecutively(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Run a step for each batch; see `BaseNetwork.run_steps`."""
+        run = self.run
+        step = None if self._is_timed else self._consecutive_step()
+        if step is not None:
+            run = self._returning(self._wrapped(step, None))
+        results = []
+        for index, batch in enumerate(batches):
+            try:
+                results.append(run(batch))
+            except BaseException as error:
+                add_note(
+                    error,
+                    f"Raised by the step of batch {index} of {len(batches)}, counted from 0. The "
+                    "steps before it were taken.",
+                )
+                raise
+        return results
 
     def close(self, error: BaseException | None = None) -> None:
         """Run what is due when the network is left, and release the devices.
@@ -109,9 +131,12 @@ class Session:
         """Raise an error for a loader that cannot be run."""
 
     def _wrapped_step(self, meter: StepMeter | None) -> RunStep:
-        """Return the step with slicing, waiting for the device and postprocessing around it."""
+        """Return the step with what is around it, timed by `meter` if there is one."""
+        return self._wrapped(self._step(meter), meter)
+
+    def _wrapped(self, run: RunStep, meter: StepMeter | None) -> RunStep:
+        """Return a step with slicing, waiting for the device and postprocessing around it."""
         plan = self.plan
-        run = self._step(meter)
         if plan.slicers:
             run = sliced(run, plan.slicers, plan.synchronize, meter)
         elif plan.synchronize is not None:
@@ -161,6 +186,10 @@ class Session:
     def _step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, timed by `meter` if there is one."""
         return self._eager_step(meter)
+
+    def _consecutive_step(self) -> RunStep | None:
+        """Return a faster function for steps between which nothing changes, or None."""
+        return None
 
     def _merged(self, run: RunStep) -> RunStep:
         """Return a step whose results are merged over all replicas, in TensorFlow."""

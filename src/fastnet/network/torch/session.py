@@ -205,6 +205,10 @@ class TorchSession(Session):
             on_compile = meter.trace_stamper(meter.row("rest", "other"))
         return compiled.step(self._eager_step(meter), on_call, on_compile)
 
+    def _consecutive_step(self) -> RunStep | None:
+        compiled = self._compiled
+        return None if compiled is None else compiled.consecutive_step(self._eager_step(None))
+
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""
         return OpRanges(titles(self.plan.ops), record_function, profiler_is_on)

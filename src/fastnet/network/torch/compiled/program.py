@@ -335,6 +335,19 @@ class TorchProgram(Program):
             if change is not None:
                 self.changed_number = self._guard.changed_number()
                 return f"{change} has changed"
+        change = self.changed_state()
+        if change is not None:
+            return change
+        if self._takes_gradients and (
+            not self._gradients.are_unchanged() or any(self._hook_tables)
+        ):
+            return "the gradient or hooks of a parameter have changed"
+        if not self._are_in_place():
+            return "the storage or requires_grad of a parameter or buffer has changed"
+        return None
+
+    def changed_state(self) -> str | None:
+        """Adopt changed numbers and state of ops and optimizers; return what else has changed."""
         if self.state.number_inputs:
             try:
                 if self._read_number_inputs() != self._last_numbers:
@@ -346,10 +359,6 @@ class TorchProgram(Program):
                 return "the current optimizer has changed"
             if not self._sync_optimizers():
                 return "the optimizer of a model has changed"
-            if not self._gradients.are_unchanged() or any(self._hook_tables):
-                return "the gradient or hooks of a parameter have changed"
-        if not self._are_in_place():
-            return "the storage or requires_grad of a parameter or buffer has changed"
         return None
 
     def _sync_optimizers(self) -> bool:

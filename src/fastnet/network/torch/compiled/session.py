@@ -91,27 +91,76 @@ class CompiledSession:
                     return verified
 
             times = program.times
-            if times is not None and times.awaits_uncompiled:
+            if times is None:
+                return self._run_program(program, eager, batch, moved, tensors, on_call)
+            if times.awaits_uncompiled:
                 return times.run_uncompiled(lambda: eager(batch))
-            started = 0.0 if times is None else perf_counter()
-            try:
-                result = program.run(moved, tensors)
-            except AliasedInput:
-                return eager(batch)
-            except Exception as error:
-                add_note(error, _IN_PROGRAM)
-                raise
-            for op in program.followed:
-                op.advance()
-            if times is not None:
-                self._note_time(program, times, perf_counter() - started)
-            if moved is not batch:
-                result = self._released(program, result, batch)
-            if on_call is not None:
-                on_call()
+            started = perf_counter()
+            result = self._run_program(program, eager, batch, moved, tensors, on_call)
+            times.add_compiled(perf_counter() - started)
+            if times.is_complete:
+                program.times = None
+                programs.records.warn_if_slower(self._state, times)
             return result
 
         return run
+
+    def consecutive_step(self, eager: RunStep) -> RunStep:
+        """Return a function for steps between which nothing changes that guards would notice.
+
+        What a program was made from is compared before its first step alone, and the phase and the
+        batch before each step. So are numbers of optimizers and ops that a schedule may change.
+        """
+        step, programs = self.step(eager), self.programs
+        if programs.is_given_up:
+            return step
+        compared: list[TorchProgram] = []
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            moved = batch if self._move is None else self._moved(batch)
+            try:
+                for program in compared:
+                    if program.matches_phase():
+                        tensors = program.match(moved)
+                        # Only what follows updates may have changed numbers since the last step.
+                        if tensors is not None and (
+                            not program.followed or program.changed_state() is None
+                        ):
+                            return self._run_program(program, eager, batch, moved, tensors, None)
+                found, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
+            except KeyError:
+                return eager(batch)  # Raises the error for a missing key.
+            if found is None or found.awaits_verification or found.times is not None:
+                return step(batch)
+            compared.append(found)
+            return self._run_program(found, eager, batch, moved, tensors, None)
+
+        return run
+
+    def _run_program(
+        self,
+        program: TorchProgram,
+        eager: RunStep,
+        batch: Mapping[str, Any],
+        moved: Mapping[str, Any],
+        tensors: list[torch.Tensor],
+        on_call: Callable[[], None] | None,
+    ) -> dict[str, Any]:
+        """Run a step by a program that is valid for it."""
+        try:
+            result = program.run(moved, tensors)
+        except AliasedInput:
+            return eager(batch)
+        except Exception as error:
+            add_note(error, _IN_PROGRAM)
+            raise
+        for op in program.followed:
+            op.advance()
+        if moved is not batch:
+            result = self._released(program, result, batch)
+        if on_call is not None:
+            on_call()
+        return result
 
     def _moved(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Move the values that ops read to the device of the ops."""
@@ -148,13 +197,6 @@ class CompiledSession:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.prepare(step, reason, on_compile)
         return result
-
-    def _note_time(self, program: TorchProgram, times: StepTimes, seconds: float) -> None:
-        """Note the time of a compiled step, and warn after enough of them if they are slow."""
-        times.add_compiled(seconds)
-        if times.is_complete:
-            program.times = None
-            self.programs.records.warn_if_slower(self._state, times)
 
     # --- verification ---
 
