@@ -12,6 +12,9 @@ MAX_CHANGES_IN_A_ROW = 4
 A change in every step would otherwise compile a program in every step.
 """
 
+MAX_LENGTHS = 4096
+"""Lengths of batches of which a program remembers whether it takes them."""
+
 MAX_COMPILATIONS = 64
 """Programs that are compiled for the same ops, including those that are no longer in use.
 

@@ -167,7 +167,12 @@ class ProgramSet(Generic[P]):
         capacity = self._max_programs * variants
         if len(self.programs) >= capacity:
             self._discard_unusable()
-        if self._compilations >= MAX_COMPILATIONS or len(self.programs) >= capacity:
+        if self._compilations >= MAX_COMPILATIONS:
+            return (
+                f"{MAX_COMPILATIONS} programs have been compiled for these ops, most recently "
+                f"because {reason}"
+            )
+        if len(self.programs) >= capacity:
             return (
                 f"there are more than {self._max_programs} input signatures, most recently "
                 f"because {reason}"

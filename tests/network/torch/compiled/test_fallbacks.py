@@ -227,3 +227,23 @@ class TestSlowPrograms:
             for batch in batches(30):
                 network.run_step(batch)
         assert captured(network) == 1
+
+
+def test_comparing_is_a_part_of_the_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    finds: list[int] = []
+    find = TorchProgramSet.find
+
+    def counted(self: Any, batch: Any) -> Any:
+        finds.append(len(finds))
+        return find(self, batch)
+
+    monkeypatch.setattr(TorchProgramSet, "find", counted)
+    network = network_of(built(), CompileOptions(backend=_identity))
+    with network("train", 1):
+        for _ in range(23):
+            network.run_step(batches(1)[0])
+        timed = len(finds)
+        network.run_step(batches(1)[0])
+    # Twenty steps are timed with a second look, and then none.
+    assert timed >= 2 * 20
+    assert len(finds) == timed + 1

@@ -10,12 +10,15 @@ import torch
 
 from bench.verification import FAULTS, FaultyBackend
 from fastnet import CompileOptions
+from fastnet.network import TorchNetwork
 from fastnet.network.torch.compiled import program_set
 from fastnet.network.torch.compiled.capture import Capture
+from fastnet.op.tensorop import LambdaOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
     batches,
     built,
+    fallbacks,
     mlp,
     network_of,
 )
@@ -197,3 +200,43 @@ def test_fault_in_captured_graph_is_found(
     else:
         assert record is not None
         assert "the captured graph" in record.fallback or "eager step alone" in record.fallback
+
+
+def test_nan_of_a_program_is_found_beside_an_infinite_mask() -> None:
+    causal = torch.full((3, 3), float("-inf")).triu(1)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.T + causal).softmax(-1) @ x
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*tensors: Any) -> Any:
+            (y,) = graph(*tensors)
+            y[1, 1] = float("nan")
+            return [y]
+
+        return run
+
+    network = TorchNetwork([LambdaOp(attend, "x", "y")], compile=CompileOptions(backend=backend))
+    with network("infer", 1):
+        for _ in range(4):
+            x = torch.randn(3, 3)
+            torch.testing.assert_close(network.run_step({"x": x})["y"], attend(x))
+    assert "'y' differs in 0.11 of its elements in the compiled program" in fallbacks(network)[0]
+
+
+def test_fault_at_other_lengths_than_the_first_is_found() -> None:
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(size: int, *tensors: Any) -> Any:
+            return (
+                graph(size, *tensors) if size == 4 else [one * 2 for one in graph(size, *tensors)]
+            )
+
+        return run
+
+    options = CompileOptions(backend=backend)
+    network = TorchNetwork([LambdaOp(torch.exp, "x", "y")], dynamic=True, compile=options)
+    with network("infer", 1):
+        for size in (4, 4, 4, 6, 5, 4):
+            x = torch.randn(size)
+            torch.testing.assert_close(network.run_step({"x": x})["y"], x.exp())
+    assert "each size is compiled by itself" in network.traces[-1].reason

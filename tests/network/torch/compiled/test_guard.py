@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.torch.compiled.steps import (
     QUICK,
@@ -285,3 +286,25 @@ def test_hook_on_a_parameter_is_called_from_the_next_step(register: str, had_hoo
             network.run_step(batch)
     assert len(calls) == 3
     assert "a parameter has hooks" in fallbacks(network)[0]
+
+
+def test_private_op_of_an_own_op_is_compared() -> None:
+    class Own(TensorOp):
+        def __init__(self) -> None:
+            super().__init__(["pred", "y"], "loss", mode="!infer")
+            self._loss = CrossEntropy(["pred", "y"], "loss", from_logits=True)
+
+        def forward(self, data: Any, state: Any) -> Any:
+            return self._loss.forward(data, state)
+
+    op, model = Own(), built()
+    (batch,) = batches(1)
+    losses = []
+    for compile in (QUICK, False):
+        network = TorchNetwork([ModelOp(model, "x", "pred"), op], compile=compile)
+        for smoothing in (0.0, 0.5):
+            op._loss.label_smoothing = smoothing
+            with network("eval", 1):
+                losses.append([float(network.run_step(batch)["loss"]) for _ in range(4)])
+    assert losses[:2] == losses[2:]
+    assert losses[0] != losses[1]

@@ -181,9 +181,9 @@ def test_what_treats_an_open_size_otherwise_is_found_by_the_verification(fn: Any
 @pytest.mark.parametrize(
     ("fn", "why"),
     [
-        (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on it"),
-        (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on it"),
-        (lambda x: x * int(x.shape[0]), "depends on it"),
+        (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on this length"),
+        (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on this length"),
+        (lambda x: x * int(x.shape[0]), "depends on this length"),
         (lambda x: x.shape[0], "which is, or holds, a value of type SymInt"),
     ],
 )
@@ -440,7 +440,7 @@ class TestLengths:
         assert [one.fallback or one.reason for one in network.traces] == [
             "first step",
             f"{KIND}: 'x' has the shape (5, 4), not (any, 3); each length of axis 1 of 'x' is "
-            "compiled by itself, because what the ops do depends on it",
+            "compiled by itself, because what the ops do depends on this length",
         ]
 
     def test_conditions_on_two_lengths_are_compared(self) -> None:

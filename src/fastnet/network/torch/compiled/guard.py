@@ -84,7 +84,7 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
         is_library = is_library_class(type(op))
         for name, value in vars(op).items():
             # State that fastnet itself keeps, which follows from the op's settings.
-            if name.startswith("_") and (is_library or is_library_class(type(value))):
+            if name.startswith("_") and (is_library or _is_internal_class(type(value))):
                 yield op, name
         if isinstance(op, LRSchedule):
             yield op, "schedulers"
@@ -94,6 +94,11 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
         for optimizer in every_optimizer_of(model):
             for name in _OF_OPTIMIZERS:
                 yield optimizer, name
+
+
+def _is_internal_class(cls: type) -> bool:
+    """Return whether a class is fastnet's, and none that a program holds in its own attributes."""
+    return cls.__module__.startswith("fastnet.backend.")
 
 
 def is_library_class(cls: type) -> bool:

@@ -126,7 +126,7 @@ def _require_open(lengths: Sequence[TracedLength]) -> None:
         index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
     ]
     if decided:
-        raise Uncapturable("what the ops do depends on it", decided=decided)
+        raise Uncapturable("what the ops do depends on this length", decided=decided)
 
 
 def _independent(lengths: Sequence[TracedLength]) -> list[int]:
@@ -153,7 +153,7 @@ def _admitted(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[Lengths],
         any(env.deferred_runtime_asserts.values())
         or not all(condition.free_symbols <= set(symbols) for condition in conditions)
     ):
-        raise Uncapturable("what the ops do depends on it", decided=range(len(lengths)))
+        raise Uncapturable("what the ops do depends on this length", decided=range(len(lengths)))
 
     def admits(values: Lengths) -> bool:
         # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.

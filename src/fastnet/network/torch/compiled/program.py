@@ -22,6 +22,7 @@ from fastnet.backend.torch._internals import (
     transforms_are_active,
 )
 from fastnet.backend.torch.autocast import without_autocast
+from fastnet.network.program_limits import MAX_LENGTHS
 from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.capture import Capture
@@ -62,9 +63,10 @@ class TorchProgram(Program):
         followed: The ops whose `advance` is to be called after each step.
         state: See above.
         tensors: The tensors of models, optimizers and ops that the step uses.
-        writes: The indices of those that it writes to; -1 for the numbers.
+        writes: The indices of those that it writes to.
         graph: The captured graph, which runs when the program is verified; None if it never is.
         changed_number: The number whose change has made the program invalid, if it was one.
+        verified_lengths: The open lengths of the first verified step; None before it.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class TorchProgram(Program):
         self._phase = phase
         self._aliases = capture.aliases
         self.lengths = lengths
+        self.verified_lengths: Lengths | None = None
         self._admits = lowered.admits
         self._admitted: dict[Lengths, bool] = {}
         self.batch_numbers = batch_numbers
@@ -108,6 +111,8 @@ class TorchProgram(Program):
         batch = range(bound + 1, last)
         if any(index in batch for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch")
+        if bound in lowered.written:
+            raise Uncapturable("the step writes into the numbers of optimizers and ops")
         self.tensors = [*state.tensors, *capture.others]
         self._numbers = state.new_numbers()
         # The inputs that the program uses: whether each is in the batch, and its index there or
@@ -237,6 +242,8 @@ class TorchProgram(Program):
         is_admitted = self._admitted.get(values)
         if is_admitted is None:
             is_admitted = values not in lengths.known and self._admits(values)
+            if len(self._admitted) >= MAX_LENGTHS:
+                self._admitted.clear()
             self._admitted[values] = is_admitted
         return is_admitted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -16,6 +16,7 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.capture import TRACING
+from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
 from fastnet.network.torch.compiled.program_set import EagerStep, OnCompile, TorchProgramSet
 from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
@@ -85,7 +86,7 @@ class CompiledSession:
                 return eager(batch)  # Raises the error for a missing key.
             if program is None:
                 return self._run_eagerly(batch, eager, on_compile, reason)
-            if program.awaits_verification and self._is_due():
+            if program.awaits_verification and self._is_due(program, tensors):
                 verified = self._verified(program, eager, batch, moved, tensors)
                 if verified is not None:
                     return verified
@@ -96,6 +97,7 @@ class CompiledSession:
             if times.awaits_uncompiled:
                 return times.run_uncompiled(lambda: eager(batch))
             started = perf_counter()
+            programs.find(moved)  # Once more, because it is a part of a compiled step.
             result = self._run_program(program, eager, batch, moved, tensors, on_call)
             times.add_compiled(perf_counter() - started)
             if times.is_complete:
@@ -200,12 +202,13 @@ class CompiledSession:
 
     # --- verification ---
 
-    def _is_due(self) -> bool:
+    def _is_due(self, program: TorchProgram, tensors: Sequence[torch.Tensor]) -> bool:
         """Return whether this step is to be verified, for a program that awaits it."""
         programs = self.programs
         verify = programs.options.verify
         if not isinstance(verify, int):
-            return True
+            lengths = program.lengths
+            return lengths is None or read_lengths(lengths, tensors) != program.verified_lengths
         programs.steps += 1
         return programs.steps % verify == 0
 
@@ -248,8 +251,7 @@ class CompiledSession:
                 moved, tensors, lambda: times.run_uncompiled(lambda: eager(batch))
             )
             if programs.options.verify == "first":
-                program.awaits_verification = False
-                program.graph = None
+                _end_verification(program, tensors)
             if verification.difference is None:
                 return result
 
@@ -261,6 +263,15 @@ class CompiledSession:
                 raise RuntimeError(f"In mode '{self._state['mode']}' {text}.")
             programs.reject(program, text, self._state)
             return result
+
+
+def _end_verification(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
+    """Verify no further step of a program, or one more if that has other lengths."""
+    if program.lengths is not None and program.verified_lengths is None:
+        program.verified_lengths = read_lengths(program.lengths, tensors)
+        return
+    program.awaits_verification = False
+    program.graph = None
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
