@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import fastnet
@@ -110,12 +111,30 @@ class TraceWatch:
         if is_data_dependent(error) or "data_depend" in first_line:
             problem = "looks at the values of tensors"
             if "_detect_is_causal_mask" in {code.co_name for code in codes}:
-                problem += " of a mask; pass is_causal= to the nn.Transformer"
+                argument, layer = _causal_argument(codes)
+                problem += (
+                    f" of a mask; pass {argument}=True to the {layer} if the mask is causal, and "
+                    "False if not"
+                )
             elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
         else:
             problem = f"could not be traced: {type(error).__name__}: {first_line}"
         return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
+
+
+def _causal_argument(codes: Container[CodeType]) -> tuple[str, str]:
+    """Return the argument that says whether a mask is causal, and the layer that takes it.
+
+    Args:
+        codes: The code of the functions in which the mask was looked at.
+    """
+    is_of_target = nn.TransformerDecoder.forward.__code__ in codes
+    if nn.Transformer.forward.__code__ in codes:
+        return "tgt_is_causal" if is_of_target else "src_is_causal", "nn.Transformer"
+    if is_of_target:
+        return "tgt_is_causal", "nn.TransformerDecoder"
+    return "is_causal", "nn.TransformerEncoder"
 
 
 def _is_users_file(path: str) -> bool:
@@ -156,6 +175,13 @@ class RefusedFunctions(TorchFunctionMode):
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
                 raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
+            if func is torch.Tensor.dim and _drops_padding(sys._getframe(1)):
+                # In a trace it does not, because of this mode.
+                raise Uncapturable(
+                    "an nn.TransformerEncoder leaves out the padding in evaluation mode; pass "
+                    "enable_nested_tensor=False to it, or call "
+                    "torch.backends.mha.set_fastpath_enabled(False)"
+                )
             return func(*args, **(kwargs or {}))
         except Exception as error:
             if isinstance(error, Uncapturable) or is_data_dependent(error):
@@ -166,6 +192,24 @@ class RefusedFunctions(TorchFunctionMode):
 def _is_default_check(frame: FrameType) -> bool:
     """Return whether a frame checks a distribution that was not told to, as they do by default."""
     return frame.f_code in DISTRIBUTION_CHECKS and checks_by_default(frame.f_locals["self"])
+
+
+def _drops_padding(frame: FrameType) -> bool:
+    """Return whether a frame is that of an encoder, whose layers run on nested tensors next.
+
+    Its result is 0 where the mask has padding, if all of this is on the right.
+    """
+    if frame.f_code is not nn.TransformerEncoder.forward.__code__:
+        return False
+    names = frame.f_locals
+    layer: nn.Module = names["self"].layers[0]
+    needs_gradients = any(parameter.requires_grad for parameter in layer.parameters())
+    return (
+        names["src_key_padding_mask"] is not None
+        and names["mask"] is None
+        and not torch.is_autocast_enabled()
+        and not (torch.is_grad_enabled() and needs_gradients)
+    )
 
 
 def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
