@@ -272,7 +272,9 @@ class TestDynamicAxes:
         both = {"x": (0, 1)}
         assert self.runs(both, [(2, 3), (2, 4), (3, 5), (1, 1)]) == 1
 
-    @pytest.mark.parametrize("wrong", [1.5, 0, (0, 1), {"x": None}, {"x": [0, "a"]}, {"x": (True,)}])
+    @pytest.mark.parametrize(
+        "wrong", [1.5, 0, (0, 1), {"x": None}, {"x": [0, "a"]}, {"x": (True,)}]
+    )
     def test_other_values_are_refused(self, wrong: Any) -> None:
         with pytest.raises(TypeError) as caught:
             TFNetwork([], dynamic=wrong)

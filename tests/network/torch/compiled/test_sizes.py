@@ -520,7 +520,9 @@ class TestLengths:
             padding = torch.arange(tokens.shape[1]) >= lengths.unsqueeze(1)
             causal = torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
             y = model[1](model[0](tokens), causal, padding)
-            return functional.cross_entropy(model[2](y[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            return functional.cross_entropy(
+                model[2](y[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            )
 
         ops = [
             LambdaOp(lambda *values: loss(model, *values), ["x", "n"], "loss"),

@@ -80,7 +80,9 @@ class BatchLengths:
         self.changed = {
             axis
             for axis in self._may_vary
-            if any(_length_in(slots, axis) != _length_in(self._slots, axis) for slots in self._former)
+            if any(
+                _length_in(slots, axis) != _length_in(self._slots, axis) for slots in self._former
+            )
         }
 
     @property
@@ -177,9 +179,7 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
     return [map_form(form, open_some, as_form=True) for form in forms]
 
 
-def read_lengths(
-    lengths: Sequence[OpenLength], tensors: Sequence[torch.Tensor]
-) -> Lengths | None:
+def read_lengths(lengths: Sequence[OpenLength], tensors: Sequence[torch.Tensor]) -> Lengths | None:
     """Return the open lengths of a batch; None if axes that are to share one have several."""
     found = []
     for axes, _, _ in lengths:

@@ -102,7 +102,7 @@ class TorchProgram(Program):
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
         batch = range(bound + 1, last)
         if any(index in batch for index in lowered.written):
-            raise Uncapturable("an op writes into a tensor of the batch")
+            raise Uncapturable("an op writes into a tensor of the batch; return a new one")
         self.tensors = [*state.tensors, *capture.others]
         self._numbers = state.new_numbers()
         # The inputs that the program uses: whether each is in the batch, and its index there or

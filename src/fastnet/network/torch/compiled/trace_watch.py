@@ -44,6 +44,24 @@ _READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_te
 # The same for lists, but tuples are several indices.
 _INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
+# What to do instead of calling these.
+_NUMPY = " by numpy; compute with torch, or make a custom operator of it (torch.library.custom_op)"
+_ADVICE = {
+    "__bool__": " to decide a branch; choose by torch.where, or look at them in the loop",
+    "bincount": " to decide how many numbers to count; use one_hot(x, num_classes).sum(0)",
+    "one_hot": " to count the classes; pass num_classes=",
+    "repeat_interleave": " to decide how many elements there are; pass output_size=",
+    "_pack_padded_sequence": (
+        " to pack sequences; run the layer on padded ones, and mask the padding in the loss"
+    ),
+    **dict.fromkeys(("numpy", "__array__", "__dlpack__"), _NUMPY),
+    **dict.fromkeys(
+        ("tensor", "as_tensor", "asarray", "new_tensor"), " in a list; use torch.stack"
+    ),
+}
+# These select elements.
+_SELECTIONS = {"__getitem__", "__setitem__", "argwhere", "masked_select", "nonzero", "where"}
+
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of a trace, without values."""
@@ -62,10 +80,18 @@ class TraceWatch:
         self.running: int | None = None
         self.refusal: Uncapturable | None = None
         self._plan = plan
+        # The error of the first reason, and the function that has raised it.
+        self._raised: tuple[Exception | None, str] = None, ""
 
-    def refuse(self, error: Exception) -> None:
-        """Keep an error as the reason why the ops cannot be captured, unless there is one."""
+    def refuse(self, error: Exception, function: str = "") -> None:
+        """Keep an error as the reason why the ops cannot be captured, unless there is one.
+
+        Args:
+            error: The error.
+            function: The name of the function that has raised it, if it is known.
+        """
         if self.refusal is None:
+            self._raised = error, function
             if not isinstance(error, Uncapturable):
                 error = Uncapturable(self._describe(error), self.running)
             self.refusal = error
@@ -94,7 +120,7 @@ class TraceWatch:
             raise Uncapturable(self._describe(error), self.running) from None
 
     def _describe(self, error: Exception) -> str:
-        """Return where tracing has failed, and how."""
+        """Return where tracing has failed, and how, and what to do instead."""
         codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
         users_frames = [
             frame
@@ -118,9 +144,39 @@ class TraceWatch:
                 )
             elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
+            else:
+                first_error, function = self._raised
+                problem += _advice_on_values(error, function if error is first_error else "")
         else:
             problem = f"could not be traced: {type(error).__name__}: {first_line}"
         return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
+
+
+def _advice_on_values(error: Exception, function: str) -> str:
+    """Return for which purpose a function looks at values, and what to do instead.
+
+    Args:
+        error: The error that it has raised.
+        function: Its name, if it is known.
+    """
+    if function in _ADVICE:
+        return _ADVICE[function]
+    if function in ("__getitem__", "__setitem__"):
+        if isinstance(error, DataDependentError):
+            return " in a list of indices; use torch.stack"
+        if "DynamicOutputShape" not in type(error).__name__:
+            return (
+                " as an index or a length; index with a tensor of one axis, as by index[None], and "
+                "in place of a slice use torch.where(mask, values, 0)"
+            )
+    if "DynamicOutputShape" in type(error).__name__:
+        if function in _SELECTIONS:
+            return (
+                " to decide how many elements there are; compute with all of them, and leave out "
+                "by torch.where(mask, values, 0)"
+            )
+        return " to decide how many elements there are, and runs eagerly"
+    return "; compute with the tensor itself, or read its value in the loop"
 
 
 def _causal_argument(codes: Container[CodeType]) -> tuple[str, str]:
@@ -185,7 +241,7 @@ class RefusedFunctions(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         except Exception as error:
             if isinstance(error, Uncapturable) or is_data_dependent(error):
-                self._watch.refuse(error)
+                self._watch.refuse(error, getattr(func, "__name__", ""))
             raise
 
 

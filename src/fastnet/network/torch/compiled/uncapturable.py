@@ -15,9 +15,7 @@ class Uncapturable(Exception):
             these.
     """
 
-    def __init__(
-        self, reason: str, index: int | None = None, decided: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, reason: str, index: int | None = None, decided: Sequence[int] = ()) -> None:
         super().__init__(reason)
         self.index = index
         self.decided = decided
