@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from fastnet import build
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from fastnet.op.tensorop.gradient import Watch
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
@@ -151,9 +151,9 @@ def _last(x: Tensor) -> Tensor:
             lambda x: x + torch.stack([x[0, 0], x[1, 1]]).sum(),
         ),
         (
-            "in a list of indices; use torch.stack",
-            lambda x: x + x.T[[_last(x), _last(-x)]].sum(),
-            lambda x: x + x.T[torch.stack([_last(x), _last(-x)])].sum(),
+            "which is taken as a tuple; index with tensors of one axis",
+            lambda x: x + x[[_last(x.T), _last(x)]].sum(),
+            lambda x: x + x[_last(x.T)[None], _last(x)[None]].sum(),
         ),
         (
             "pass num_classes=",
@@ -255,10 +255,10 @@ def test_an_encoder_that_leaves_out_padding(by: str) -> None:
     for batch in data[:2]:
         batch["x"] = -batch["x"].abs()  # Without padding, so that verification finds nothing.
     network, eager = make(QUICK), make(False)
-    with falls_back(network, "leaves out the padding in evaluation mode", "eval"):
-        with eager("eval", 1):
-            for batch in data:
-                assert torch.equal(network.run_step(batch)["pred"], eager.run_step(batch)["pred"])
+    reason = "leaves out the padding in evaluation mode"
+    with falls_back(network, reason, "eval"), eager("eval", 1):
+        for batch in data:
+            assert torch.equal(network.run_step(batch)["pred"], eager.run_step(batch)["pred"])
     is_enabled = torch.backends.mha.get_fastpath_enabled()
     settings = {"enable_nested_tensor": False} if by == "argument" else {}
     try:
@@ -644,4 +644,79 @@ def test_float16_in_place_of_which_is_bfloat16() -> None:
         'the loss is scaled by a GradScaler, whose scale is read in each step; mixed_precision="b',
         lambda compile: make(compile, "float16"),
         lambda compile: make(compile, "bfloat16"),
+    )
+
+
+def test_numbers_of_python_as_tensors_of_the_batch() -> None:
+    def share(x: Tensor) -> Tensor:
+        return x * (time.perf_counter() * 1000 % 1)
+
+    def make(compile: Any) -> TorchNetwork:
+        op = LambdaOp(lambda x, share: x * share, ["x", "share"], "x")
+        return TorchNetwork([op, *network_of(built(lambda: nn.Linear(6, 3))).ops], compile=compile)
+
+    shares = torch.rand(6, generator=torch.Generator().manual_seed(0))
+    leads_from(
+        "a step of the program gave other results than the same step run eagerly",
+        lambda compile: with_op(lambda: LambdaOp(share, "x", "x"), compile),
+        make,
+        [{**batch, "share": share} for batch, share in zip(batches(6), shares, strict=True)],
+    )
+
+
+def test_devices_of_tensors_in_place_of_a_default_one() -> None:
+    network = with_op(lambda: LambdaOp(lambda x: x + torch.ones(6), "x", "x"), QUICK)
+    torch.set_default_device("cpu")
+    try:
+        with falls_back(network, "a mode is active while steps run"):
+            network.run_step(batches(1)[0])
+    finally:
+        torch.set_default_device(None)
+    op = LambdaOp(lambda x: x + torch.ones(6, device="cpu"), "x", "x")
+    assert captured(run_both(lambda compile: with_op(lambda: op, compile), batches(4))) == 1
+
+
+def test_settings_of_an_optimizer_in_the_loop() -> None:
+    def make(compile: Any, is_op: bool) -> TorchNetwork:
+        model = built(lambda: nn.Linear(6, 3))
+
+        def halve(x: Tensor) -> Tensor:
+            model.current_optimizer.param_groups[0]["lr"] *= 0.5
+            return x
+
+        ops = network_of(model).ops
+        return TorchNetwork(
+            [*([LambdaOp(halve, "x", "x")] if is_op else []), *ops], compile=compile
+        )
+
+    def halve(place: int, network: Any) -> None:
+        network.models[0].current_optimizer.param_groups[0]["lr"] *= 0.5
+
+    network = make(QUICK, True)
+    with falls_back(network, "the settings of an optimizer; do so in the loop, or by LRSchedule"):
+        for batch in batches(3):
+            network.run_step(batch)
+    assert captured(run_both(lambda compile: make(compile, False), batches(6), halve)) == 1
+
+
+def test_a_network_in_a_network() -> None:
+    def make(compile: Any, nests: bool) -> TorchNetwork:
+        double = LambdaOp(lambda x: x * 2, "x", "x")
+        inner = TorchNetwork([double])
+        op = Op(lambda op, x, state: op.inner.transform({"x": x}, "infer")["x"], inner=inner)
+        ops = network_of(built(lambda: nn.Linear(6, 3))).ops
+        return TorchNetwork([op if nests else double, *ops], compile=compile)
+
+    leads_from(
+        "an op runs another network",
+        lambda compile: make(compile, True),
+        lambda compile: make(compile, False),
+    )
+
+
+def test_a_view_of_what_an_op_keeps() -> None:
+    leads_op_from(
+        "an op returns a view of a tensor that it holds and writes to; return a clone",
+        lambda: Op(_keep, kept=torch.zeros(5, 6)),
+        lambda: Op(_no_view, kept=torch.zeros(5, 6)),
     )

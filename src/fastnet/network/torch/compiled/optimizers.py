@@ -22,8 +22,8 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 _PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
 _DECOUPLED = "decoupled_weight_decay"
 _DENSE = (
-    "without sparse=True in nn.Embedding steps are compiled, but each updates the whole table, which, "
-    "if it is large, takes many times as long as a sparse step that runs eagerly"
+    "without sparse=True in nn.Embedding steps are compiled, but each updates the whole table, "
+    "which, if it is large, takes many times as long as a sparse step that runs eagerly"
 )
 _NOT_TRACEABLE = {
     "LBFGS": "which computes the loss several times a step; its steps run eagerly",

@@ -451,8 +451,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             raise Uncapturable("a parameter has hooks")
         if any(parameter.grad is not None for parameter in step_state.parameters):
             raise Uncapturable(
-                "a parameter has a gradient that no op uses; freeze it by requires_grad_(False), or "
-                "clear the gradient in the loop"
+                "a parameter has a gradient that no op uses; freeze it by requires_grad_(False), "
+                "or clear the gradient in the loop"
             )
         return step_state
 

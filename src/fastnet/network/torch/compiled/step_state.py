@@ -375,7 +375,8 @@ class StepState:
 def _refuse_settings(key: Any) -> None:
     if not isinstance(key, str) or key != "params":
         raise Uncapturable(
-            "an op reads, or sets, the settings of an optimizer; do so in the loop, or by LRSchedule"
+            "an op reads, or sets, the settings of an optimizer; do so in the loop, or by "
+            "LRSchedule"
         )
 
 

@@ -163,7 +163,10 @@ def _advice_on_values(error: Exception, function: str) -> str:
         return _ADVICE[function]
     if function in ("__getitem__", "__setitem__"):
         if isinstance(error, DataDependentError):
-            return " in a list of indices; use torch.stack"
+            return (
+                " in a list of indices, which is taken as a tuple; index with tensors of one axis, "
+                "as by x[i[None], j[None]]"
+            )
         if "DynamicOutputShape" not in type(error).__name__:
             return (
                 " as an index or a length; index with a tensor of one axis, as by index[None], and "
