@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.overrides import has_torch_function
 
 from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
@@ -71,6 +71,19 @@ def _is_direct(loss: Tensor) -> bool:
     )
 
 
+def _has_own_backward(loss: Tensor) -> bool:
+    """Return whether a loss's `backward` is torch's own, also under a mode, such as in a trace."""
+    kind = type(loss)
+    # Parameters have turned off what subclasses override, as have fake tensors.
+    overrides = kind is not Tensor and kind.__torch_function__ is not Parameter.__torch_function__
+    return (
+        not overrides
+        and not transforms_are_active()
+        and getattr(loss.backward, "__func__", None) is _tensor_backward
+        and torch.autograd.backward is _backward
+    )
+
+
 @without_autocast
 def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bool) -> None:
     """Accumulate the gradients of a scalar loss in the given leaves; None for all leaves."""
@@ -96,7 +109,7 @@ def isolated_backward(
         backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
         return
     # Autograd functions written in Python and custom `backward` methods need the whole graph.
-    needs_whole_graph = hidden or not _is_direct(loss)
+    needs_whole_graph = hidden or not _has_own_backward(loss)
     inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
     # A leaf that is left may pass its gradient on to a foreign parameter.
     with gradients_set_aside(foreign):

@@ -198,7 +198,7 @@ def test_sparse_gradients_run_eagerly_with_the_reason() -> None:
         compile=QUICK,
     )
     x = torch.tensor([0, 2])
-    with falls_back(network, "SparseAdam, which updates by sparse gradients; what can be"):
+    with falls_back(network, "SparseAdam, which updates by sparse gradients; with Adam, "):
         for _ in range(4):
             network.run_step({"x": x})
             optimizer.zero_grad()

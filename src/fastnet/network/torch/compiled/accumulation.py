@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastnet.backend.torch.update import TorchUpdate, Window
+from fastnet.network.torch.compiled.optimizers import require_dense
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.updates import update_ops_in
 
@@ -111,7 +112,7 @@ class Phase:
         keys = {one[0] for phase in self._phases for one in phase.sums} - {_WEIGHT}
         if not keys <= self._parameters.keys():
             raise Uncapturable("gradients were accumulated for parameters that no longer exist")
-        _require_strided(self.tensors())
+        self._require_dense(self.tensors())
         # For each update, the ids of the parameters with new sums; None if it keeps its sums.
         self._left: list[list[int] | None] = []
         self._copied: list[int] | None = None
@@ -147,11 +148,15 @@ class Phase:
                 sums = {real[key]: total for key, total in _sums_of(after).items()}
                 self._left.append(sorted(sums))
                 found += [sums[one] for one in sorted(sums)]
-            _require_strided(found)
+            self._require_dense(found)
             return found
 
         with self._accumulation.replaced_by(replaced):
             yield left
+
+    def _require_dense(self, sums: Iterable[torch.Tensor]) -> None:
+        for total in sums:
+            require_dense("a merged gradient", total)
 
     def forget_layout(self) -> None:
         """Forget which results of a step share memory, because another function computes them."""
@@ -185,13 +190,6 @@ class Phase:
             index += len(left)
         self._accumulation.store(windows, phases)
         return others
-
-
-def _require_strided(sums: Iterable[torch.Tensor]) -> None:
-    """Refuse sums of other layouts, such as those of a sparse embedding."""
-    for total in sums:
-        if total.layout is not torch.strided:
-            raise Uncapturable(f"a merged gradient is of {total.layout}")
 
 
 def _averaged(times: int, update: TorchUpdate) -> int:

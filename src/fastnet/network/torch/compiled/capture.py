@@ -74,6 +74,8 @@ from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward, State
 
+_HOLD_IN_TENSOR = "hold it in a tensor that is updated in place, or change it in the loop"
+
 TRACING = threading.RLock()
 """Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
 
@@ -206,7 +208,7 @@ def _require_plain_batch(request: CaptureRequest) -> None:
 def _require_no_inner_network(guard: Guard) -> None:
     for path, _, is_used in guard.find(lambda cls: issubclass(cls, BaseNetwork)):
         if is_used:
-            raise Uncapturable(f"an op runs another network, {path}")
+            raise Uncapturable(f"an op runs another network, {path}; put its ops into this one")
 
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -373,7 +375,7 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
             sources.check()
             change = guard.first_change()
             if change is not None:
-                raise Uncapturable(f"running the ops changes {change}")
+                raise Uncapturable(f"running the ops changes {change}; {_HOLD_IN_TENSOR}")
             return trace
 
         # Context variables that the ops set are those of a copy.
@@ -542,7 +544,7 @@ def _problem_of_output(
     if id(leaf) in batch_leaves:
         return None
     if not is_fake(leaf):
-        return "a tensor that it keeps"
+        return "a tensor that it keeps; return a clone"
     if storage_key(leaf) in set(map(storage_key, state)) and _index_of_alias(leaf, state) is None:
         return "which is a part of a parameter or a buffer, in its memory; clone it"
     return None
@@ -571,20 +573,29 @@ def _check_effects(
     if watch.refusal is not None:
         raise watch.refusal
     if trace.leaves_gradients:
-        raise Uncapturable("gradients stay on parameters that no op of the step updates")
+        raise Uncapturable(
+            "gradients stay on parameters that no op of the step updates; freeze them by "
+            "requires_grad_(False)"
+        )
     if trace.writes_state:
         raise Uncapturable("an op writes to the state of the step")
     if trace.changed_number is not None:
-        raise Uncapturable(f"running the ops changes {trace.changed_number.path}")
+        raise Uncapturable(
+            f"running the ops changes {trace.changed_number.path}; {_HOLD_IN_TENSOR}"
+        )
     if trace.replaced_tensor is not None:
         raise Uncapturable(
-            f"running the ops replaces the parameter or buffer '{trace.replaced_tensor}'"
+            f"running the ops replaces the parameter or buffer '{trace.replaced_tensor}'; write "
+            "into it, as by .copy_()"
         )
     for fake, tensor in zip(inputs.state, step_state.tensors, strict=True):
         if fake.requires_grad != tensor.requires_grad:
             raise Uncapturable("running the ops changes requires_grad of a parameter")
     if [storage_key(fake) for fake in inputs.state] != inputs.memory:
-        raise Uncapturable("running the ops gives a parameter or a buffer other memory")
+        raise Uncapturable(
+            "running the ops gives a parameter or a buffer other memory; write into it, as by "
+            ".copy_()"
+        )
     _check_followers(request.plan, trace)
 
 
@@ -629,7 +640,9 @@ def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> N
     written = memory_of(argument for node in writing for argument in node.all_input_nodes)
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     if memory_of(output.all_input_nodes) & written & set(map(storage_key, held)):
-        raise Uncapturable("an op returns a view of a tensor that it holds and writes to")
+        raise Uncapturable(
+            "an op returns a view of a tensor that it holds and writes to; return a clone"
+        )
 
 
 # --- bind -----------------------------------------------------------------------------------------
@@ -685,7 +698,11 @@ def _bind_held_tensors(
         tensor = getattr(graph, node.target)
         if id(tensor) not in held:
             if id(tensor) not in compared_tensors:
-                raise Uncapturable("an op reads a tensor that cannot be compared in each step")
+                raise Uncapturable(
+                    f"an op reads a tensor of the shape {tuple(tensor.shape)} that cannot be "
+                    "compared in each step, such as one of a functools.cache; hold it as an "
+                    "attribute of the op, or as a buffer of its model"
+                )
             _require_bindable(tensor, step_state.device)
             address = tensor.untyped_storage().data_ptr()
             if address in memory:
@@ -716,7 +733,10 @@ def _require_bindable(tensor: torch.Tensor, device: torch.device) -> None:
     if type(tensor) not in kinds or tensor.device not in (device, torch.device("cpu")):
         raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
     if tensor.requires_grad:
-        raise Uncapturable("an op reads a tensor that requires gradients, and is no model's")
+        raise Uncapturable(
+            "an op reads a tensor that requires gradients, and is no model's; make its module a "
+            "model (fastnet.build), or freeze it by requires_grad_(False)"
+        )
 
 
 def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:

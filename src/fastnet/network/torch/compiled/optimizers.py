@@ -21,9 +21,13 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 # The setting of a group that holds a number as one of a pair, and the index of it there.
 _PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
 _DECOUPLED = "decoupled_weight_decay"
+_DENSE = (
+    "without sparse=True in nn.Embedding steps are compiled, but each updates the whole table, "
+    "which, if it is large, takes many times as long as a sparse step that runs eagerly"
+)
 _NOT_TRACEABLE = {
-    "LBFGS": "which works out the loss several times a step",
-    "SparseAdam": "which updates by sparse gradients",
+    "LBFGS": "which computes the loss several times a step; its steps run eagerly",
+    "SparseAdam": f"which updates by sparse gradients; with Adam, and {_DENSE}",
 }
 
 
@@ -103,10 +107,10 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     name = kind.__name__
     if rule is None:
         why = _NOT_TRACEABLE.get(name) if kind.__module__.startswith("torch.optim") else None
+        if why is not None:
+            raise Uncapturable(f"the optimizer is {name}, {why}")
         known = ", ".join(rule.kind.__name__ for rule in _RULES)
-        raise Uncapturable(
-            f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
-        )
+        raise Uncapturable(f"the optimizer is {name}; what can be captured is {known}")
     attributes = vars(optimizer)
     if "step" in attributes and not hasattr(attributes["step"], WRAPPED_STEP):
         raise Uncapturable(f"`step` of {name} was replaced")
@@ -122,6 +126,12 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
                 raise Uncapturable(f"{name} is {flag}")
         rule.settings_of(group)
     return rule
+
+
+def require_dense(what: str, gradient: torch.Tensor) -> None:
+    """Refuse a gradient of another layout, such as that of a sparse embedding."""
+    if gradient.layout is not torch.strided:
+        raise Uncapturable(f"{what} is sparse; {_DENSE}")
 
 
 def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:

@@ -110,7 +110,7 @@ class TorchProgram(Program):
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
         batch = range(bound + 1, last)
         if any(index in batch for index in lowered.written):
-            raise Uncapturable("an op writes into a tensor of the batch")
+            raise Uncapturable("an op writes into a tensor of the batch; return a new one")
         if bound in lowered.written:
             raise Uncapturable("the step writes into the numbers of optimizers and ops")
         self.tensors = [*state.tensors, *capture.others]

@@ -458,7 +458,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if any(hook_tables_of(step_state.parameters)):
             raise Uncapturable("a parameter has hooks")
         if any(parameter.grad is not None for parameter in step_state.parameters):
-            raise Uncapturable("a parameter has a gradient that no op has left there")
+            raise Uncapturable(
+                "a parameter has a gradient that no op uses; freeze it by requires_grad_(False), "
+                "or clear the gradient in the loop"
+            )
         return step_state
 
     def _is_on_device(self, model: torch.nn.Module) -> bool:

@@ -34,7 +34,10 @@ _GENERATORS = (
 # Files that are read; those of Python's memory are rather written to.
 _FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.TextIOWrapper)
 _INSTEAD = "which a program would not do again: draw in the loader, or with torch"
-_SEEDED = "the ops seed, fork or restore torch's random state"
+_SEEDED = (
+    "the ops seed, fork or restore torch's random state; seed in the loop, and pass "
+    "preserve_rng_state=False to checkpoints, with dropout outside of them"
+)
 
 
 class _Source(NamedTuple):
@@ -215,7 +218,7 @@ def watched_process() -> Iterator[RandomState]:
 
     def refuse(*args: Any, **settings: Any) -> Any:
         if threading.get_ident() == thread:
-            raise Uncapturable("an op calls torch.compile, as torch.cond does")
+            raise Uncapturable("an op calls torch.compile, as torch.cond does; use torch.where")
         return compile(*args, **settings)
 
     patched.compile = refuse
@@ -228,11 +231,19 @@ def watched_process() -> Iterator[RandomState]:
         random_state.restore()
 
 
+def _is_generator(argument: Any) -> bool:
+    """Return whether an argument of a node is a generator, or an attribute that is one."""
+    if isinstance(argument, torch.fx.Node) and argument.op == "get_attr":
+        argument = getattr(argument.graph.owning_module, str(argument.target))
+    return isinstance(argument, torch.Generator)
+
+
 def is_random(node: torch.fx.Node) -> bool:
     """Return whether a node draws random numbers; refuse generators other than the default."""
-    arguments = (*node.args, *node.kwargs.values())
-    if any(isinstance(argument, torch.Generator) for argument in arguments):
-        raise Uncapturable("an op draws random numbers from a generator of its own")
+    if any(map(_is_generator, (*node.args, *node.kwargs.values()))):
+        raise Uncapturable(
+            "an op draws random numbers from a generator of its own; draw from torch's default one"
+        )
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     if str(node.target) == "aten._scaled_dot_product_flash_attention_for_cpu.default":

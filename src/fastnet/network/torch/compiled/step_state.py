@@ -16,7 +16,12 @@ from fastnet.backend.torch._internals import tables_of
 from fastnet.backend.torch.optimizer_step import STEP_IF
 from fastnet.guards import Snapshot
 from fastnet.network.torch.compiled.number_inputs import NumberInput
-from fastnet.network.torch.compiled.optimizers import Rule, is_number_tensor, rule_of
+from fastnet.network.torch.compiled.optimizers import (
+    Rule,
+    is_number_tensor,
+    require_dense,
+    rule_of,
+)
 from fastnet.network.torch.compiled.rules import Group
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -208,7 +213,10 @@ class StepState:
         number_count = len(self.number_inputs)
         for optimizer in self._active_optimizers:
             if getattr(optimizer, "scaler", None) is not None:
-                raise Uncapturable("the loss is scaled by a GradScaler; bfloat16 needs none")
+                raise Uncapturable(
+                    "the loss is scaled by a GradScaler, whose scale is read in each step; "
+                    'mixed_precision="bfloat16" needs none'
+                )
             try:
                 state = OptimizerState(optimizer, number_count)
                 state.tensors()
@@ -366,7 +374,10 @@ class StepState:
 
 def _refuse_settings(key: Any) -> None:
     if not isinstance(key, str) or key != "params":
-        raise Uncapturable("an op reads, or sets, the settings of an optimizer")
+        raise Uncapturable(
+            "an op reads, or sets, the settings of an optimizer; do so in the loop, or by "
+            "LRSchedule"
+        )
 
 
 def _step_if(
@@ -403,8 +414,7 @@ def _update(
             index += len(rule.numbers)
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             for parameter in trained:
-                if parameter.grad.layout is not torch.strided:
-                    raise Uncapturable(f"a gradient is of {parameter.grad.layout}")
+                require_dense("a gradient", parameter.grad)
                 parameter_state = tensors.get(id(parameter), {})
                 names = set(rule.state_names(group, parameter))
                 missing = sorted(names - parameter_state.keys())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import fastnet
@@ -44,6 +45,24 @@ _READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_te
 # The same for lists, but tuples are several indices.
 _INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
+# What to do instead of calling these.
+_NUMPY = " by numpy; compute with torch, or make a custom operator of it (torch.library.custom_op)"
+_ADVICE = {
+    "__bool__": " to decide a branch; choose by torch.where, or look at them in the loop",
+    "bincount": " to decide how many numbers to count; use one_hot(x, num_classes).sum(0)",
+    "one_hot": " to count the classes; pass num_classes=",
+    "repeat_interleave": " to decide how many elements there are; pass output_size=",
+    "_pack_padded_sequence": (
+        " to pack sequences; run the layer on padded ones, and mask the padding in the loss"
+    ),
+    **dict.fromkeys(("numpy", "__array__", "__dlpack__"), _NUMPY),
+    **dict.fromkeys(
+        ("tensor", "as_tensor", "asarray", "new_tensor"), " in a list; use torch.stack"
+    ),
+}
+# These select elements.
+_SELECTIONS = {"__getitem__", "__setitem__", "argwhere", "masked_select", "nonzero", "where"}
+
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of a trace, without values."""
@@ -62,10 +81,18 @@ class TraceWatch:
         self.running: int | None = None
         self.refusal: Uncapturable | None = None
         self._plan = plan
+        # The error of the first reason, and the function that has raised it.
+        self._raised: tuple[Exception | None, str] = None, ""
 
-    def refuse(self, error: Exception) -> None:
-        """Keep an error as the reason why the ops cannot be captured, unless there is one."""
+    def refuse(self, error: Exception, function: str = "") -> None:
+        """Keep an error as the reason why the ops cannot be captured, unless there is one.
+
+        Args:
+            error: The error.
+            function: The name of the function that has raised it, if it is known.
+        """
         if self.refusal is None:
+            self._raised = error, function
             if not isinstance(error, Uncapturable):
                 error = Uncapturable(self._describe(error), self.running)
             self.refusal = error
@@ -96,7 +123,7 @@ class TraceWatch:
             raise Uncapturable(self._describe(error), self.running) from None
 
     def _describe(self, error: Exception) -> str:
-        """Return where tracing has failed, and how."""
+        """Return where tracing has failed, and how, and what to do instead."""
         codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
         users_frames = [
             frame
@@ -113,12 +140,63 @@ class TraceWatch:
         if is_data_dependent(error) or "data_depend" in first_line:
             problem = "looks at the values of tensors"
             if "_detect_is_causal_mask" in {code.co_name for code in codes}:
-                problem += " of a mask; pass is_causal= to the nn.Transformer"
+                argument, layer = _causal_argument(codes)
+                problem += (
+                    f" of a mask; pass {argument}=True to the {layer} if the mask is causal, and "
+                    "False if not"
+                )
             elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
+            else:
+                first_error, function = self._raised
+                problem += _advice_on_values(error, function if error is first_error else "")
         else:
             problem = f"could not be traced: {type(error).__name__}: {first_line}"
         return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
+
+
+def _advice_on_values(error: Exception, function: str) -> str:
+    """Return for which purpose a function looks at values, and what to do instead.
+
+    Args:
+        error: The error that it has raised.
+        function: Its name, if it is known.
+    """
+    if function in _ADVICE:
+        return _ADVICE[function]
+    if function in ("__getitem__", "__setitem__"):
+        if isinstance(error, DataDependentError):
+            return (
+                " in a list of indices, which is taken as a tuple; index with tensors of one axis, "
+                "as by x[i[None], j[None]]"
+            )
+        if "DynamicOutputShape" not in type(error).__name__:
+            return (
+                " as an index or a length; index with a tensor of one axis, as by index[None], and "
+                "in place of a slice use torch.where(mask, values, 0)"
+            )
+    if "DynamicOutputShape" in type(error).__name__:
+        if function in _SELECTIONS:
+            return (
+                " to decide how many elements there are; compute with all of them, and leave out "
+                "by torch.where(mask, values, 0)"
+            )
+        return " to decide how many elements there are, and runs eagerly"
+    return "; compute with the tensor itself, or read its value in the loop"
+
+
+def _causal_argument(codes: Container[CodeType]) -> tuple[str, str]:
+    """Return the argument that says whether a mask is causal, and the layer that takes it.
+
+    Args:
+        codes: The code of the functions in which the mask was looked at.
+    """
+    is_of_target = nn.TransformerDecoder.forward.__code__ in codes
+    if nn.Transformer.forward.__code__ in codes:
+        return "tgt_is_causal" if is_of_target else "src_is_causal", "nn.Transformer"
+    if is_of_target:
+        return "tgt_is_causal", "nn.TransformerDecoder"
+    return "is_causal", "nn.TransformerEncoder"
 
 
 def _is_users_file(path: str) -> bool:
@@ -159,16 +237,41 @@ class RefusedFunctions(TorchFunctionMode):
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
                 raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
+            if func is torch.Tensor.dim and _drops_padding(sys._getframe(1)):
+                # In a trace it does not, because of this mode.
+                raise Uncapturable(
+                    "an nn.TransformerEncoder leaves out the padding in evaluation mode; pass "
+                    "enable_nested_tensor=False to it, or call "
+                    "torch.backends.mha.set_fastpath_enabled(False)"
+                )
             return func(*args, **(kwargs or {}))
         except Exception as error:
             if isinstance(error, Uncapturable) or is_data_dependent(error):
-                self._watch.refuse(error)
+                self._watch.refuse(error, getattr(func, "__name__", ""))
             raise
 
 
 def _is_default_check(frame: FrameType) -> bool:
     """Return whether a frame checks a distribution that was not told to, as they do by default."""
     return frame.f_code in DISTRIBUTION_CHECKS and checks_by_default(frame.f_locals["self"])
+
+
+def _drops_padding(frame: FrameType) -> bool:
+    """Return whether a frame is that of an encoder, whose layers run on nested tensors next.
+
+    Its result is 0 where the mask has padding, if all of this is on the right.
+    """
+    if frame.f_code is not nn.TransformerEncoder.forward.__code__:
+        return False
+    names = frame.f_locals
+    layer: nn.Module = names["self"].layers[0]
+    needs_gradients = any(parameter.requires_grad for parameter in layer.parameters())
+    return (
+        names["src_key_padding_mask"] is not None
+        and names["mask"] is None
+        and not torch.is_autocast_enabled()
+        and not (torch.is_grad_enabled() and needs_gradients)
+    )
 
 
 def _reads_values(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
