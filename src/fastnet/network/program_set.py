@@ -150,7 +150,7 @@ class ProgramSet(Generic[P]):
             self.fallback_reason = reason
             self.records.add(state, FIRST_STEP, fallback=reason)
 
-    def refusal(self, reason: str, is_change: bool, variants: int = 1) -> str | None:
+    def refuse_another(self, reason: str, is_change: bool, variants: int = 1) -> str | None:
         """Return why another program must not be made, or None if it may be.
 
         Args:

@@ -12,7 +12,7 @@ from bench.verification import FAULTS, FaultyBackend
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.network.torch.compiled import program_set
-from fastnet.network.torch.compiled.capture import Capture
+from fastnet.network.torch.compiled.captured import Capture
 from fastnet.op.tensorop import LambdaOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,

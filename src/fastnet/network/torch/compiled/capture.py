@@ -11,13 +11,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -41,7 +40,7 @@ from fastnet.backend.torch._internals import (
 from fastnet.errors import describe_op
 from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.torch.compiled.accumulation import Phase
+from fastnet.network.torch.compiled.captured import TRACING, Capture, CaptureRequest, InputLayout
 from fastnet.network.torch.compiled.guard import Guard, is_library_class
 from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
@@ -51,8 +50,8 @@ from fastnet.network.torch.compiled.input_signature import (
     require_plain,
     tensors_in,
 )
-from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput, bind_numbers
-from fastnet.network.torch.compiled.open_lengths import OpenLength
+from fastnet.network.torch.compiled.number_inputs import NumberInput, bind_numbers
+from fastnet.network.torch.compiled.open_lengths import TracedLength
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
     Sources,
@@ -60,7 +59,7 @@ from fastnet.network.torch.compiled.random_numbers import (
     watched_process,
 )
 from fastnet.network.torch.compiled.restoration import Restoration
-from fastnet.network.torch.compiled.step_state import RecordingDict, StepState
+from fastnet.network.torch.compiled.step_state import RecordingDict
 from fastnet.network.torch.compiled.trace_watch import (
     RealTensors,
     RefusedFunctions,
@@ -75,88 +74,6 @@ from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward, State
 
 _HOLD_IN_TENSOR = "hold it in a tensor that is updated in place, or change it in the loop"
-
-TRACING = threading.RLock()
-"""Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
-
-
-class TracedLength(NamedTuple):
-    """An open length in a trace.
-
-    Attributes:
-        size: The length; the trace may have found that it equals another one, or a number.
-        symbol: Its symbol in the conditions of the trace.
-    """
-
-    size: Any
-    symbol: Any
-
-    @classmethod
-    def of(cls, size: Any) -> TracedLength:
-        """Return a length from its symbol, before the trace."""
-        return cls(size, size.node.expr)
-
-
-@dataclass(frozen=True)
-class CaptureRequest:
-    """A step to capture.
-
-    Attributes:
-        plan: The plan, whose ops are traced.
-        state: The state of the session.
-        make_autocast: Makes the context manager around the ops; None for none.
-        keys: The keys that ops read from the batch.
-        values: The values under these keys.
-        batch_numbers: The numbers of the batch that are inputs, whose keys are not in `keys`, and
-            their values.
-        step_state: The tensors, numbers and optimizers that the step reads and writes.
-        phase: The merged gradients that the step reads and leaves; None if none are merged.
-        lengths: The lengths of the batch that are open.
-    """
-
-    plan: ExecutionPlan
-    state: State
-    make_autocast: Callable[[], AbstractContextManager[Any]] | None
-    keys: Sequence[str]
-    values: Sequence[Any]
-    step_state: StepState
-    batch_numbers: Mapping[BatchNumber, Any] = field(default_factory=dict)
-    phase: Phase | None = None
-    lengths: Sequence[OpenLength] = ()
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A captured step.
-
-    Attributes:
-        graph: Takes the tensors of the `StepState`, the numbers of ops and optimizers, the tensors
-            of the batch, those of its numbers, merged gradients, and the tensors in `others`;
-            returns the tensors of the outputs, and merged gradients.
-        mode: The mode of its example inputs.
-        examples: Fake tensors of the types and shapes that it takes.
-        others: Tensors that ops hold themselves.
-        outputs: The form of each key that ops write.
-        aliases: The outputs that are a tensor of the `StepState` itself, which the graph does not
-            return: their places among the tensors of the outputs, and the indices of the tensors.
-        guard: Tells whether the ops have changed.
-        is_random: Whether the step draws random numbers.
-        precision: The floating-point dtype of the lowest precision in the graph.
-        followed: The ops whose `advance` is to be called after the updates.
-        lengths: The lengths that are open.
-    """
-
-    graph: torch.fx.GraphModule
-    mode: Any
-    examples: Sequence[torch.Tensor]
-    others: Sequence[torch.Tensor]
-    outputs: dict[str, Any]
-    aliases: Sequence[tuple[int, int]]
-    guard: Guard
-    is_random: bool
-    precision: torch.dtype
-    followed: Sequence[FollowsUpdates]
-    lengths: Sequence[TracedLength]
 
 
 def capture(request: CaptureRequest) -> Capture:
@@ -185,9 +102,10 @@ def capture(request: CaptureRequest) -> Capture:
         held_tensors, held_examples = _bind_held_tensors(request, inputs, trace, compared_tensors)
     return Capture(
         graph=trace.graph,
+        layout=inputs.layout._replace(held=len(held_tensors)),
         mode=inputs.mode,
         examples=[*inputs.tensors, *held_examples],
-        others=held_tensors,
+        held_tensors=held_tensors,
         outputs=trace.outputs,
         aliases=trace.aliases,
         guard=guard,
@@ -246,6 +164,13 @@ class _Inputs:
     def tensors(self) -> list[torch.Tensor]:
         """All fake tensors, in the order of the graph's inputs."""
         return [*self.state, self.numbers, *self.batch_tensors, *self.sums]
+
+    @property
+    def layout(self) -> InputLayout:
+        """The order of the graph's inputs, before tensors that ops hold are bound."""
+        numbers = len(self.batch_symbols)
+        batch = len(self.batch_tensors) - numbers
+        return InputLayout(len(self.state), batch, numbers, len(self.sums))
 
 
 def _make_inputs(request: CaptureRequest) -> _Inputs:
@@ -650,15 +575,14 @@ def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> N
 
 def _bind_numbers(request: CaptureRequest, inputs: _Inputs, graph: torch.fx.GraphModule) -> None:
     """Read the numbers of ops from the tensor of numbers, and those of the batch from their own."""
-    nodes = list(graph.graph.nodes)
-    numbers, held = nodes[len(inputs.state)], request.step_state.number_inputs
-    end_of_batch = len(inputs.state) + 1 + len(inputs.batch_tensors)
+    nodes, layout = list(graph.graph.nodes), inputs.layout
+    numbers, held = nodes[layout.numbers], request.step_state.number_inputs
 
     def read_entry(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
         return graph.call_function(torch.select, (numbers, 0, index))
 
     def read_batch(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
-        node: torch.fx.Node = nodes[end_of_batch - len(request.batch_numbers) + index]
+        node: torch.fx.Node = nodes[layout.first_batch_number + index]
         return node
 
     bind_numbers(

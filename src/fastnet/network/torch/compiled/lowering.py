@@ -18,9 +18,13 @@ from fastnet.backend.torch._internals import (
 )
 from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.torch.compiled.capture import Capture, TracedLength
-from fastnet.network.torch.compiled.open_lengths import Lengths
-from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.network.torch.compiled.captured import Capture
+from fastnet.network.torch.compiled.open_lengths import (
+    LengthValues,
+    admitted_lengths,
+    independent_lengths,
+    require_open,
+)
 
 # Up to this number of multiplications, a loop takes less time than a call of a BLAS function.
 _SMALL_PRODUCT = 16_384
@@ -46,11 +50,11 @@ class Lowered(NamedTuple):
     lengths: list[int]
     used: list[int]
     written: list[int]
-    admits: Callable[[Lengths], bool]
+    admits: Callable[[LengthValues], bool]
     needs_grad_mode: bool
 
 
-def lower(capture: Capture, options: CompileOptions, usual: Lengths = ()) -> Lowered:
+def lower(capture: Capture, options: CompileOptions, usual: LengthValues = ()) -> Lowered:
     """Compile a captured graph.
 
     Args:
@@ -66,12 +70,12 @@ def lower(capture: Capture, options: CompileOptions, usual: Lengths = ()) -> Low
 
 
 @without_autocast
-def _lower(capture: Capture, options: CompileOptions, usual: Lengths) -> Lowered:
+def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lowered:
     graph, mode = capture.graph, capture.mode
-    _require_open(capture.lengths)
+    require_open(capture.lengths)
     # Those that follow from others are no inputs. Inductor's cache on disk stores conditions on
     # symbolic sizes with the program.
-    lengths = _independent(capture.lengths)
+    lengths = independent_lengths(capture.lengths)
     sizes = [capture.lengths[index].size for index in lengths]
     table: dict[Any, Any] = {}
     if options.backend in (None, "inductor"):
@@ -114,56 +118,14 @@ def _lower(capture: Capture, options: CompileOptions, usual: Lengths) -> Lowered
         lengths=lengths,
         used=used,
         written=written,
-        admits=_admitted(mode, capture.lengths),
+        admits=admitted_lengths(mode, capture.lengths),
         needs_grad_mode=any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes),
     )
-
-
-def _require_open(lengths: Sequence[TracedLength]) -> None:
-    """Refuse a graph that is valid for one value of an open length only."""
-    # An expression without symbols is a constant: the trace is specialized to it.
-    decided = [
-        index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
-    ]
-    if decided:
-        raise Uncapturable("what the ops do depends on this length", decided=decided)
-
-
-def _independent(lengths: Sequence[TracedLength]) -> list[int]:
-    """Return the indices of the lengths that do not follow from others."""
-    symbols = [length.size.node.expr for length in lengths]
-    return [
-        index
-        for index, symbol in enumerate(symbols)
-        if symbol.is_Symbol and symbol not in symbols[:index]
-    ]
 
 
 def _likely_length(usual: Mapping[Any, int], size: Any) -> int:
     """Return a size, for an open one the most likely."""
     return size if isinstance(size, int) else int(size.node.expr.subs(usual))
-
-
-def _admitted(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[Lengths], bool]:
-    """Return a test for the lengths that a graph is valid for."""
-    _require_open(lengths)
-    env, symbols = mode.shape_env, [length.symbol for length in lengths]
-    conditions = [guard.expr for guard in env.guards]
-    if lengths and (
-        any(env.deferred_runtime_asserts.values())
-        or not all(condition.free_symbols <= set(symbols) for condition in conditions)
-    ):
-        raise Uncapturable("what the ops do depends on this length", decided=range(len(lengths)))
-
-    def admits(values: Lengths) -> bool:
-        # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
-        given = dict(zip(symbols, values, strict=True))
-        return all(value > 1 for value in values) and all(
-            condition.subs(given) == True  # noqa: E712
-            for condition in conditions
-        )
-
-    return admits
 
 
 def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +15,11 @@ from fastnet.network.torch.compiled.input_signature import (
     is_contiguous,
     without_strides,
 )
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # The index of a tensor of a batch, and an axis of it.
 Axis = tuple[int, int]
-Lengths = tuple[int, ...]
+LengthValues = tuple[int, ...]
 
 
 class OpenLength(NamedTuple):
@@ -44,20 +45,23 @@ class OpenLengths(NamedTuple):
     """The lengths that a program leaves open.
 
     Attributes:
-        lengths: The lengths.
+        groups: The lengths, with the axes that have each.
         contiguous: The indices of tensors that must be contiguous, because their strides depend on
             these lengths.
-        known: Lengths that other programs have fixed, and that are left to them.
+        left_to_others: Lengths that other programs have fixed, and that are left to them.
     """
 
-    lengths: tuple[OpenLength, ...]
+    groups: tuple[OpenLength, ...]
     contiguous: tuple[int, ...]
-    known: frozenset[Lengths]
+    left_to_others: frozenset[LengthValues]
 
     @property
     def axes(self) -> list[Axis]:
         """All axes whose lengths are open."""
-        return [axis for length in self.lengths for axis in length.axes]
+        return [axis for length in self.groups for axis in length.axes]
+
+
+# --- batches --------------------------------------------------------------------------------------
 
 
 class BatchLengths:
@@ -103,7 +107,7 @@ class BatchLengths:
         }
 
     @property
-    def has_former(self) -> bool:
+    def has_similar_program(self) -> bool:
         """Whether there is a program that differs from the batch in lengths alone."""
         return bool(self._former)
 
@@ -134,7 +138,7 @@ class BatchLengths:
         """Return the key of the tensor of an axis."""
         return self._keys[axis[0]]
 
-    def share(self, axes: set[Axis]) -> OpenLengths | None:
+    def group(self, axes: set[Axis]) -> OpenLengths | None:
         """Find which of some axes share a length: those that are equal now, and in each program.
 
         Two axes of one tensor never do.
@@ -158,15 +162,15 @@ class BatchLengths:
             known_lengths = [length for length in former if length is not None]
             usual = max([example, *(known_lengths or [_UNKNOWN_LENGTH])])
             lengths.append(OpenLength(tuple(group), example, usual))
-        known: set[Lengths] = set()
+        fixed_by_others: set[LengthValues] = set()
         for slots in self._former:
             fixed = [_length_in(slots, axis) for axis in firsts]
             values = tuple(length for length in fixed if length is not None)
             if len(values) == len(fixed) and self._differs_only_in(slots, axes):
-                known.add(values)
-        known.discard(tuple(length.example for length in lengths))
+                fixed_by_others.add(values)
+        fixed_by_others.discard(tuple(length.example for length in lengths))
         contiguous = {index for index, axis in axes if axis and is_contiguous(self._slots[index])}
-        return OpenLengths(tuple(lengths), tuple(sorted(contiguous)), frozenset(known))
+        return OpenLengths(tuple(lengths), tuple(sorted(contiguous)), frozenset(fixed_by_others))
 
     def _is_shared(self, axis: Axis, group: Sequence[Axis]) -> bool:
         is_in_other_tensors = all(index != axis[0] for index, _ in group)
@@ -202,10 +206,10 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
     return [map_form(form, open_some, as_form=True) for form in forms]
 
 
-def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengths | None:
+def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> LengthValues | None:
     """Return the open lengths of a batch; None if axes that are to share one have several."""
     found = []
-    for axes, _, _ in lengths.lengths:
+    for axes, _, _ in lengths.groups:
         index, axis = axes[0]
         length = tensors[index].shape[axis]
         for index, axis in axes[1:]:
@@ -234,3 +238,65 @@ def _length_in(slots: Sequence[Slot], axis: Axis) -> int | None:
     shape = slots[axis[0]].shape
     assert shape is not None
     return shape[axis[1]]
+
+
+# --- traces ---------------------------------------------------------------------------------------
+
+
+class TracedLength(NamedTuple):
+    """An open length in a trace.
+
+    Attributes:
+        size: The length; the trace may have found that it equals another one, or a number.
+        symbol: Its symbol in the conditions of the trace.
+    """
+
+    size: Any
+    symbol: Any
+
+    @classmethod
+    def of(cls, size: Any) -> TracedLength:
+        """Return a length from its symbol, before the trace."""
+        return cls(size, size.node.expr)
+
+
+def require_open(lengths: Sequence[TracedLength]) -> None:
+    """Refuse a graph that is valid for one value of an open length only."""
+    # An expression without symbols is a constant: the trace is specialized to it.
+    decided = [
+        index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
+    ]
+    if decided:
+        raise Uncapturable("what the ops do depends on this length", decided=decided)
+
+
+def independent_lengths(lengths: Sequence[TracedLength]) -> list[int]:
+    """Return the indices of the lengths that do not follow from others."""
+    symbols = [length.size.node.expr for length in lengths]
+    return [
+        index
+        for index, symbol in enumerate(symbols)
+        if symbol.is_Symbol and symbol not in symbols[:index]
+    ]
+
+
+def admitted_lengths(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[LengthValues], bool]:
+    """Return a test for the lengths that a graph is valid for."""
+    require_open(lengths)
+    env, symbols = mode.shape_env, [length.symbol for length in lengths]
+    conditions = [guard.expr for guard in env.guards]
+    if lengths and (
+        any(env.deferred_runtime_asserts.values())
+        or not all(condition.free_symbols <= set(symbols) for condition in conditions)
+    ):
+        raise Uncapturable("what the ops do depends on this length", decided=range(len(lengths)))
+
+    def admits(values: LengthValues) -> bool:
+        # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
+        given = dict(zip(symbols, values, strict=True))
+        return all(value > 1 for value in values) and all(
+            condition.subs(given) == True  # noqa: E712
+            for condition in conditions
+        )
+
+    return admits

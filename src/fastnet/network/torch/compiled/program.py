@@ -25,11 +25,11 @@ from fastnet.backend.torch.autocast import without_autocast
 from fastnet.network.program_limits import MAX_LENGTHS
 from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
-from fastnet.network.torch.compiled.capture import Capture
+from fastnet.network.torch.compiled.captured import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.open_lengths import (
-    Lengths,
+    LengthValues,
     OpenLengths,
     has_other_strides,
     read_lengths,
@@ -94,34 +94,34 @@ class TorchProgram(Program):
         self._phase = phase
         self._aliases = capture.aliases
         self.lengths = lengths
-        self.verified_lengths: Lengths | None = None
+        self.verified_lengths: LengthValues | None = None
         self._admits = lowered.admits
-        self._admitted: dict[Lengths, bool] = {}
+        self._admitted: dict[LengthValues, bool] = {}
         self.batch_numbers = batch_numbers
         if lengths is not None or batch_numbers:
             self.match = self._match
         # Open lengths are the first inputs.
         self._length_axes = [
-            lengths.lengths[index].axes[0] for index in lowered.lengths if lengths is not None
+            lengths.groups[index].axes[0] for index in lowered.lengths if lengths is not None
         ]
         self._first_tensor = len(self._length_axes)
 
-        # The order of the graph's inputs: state, numbers, batch and gradient sums, others.
-        bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
-        batch = range(bound + 1, last)
-        if any(index in batch for index in lowered.written):
+        layout = capture.layout
+        if any(index in layout.passed for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch; return a new one")
-        if bound in lowered.written:
+        if layout.numbers in lowered.written:
             raise Uncapturable("the step writes into the numbers of optimizers and ops")
-        self.tensors = [*state.tensors, *capture.others]
+        self.tensors = [*state.tensors, *capture.held_tensors]
         self._numbers = state.new_numbers()
-        # The inputs that the program uses: whether each is in the batch, and its index there or
-        # among the program's own tensors.
-        self._used = [
-            (True, index - bound - 1) if index in batch else (False, _own_index(index, bound, last))
+        # The inputs that the program uses: whether each is passed in each step, and its index among
+        # those or among the program's own tensors.
+        self._input_sources = [
+            (True, index - layout.passed.start)
+            if index in layout.passed
+            else (False, layout.own_index(index))
             for index in lowered.used
         ]
-        self.writes = [_own_index(index, bound, last) for index in lowered.written]
+        self.writes = [layout.own_index(index) for index in lowered.written]
 
         self._guard = capture.guard
         self._global_state = global_state
@@ -140,7 +140,7 @@ class TorchProgram(Program):
         Raises:
             AliasedInput: If a tensor of the batch is in the memory of one that the step writes to.
         """
-        inputs = self._template.copy()
+        inputs = self._inputs_without_batch.copy()
         if self._written:
             self.require_separate(tensors)
             results = self._compute(inputs, tensors)
@@ -201,7 +201,7 @@ class TorchProgram(Program):
             inputs[place] = tensors[index].shape[axis]
         if phase is not None:
             tensors = [*tensors, *phase.tensors()]
-        for slot, index in self._slots:
+        for slot, index in self._batch_inputs:
             inputs[slot] = tensors[index]
         if self._disables_grad:
             set_grad_enabled(False)
@@ -241,7 +241,7 @@ class TorchProgram(Program):
             return False
         is_admitted = self._admitted.get(values)
         if is_admitted is None:
-            is_admitted = values not in lengths.known and self._admits(values)
+            is_admitted = values not in lengths.left_to_others and self._admits(values)
             if len(self._admitted) >= MAX_LENGTHS:
                 self._admitted.clear()
             self._admitted[values] = is_admitted
@@ -294,18 +294,20 @@ class TorchProgram(Program):
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
         own_inputs = [*aliases, self._numbers]
-        self._template = self._inputs_with(own_inputs)
-        self._slots = [
+        self._inputs_without_batch = self._inputs_with(own_inputs)
+        self._batch_inputs = [
             (slot, index)
-            for slot, (of_batch, index) in enumerate(self._used, self._first_tensor)
-            if of_batch
+            for slot, (is_passed, index) in enumerate(self._input_sources, self._first_tensor)
+            if is_passed
         ]
         self._written = tuple(own_inputs[index] for index in self.writes)
         self._guard_optimizers()
 
     def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Return the inputs of the program, with None for those that come from the batch."""
-        used = [None if of_batch else own_inputs[index] for of_batch, index in self._used]
+        used = [
+            None if is_passed else own_inputs[index] for is_passed, index in self._input_sources
+        ]
         return [None] * self._first_tensor + used
 
     def _guard_optimizers(self) -> None:
@@ -335,7 +337,7 @@ class TorchProgram(Program):
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is."""
-        if is_observed() or not self._global_state.check():
+        if modes_observe_steps() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():
             change = self._guard.first_change()
@@ -422,14 +424,7 @@ def _memory_of(tensors: Iterable[torch.Tensor]) -> list[int]:
     return [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
 
 
-def _own_index(index: int, bound: int, last: int) -> int:
-    """Return the index among the program's own tensors: state, others, and then the numbers."""
-    if index < bound:
-        return index
-    return -1 if index == bound else bound + index - last
-
-
-def is_observed() -> bool:
+def modes_observe_steps() -> bool:
     """Return whether a mode, a transform or anomaly detection observes the steps of this thread."""
     return (
         modes_are_active()

@@ -21,19 +21,20 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import ANOTHER_PHASE, ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
 from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
-from fastnet.network.torch.compiled.capture import Capture, CaptureRequest, capture
+from fastnet.network.torch.compiled.capture import capture
+from fastnet.network.torch.compiled.captured import Capture, CaptureRequest
 from fastnet.network.torch.compiled.input_signature import KIND, first_difference
 from fastnet.network.torch.compiled.lowering import lower
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.open_lengths import (
     Axis,
     BatchLengths,
-    Lengths,
+    LengthValues,
     OpenLengths,
     with_open_axes,
 )
 from fastnet.network.torch.compiled.optimizers import waits_for_state
-from fastnet.network.torch.compiled.program import TorchProgram, is_observed
+from fastnet.network.torch.compiled.program import TorchProgram, modes_observe_steps
 from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
@@ -84,7 +85,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         plan: The plan, as far as programs use it.
         keys: The keys that ops read from the batch, in the order of a signature's forms.
         accumulation: The gradients that updates merge over several steps; None if none do.
-        steps: The number of steps that were to run by a program, for `verify` as a number.
+        steps_for_verification: The number of steps that were to run by a program, for `verify` as a
+            number.
     """
 
     def __init__(
@@ -101,16 +103,16 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.options = options
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.accumulation: Accumulation | None = None
-        self.steps = 0
+        self.steps_for_verification = 0
         self._device = device
         # The numbers of ops that are inputs: first those that change in each step.
         self._scheduled = list(_scheduled_decays(plan))
         self._number_inputs = list(self._scheduled)
         self._batch_numbers: list[BatchNumber] = []
         # The paths and classes of numbers that have changed and are constants, with the reasons.
-        self._constants: dict[tuple[str, type], str | None] = {}
+        self._constant_numbers: dict[tuple[str, type], str | None] = {}
         # The differences between batches that have needed a program of their own.
-        self._signatures: set[str] = set()
+        self._warned_differences: set[str] = set()
         self._dynamic = dynamic
         # The axes each length of which needs a program of its own, with the reasons.
         self._fixed_axes: dict[Axis, str] = {}
@@ -137,7 +139,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             # The same for numbers.
             numbers: list[NumberInput | BatchNumber] = [*added, *program.batch_numbers]
             for number in numbers:
-                self._constants[number.path, number.kind] = difference
+                self._constant_numbers[number.path, number.kind] = difference
             self._number_inputs, self._batch_numbers = list(self._scheduled), []
         else:
             self.clear()
@@ -162,7 +164,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         number: NumberInput | BatchNumber | None
         number = held_number = self._changed_number(reason)
         # Before a number of the batch is named in the reason, because that is no change of the ops.
-        refusal = self._refusal(reason, held_number, step.batch)
+        refusal = self._reason_against_another(reason, held_number, step.batch)
         if refusal is not None:
             self.fall_back(refusal, step.state)
             return
@@ -179,7 +181,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         """Return whether steps as they run now can be compiled."""
         if self.plan.takes_gradients and not torch.is_grad_enabled():
             return False
-        if is_observed():
+        if modes_observe_steps():
             # A mode may stay for the rest of the program, so it is recorded once.
             if not self.programs and not self._has_recorded_mode:
                 self._has_recorded_mode = True
@@ -217,19 +219,19 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             ]
             if len(numbers) == len(changed) and all(
                 number.fits(batch[number.key])
-                and (number.path, number.kind) not in self._constants
+                and (number.path, number.kind) not in self._constant_numbers
                 and number not in self._batch_numbers
                 for number in numbers
             ):
                 return next(iter(numbers), None)
         return None
 
-    def _refusal(
+    def _reason_against_another(
         self, reason: str, number: NumberInput | None, batch: Mapping[str, Any]
     ) -> str | None:
         """Return why another program must not be compiled, or None."""
-        if number is not None and (number.path, number.kind) in self._constants:
-            why = self._constants[number.path, number.kind]
+        if number is not None and (number.path, number.kind) in self._constant_numbers:
+            why = self._constant_numbers[number.path, number.kind]
             return (
                 f"{number.path} is a number that keeps changing, and each value would be "
                 f"compiled{f', because {why}' if why else ''}; hold it in a tensor, and where a "
@@ -239,7 +241,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if reason == ANOTHER_SIGNATURE:
             reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
-        return self.refusal(reason, is_change, variants=phases)
+        return self.refuse_another(reason, is_change, variants=phases)
 
     # --- compiling ---
 
@@ -250,27 +252,27 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         started = time.perf_counter()
         signatures = [one.signature for one in self.programs if one.matches_phase()]
         lengths = BatchLengths(step.batch, self.keys, self._dynamic.allowed, signatures)
-        forms = self._forms_to_try(step.batch, lengths, number)
+        variants = self._variants_to_try(step.batch, lengths, number)
         while True:
-            form = forms.pop(0)
+            variant = variants.pop(0)
             try:
-                program, traced = self._make(step, form)
+                program, traced = self._make(step, variant)
                 break
             except _Failure as error:
-                if not forms:
+                if not variants:
                     return self._give_up(step, reason, error, started)
-                fewer = self._note_failure(form, lengths, number, error)
+                fewer = self._fewer_lengths_after(variant, lengths, number, error)
                 if fewer is not None:
-                    forms.insert(0, form._replace(lengths=fewer))
+                    variants.insert(0, variant._replace(lengths=fewer))
 
-        reason = self._describe(reason, form, lengths, step.batch)
-        if form.adds_number:
+        reason = self._describe(reason, variant, lengths, step.batch)
+        if variant.adds_number:
             if isinstance(number, BatchNumber):
                 self._batch_numbers.append(number)
             elif number is not None:
                 self._number_inputs.append(number)
         elif number is not None and not self._is_input(number):
-            self._constants.setdefault((number.path, number.kind))
+            self._constant_numbers.setdefault((number.path, number.kind))
         program.unverified = reason_to_skip(program, self.options)
         if program.unverified is not None:
             program.awaits_verification = False
@@ -282,53 +284,57 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
-    def _forms_to_try(
+    def _variants_to_try(
         self,
         batch: Mapping[str, Any],
         lengths: BatchLengths,
         number: NumberInput | BatchNumber | None,
-    ) -> list[_Form]:
-        """Return the forms of a program, the most general first; later ones where it fails."""
+    ) -> list[_Variant]:
+        """Return the variants of a program, the most general first; later ones where it fails."""
         at_once = lengths.with_batch_sizes(lengths.axes(self._dynamic.at_once))
         axes = at_once | lengths.changed
-        open_lengths = lengths.share(axes - self._fixed_axes.keys())
+        open_lengths = lengths.group(axes - self._fixed_axes.keys())
         numbers = [one for one in self._number_inputs if one.is_readable()]
         batch_numbers = [one for one in self._batch_numbers if one.fits(batch[one.key])]
-        forms = [_Form(None, numbers, batch_numbers)]
+        variants = [_Variant(None, numbers, batch_numbers)]
         if isinstance(number, BatchNumber):
-            forms.insert(0, _Form(None, numbers, [*batch_numbers, number], adds_number=True))
+            variants.insert(0, _Variant(None, numbers, [*batch_numbers, number], adds_number=True))
         elif number is not None and number.table is not None and not self._is_input(number):
-            forms.insert(0, _Form(None, [*numbers, number], batch_numbers, adds_number=True))
+            variants.insert(0, _Variant(None, [*numbers, number], batch_numbers, adds_number=True))
         if open_lengths is not None:
-            forms = [one for form in forms for one in (form._replace(lengths=open_lengths), form)]
-        return forms
+            variants = [
+                one
+                for variant in variants
+                for one in (variant._replace(lengths=open_lengths), variant)
+            ]
+        return variants
 
     def _is_input(self, number: NumberInput | BatchNumber) -> bool:
         """Return whether a number is an input of new programs."""
         known: list[NumberInput | BatchNumber] = [*self._number_inputs, *self._batch_numbers]
         return any(one.path == number.path and one.kind is number.kind for one in known)
 
-    def _note_failure(
+    def _fewer_lengths_after(
         self,
-        form: _Form,
+        variant: _Variant,
         lengths: BatchLengths,
         number: NumberInput | BatchNumber | None,
         failure: _Failure,
     ) -> OpenLengths | None:
         """Remember what programs cannot leave open; return fewer lengths to try, if any."""
-        if form.lengths is None:
-            if number is not None and form.adds_number:
-                self._constants[number.path, number.kind] = str(failure)
+        if variant.lengths is None:
+            if number is not None and variant.adds_number:
+                self._constant_numbers[number.path, number.kind] = str(failure)
             return None
-        axes = set(form.lengths.axes)
+        axes = set(variant.lengths.axes)
         if failure.decided:
-            fixed = {axis for i in failure.decided for axis in form.lengths.lengths[i].axes}
+            fixed = {axis for i in failure.decided for axis in variant.lengths.groups[i].axes}
         else:
             fixed = {axis for axis in axes if axis[1]} or axes
         # With a number that is added, it may be the number that cannot be an input.
-        if not form.adds_number and all(one.lengths is None for one in self.programs):
+        if not variant.adds_number and all(one.lengths is None for one in self.programs):
             self._fix(fixed, str(failure))
-        return lengths.share(axes - fixed)
+        return lengths.group(axes - fixed)
 
     def _fix(self, axes: Iterable[Axis], reason: str) -> None:
         """Compile a program for each length of some axes from now on."""
@@ -348,15 +354,15 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return reason, *seconds
 
     def _describe(
-        self, reason: str, form: _Form, lengths: BatchLengths, batch: Mapping[str, Any]
+        self, reason: str, variant: _Variant, lengths: BatchLengths, batch: Mapping[str, Any]
     ) -> str:
         """Add to a reason what differs in the batch, and what the program leaves open."""
-        if form.adds_number:
+        if variant.adds_number:
             return f"{reason}; it is an input of the program from now on"
         if reason != ANOTHER_SIGNATURE:
             return reason
         fixed = min(lengths.changed & self._fixed_axes.keys(), default=None)
-        if lengths.has_former and form.lengths is not None and fixed is None:
+        if lengths.has_similar_program and variant.lengths is not None and fixed is None:
             return _ANOTHER_SIZE
         reason = self._describe_signature(batch)
         self._warn_of_signatures(reason, batch)
@@ -367,10 +373,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
     def _warn_of_signatures(self, reason: str, batch: Mapping[str, Any]) -> None:
         """Warn, once, when batches have differed in several ways."""
-        if reason in self._signatures:
+        if reason in self._warned_differences:
             return
-        self._signatures.add(reason)
-        if len(self._signatures) == _MANY_SIGNATURES:
+        self._warned_differences.add(reason)
+        if len(self._warned_differences) == _MANY_SIGNATURES:
             warn(
                 f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
                 f"lastly because {reason}. Each takes as long as many steps. "
@@ -401,17 +407,17 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         difference = next(filter(None, found), "")
         return f"{ANOTHER_SIGNATURE}: {difference}" if difference else ANOTHER_SIGNATURE
 
-    def _make(self, step: EagerStep, form: _Form) -> tuple[TorchProgram, float]:
+    def _make(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
-        number_keys = {number.key for number in form.batch_numbers}
+        number_keys = {number.key for number in variant.batch_numbers}
         values = {key: step.batch[key] for key in self.keys if key not in number_keys}
         global_state = GlobalState()
         try:
-            state = self._step_state(step.state, form.numbers)
+            state = self._step_state(step.state, variant.numbers)
             phase = None
             if self.accumulation is not None:
                 phase = Phase(self.accumulation, state.parameters)
-            captured = self._capture(step, values, state, phase, form)
+            captured = self._capture(step, values, state, phase, variant)
         except Uncapturable as error:
             text = str(error)
             if error.index is not None and self.plan.describe(error.index) not in text:
@@ -425,17 +431,17 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         traced = time.perf_counter()
         try:
             with report_if_slow("compiling a step"):
-                lowered = lower(captured, self.options, form.usual_lengths)
+                lowered = lower(captured, self.options, variant.usual_lengths)
             program = TorchProgram(
-                self._signature(values, captured, form.lengths),
+                self._signature(values, captured, variant.lengths),
                 captured,
                 lowered,
                 state,
                 global_state,
                 self.plan.takes_gradients,
                 phase=phase,
-                lengths=form.lengths,
-                batch_numbers=form.batch_numbers,
+                lengths=variant.lengths,
+                batch_numbers=variant.batch_numbers,
             )
         except Uncapturable as error:
             raise _Failure(str(error), traced, error.decided) from None
@@ -473,7 +479,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         values: Mapping[str, Any],
         state: StepState,
         phase: Phase | None,
-        form: _Form,
+        variant: _Variant,
     ) -> Capture:
         request = CaptureRequest(
             plan=self.plan,
@@ -481,10 +487,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             make_autocast=step.make_autocast,
             keys=list(values),
             values=list(values.values()),
-            batch_numbers={number: step.batch[number.key] for number in form.batch_numbers},
+            batch_numbers={number: step.batch[number.key] for number in variant.batch_numbers},
             step_state=state,
             phase=phase,
-            lengths=() if form.lengths is None else form.lengths.lengths,
+            lengths=() if variant.lengths is None else variant.lengths.groups,
         )
         return capture(request)
 
@@ -498,7 +504,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return Signature(values, KIND, forms, captured.outputs)
 
 
-class _Form(NamedTuple):
+class _Variant(NamedTuple):
     """The lengths and numbers that a program takes as inputs.
 
     Attributes:
@@ -514,9 +520,9 @@ class _Form(NamedTuple):
     adds_number: bool = False
 
     @property
-    def usual_lengths(self) -> Lengths:
+    def usual_lengths(self) -> LengthValues:
         """The most likely value of each open length."""
-        return () if self.lengths is None else tuple(one.usual for one in self.lengths.lengths)
+        return () if self.lengths is None else tuple(one.usual for one in self.lengths.groups)
 
 
 class _Failure(Exception):

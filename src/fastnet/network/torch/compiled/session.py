@@ -15,7 +15,7 @@ from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.step_times import StepTimes
-from fastnet.network.torch.compiled.capture import TRACING
+from fastnet.network.torch.compiled.captured import TRACING
 from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
 from fastnet.network.torch.compiled.program_set import EagerStep, OnCompile, TorchProgramSet
@@ -209,8 +209,8 @@ class CompiledSession:
         if not isinstance(verify, int):
             lengths = program.lengths
             return lengths is None or read_lengths(lengths, tensors) != program.verified_lengths
-        programs.steps += 1
-        return programs.steps % verify == 0
+        programs.steps_for_verification += 1
+        return programs.steps_for_verification % verify == 0
 
     def _verified(
         self,
