@@ -8,11 +8,11 @@ A step passes through these modules:
 2. `capture.capture` makes a `captured.Capture` of the ops with `make_fx`, in phases: inputs, trace,
    outputs, checks, bind. `step_state.StepState` puts fake tensors in the places of parameters,
    buffers and optimizer state; `optimizers` and `rules` replace the optimizers' update rules, and
-   `accumulation` handles merged gradients. `trace_watch` and `random_numbers` refuse what a graph would freeze or leave
-   out. A `guard.Guard` is a snapshot of the data reachable from ops and models, taken before the
-   trace: it also shows which ops change their own data while they are traced.
-   `restoration` then puts everything back. `number_inputs` turns Python numbers that change between
-   steps into graph inputs.
+   `accumulation` handles merged gradients. `trace_watch` and `random_numbers` refuse what a graph
+   would freeze or leave out. A `guard.Guard` is a snapshot of the data reachable from ops and
+   models, taken before the trace: it also shows which ops change their own data while they are
+   traced. `restoration` then puts everything back. `number_inputs` turns Python numbers that change
+   between steps into graph inputs.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
    binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
