@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from fastnet import build
+from fastnet import CompileOptions, build
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -27,6 +27,7 @@ from tests.network.torch.compiled.steps import (
     built,
     captured,
     cross_entropy,
+    fallbacks,
     falls_back,
     network_of,
     run_both,
@@ -720,3 +721,47 @@ def test_a_view_of_what_an_op_keeps() -> None:
         lambda: Op(_keep, kept=torch.zeros(5, 6)),
         lambda: Op(_no_view, kept=torch.zeros(5, 6)),
     )
+
+
+def test_number_that_decides_a_branch_as_a_tensor() -> None:
+    class Clip(TensorOp):
+        def __init__(self, limit: Any) -> None:
+            super().__init__("x", "y")
+            self.limit = limit
+
+        def forward(self, data: Tensor, state: Any) -> Tensor:
+            if isinstance(self.limit, Tensor):
+                return torch.where(self.limit > 1, data.clamp(max=self.limit), data)
+            return data.clamp(max=self.limit) if self.limit > 1 else data
+
+    def run(limit: Any, change: Callable[[Any, float], None]) -> TorchNetwork:
+        op = Clip(limit)
+        network = TorchNetwork([op], compile=QUICK)
+        with network("infer", 1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for place, value in enumerate([0.5, 0.5, 1.5, 0.25, 1.25, 1.75]):
+                change(op, value)
+                x = batches(1, seed=place)[0]["x"]
+                expected = x.clamp(max=value) if value > 1 else x
+                assert torch.equal(network.run_step({"x": x})["y"], expected)
+        return network
+
+    network = run(0.5, lambda op, value: setattr(op, "limit", value))
+    assert "keeps changing, and each value would be compiled, because" in fallbacks(network)[0]
+    assert "hold it in a tensor" in fallbacks(network)[0]
+    assert captured(run(torch.tensor(0.5), lambda op, value: op.limit.fill_(value))) == 1
+
+
+def test_more_signatures_than_programs() -> None:
+    def run(**settings: Any) -> TorchNetwork:
+        options = CompileOptions("eager", max_programs=settings.pop("max_programs", 2))
+        network = TorchNetwork([LambdaOp(abs, "x", "y")], compile=options, **settings)
+        with network("infer", 1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for length in (2, 3, 4, 2, 3, 4):
+                network.run_step({"x": torch.ones(2, length)})
+        return network
+
+    assert "there are more than 2 input signatures" in fallbacks(run())[0]
+    assert captured(run(max_programs=3)) == 3
+    assert captured(run(dynamic={"x": (0, 1)})) == 1
