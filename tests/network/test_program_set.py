@@ -61,14 +61,14 @@ def test_program_of_signature_is_found_and_moves_to_front() -> None:
     assert first.run({"x": tensor}, [tensor]) == {"x": tensor, "y": tensor}
 
 
-def test_reason_is_that_of_last_used_program() -> None:
+def test_reason_is_what_has_changed_of_program_that_matches() -> None:
     first, second = Plain(1), Plain(2)
     programs = _set_of(first, second)
     assert programs.find({"x": Tensor(3)}) == (None, [], ANOTHER_SIGNATURE)
     second.change = "op.factor has changed"
     assert programs.find({"x": Tensor(2)}) == (None, [], "op.factor has changed")
     first.change = "something else"
-    assert programs.find({"x": Tensor(1)}) == (None, [], "op.factor has changed")
+    assert programs.find({"x": Tensor(1)}) == (None, [], "something else")
     assert _set_of().find({"x": Tensor(1)}) == (None, [], None)
 
 
@@ -80,24 +80,24 @@ def test_missing_key_raises() -> None:
 def test_more_programs_than_allowed_are_refused() -> None:
     programs = _set_of(Plain(1), Plain(2), max_programs=2)
     expected = f"there are more than 2 input signatures, most recently because {ANOTHER_SIGNATURE}"
-    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False) == expected
-    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False, variants=2) is None
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False) == expected
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False, variants=2) is None
     # An unusable program makes room, the least recently used first.
     for program in programs.programs:
         program.change = "changed"
     (kept, _) = programs.programs
-    assert programs.refusal(ANOTHER_SIGNATURE, is_change=False) is None
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False) is None
     assert programs.programs == (kept,)
 
 
 def test_changes_in_each_step_are_refused() -> None:
     programs = _set_of(Plain(1))
     for _ in range(MAX_CHANGES_IN_A_ROW):
-        assert programs.refusal("changed", is_change=True) is None
+        assert programs.refuse_another("changed", is_change=True) is None
     programs.find({"x": Tensor(1)})  # A step that a program runs begins the count again.
     for _ in range(MAX_CHANGES_IN_A_ROW):
-        assert programs.refusal("changed", is_change=True) is None
-    assert programs.refusal("a", is_change=True) == "something changes in each step: a"
+        assert programs.refuse_another("changed", is_change=True) is None
+    assert programs.refuse_another("a", is_change=True) == "something changes in each step: a"
     assert programs.programs == ()
 
 
@@ -107,7 +107,7 @@ def test_number_of_compilations_is_limited() -> None:
         program = Plain(1)
         programs.add(program)
         programs.discard(program)
-    assert "more than 8 input signatures" in str(programs.refusal("", is_change=False))
+    assert "more than 8 input signatures" in str(programs.refuse_another("", is_change=False))
 
 
 def test_fallback_is_recorded_once_and_leaves_programs_in_use() -> None:

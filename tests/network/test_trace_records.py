@@ -25,6 +25,19 @@ def test_slow_work_is_reported_on_the_standard_error(monkeypatch: pytest.MonkeyP
         timer.assert_called_once()
 
 
+def test_line_says_how_long_it_took_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records("eagerly")
+    context = {"mode": "train", "epoch": 1}
+    assert records.last_compilation() is None
+    records.add(context, "first step", 0.5, 12.3)
+    records.add(context, "first step", fallback="an op looks at values")
+    timer = Mock()
+    monkeypatch.setattr(threading, "Timer", timer)
+    with report_if_slow("compiling a step", records.last_compilation()):
+        (line,) = timer.call_args.args[2]
+    assert line == "fastnet: compiling a step, which took 12 s the last time, ..."
+
+
 def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     records = Records("eagerly")
     context = {"mode": "train", "epoch": 1}

@@ -73,6 +73,11 @@ class Records:
                 "docs/compile.md what to do about each."
             )
 
+    def last_compilation(self) -> float | None:
+        """Return the seconds that the last program took to compile, or None."""
+        seconds = (one.compile_seconds for one in reversed(self.latest) if one.compile_seconds)
+        return next(seconds, None)
+
     def warn_if_slower(self, state: Mapping[str, Any], times: StepTimes) -> None:
         """Warn, once in a network, if compiled steps take longer than others."""
         slower = times.describe_if_slower(self._instead)
@@ -99,8 +104,15 @@ class Records:
 
 
 @contextmanager
-def report_if_slow(what: str) -> Iterator[None]:
-    """Print a line to the standard error if the body takes over two seconds."""
+def report_if_slow(what: str, last_seconds: float | None = None) -> Iterator[None]:
+    """Print a line to the standard error if the body takes over two seconds.
+
+    Args:
+        what: What the body does.
+        last_seconds: How long that took the last time, if it was done before.
+    """
+    if last_seconds is not None:
+        what = f"{what}, which took {last_seconds:.0f} s the last time,"
     stream = sys.stderr
     if stream is None or not is_main():
         yield

@@ -430,7 +430,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
         traced = time.perf_counter()
         try:
-            with report_if_slow("compiling a step"):
+            with report_if_slow("compiling a step", self.records.last_compilation()):
                 lowered = lower(captured, self.options, variant.usual_lengths)
             program = TorchProgram(
                 self._signature(values, captured, variant.lengths),
