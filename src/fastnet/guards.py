@@ -158,6 +158,12 @@ class Snapshot(BaseSnapshot):
         )
         self.truncated = self._path(self._stopped_at) if self._stopped_at >= 0 else None
 
+    def is_change_of_number(self) -> bool:
+        """Return whether the first difference is one of a number, by its former value."""
+        index = self.next_change(0)
+        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        return position >= 0 and type(values[position]) in (int, float)
+
     def first_change(self) -> str | None:
         """Return the path of the first difference, or None if nothing has changed.
 

@@ -70,9 +70,10 @@ class MetaOp(Op):
             for name in ("mode", "ds_id"):
                 first, own = getattr(ops[0], name), getattr(op, name)
                 if own != first:
+                    shown, own_shown = (sorted(one) or "all" for one in (first, own))
                     raise mismatch(
                         f"The ops of {cls.__name__} must share one {name}, but its op 0 has "
-                        f"{sorted(first)} and its op {index} {sorted(own)}."
+                        f"{shown} and its op {index} {own_shown}."
                     )
 
     def inner_ops(self) -> list[Any]:

@@ -368,3 +368,41 @@ class TestMany:
         for width in range(1, 12):
             infer(network, {"x": ones(2, 3), "z": ones(2, 3, width)})
         assert op.runs == 1
+
+    def test_of_a_number_name_it_after_the_second(self) -> None:
+        op = Doing(lambda x, state: x * op.factor, "x", "y")
+        network = TFNetwork(op)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for factor in (1.0, 2.0, 2.0, 1.0, 3.0, 4.0):
+                op.factor = factor
+                assert infer(network, {"x": ones(2)})["y"].numpy().tolist() == [factor] * 2
+        (text,) = [str(one.message) for one in caught]
+        assert "for the second time, because op 0 (Doing)" in text
+        assert "factor has changed" in text
+        assert "Hold a number that changes in a tf.Variable" in text
+        op.factor = tf.Variable(0.0)
+        network = TFNetwork(op)
+        for factor in (1.0, 2.0, 3.0):
+            op.factor.assign(factor)
+            assert infer(network, {"x": ones(2)})["y"].numpy().tolist() == [factor] * 2
+        assert len(network.traces) == 1
+
+    def test_are_counted_over_all_states_of_the_ops(self) -> None:
+        class Trainer:
+            def __init__(self) -> None:
+                self.history: list[str] = []
+
+            def double(self, x: Any) -> Any:
+                return 2 * x
+
+        trainer = Trainer()
+        network = TFNetwork(Doing(lambda x, state: trainer.double(x), "x", "y"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for epoch in range(20):
+                infer(network, {"x": ones(2)})
+                trainer.history.append(f"epoch {epoch}")
+        (text,) = [str(one.message) for one in caught]
+        assert "were traced 8 times" in text
+        assert "history" in text

@@ -9,6 +9,7 @@ the ops, for this signature or for batches of any size, and records why.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -59,6 +60,8 @@ class Programs:
         self._state: State = {}
         self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, Latest] = {}
+        # How often each number has changed, by the mode and the path.
+        self._changes: Counter[tuple[Hashable, str]] = Counter()
 
     @property
     def compiles(self) -> bool:
@@ -90,7 +93,9 @@ class Programs:
             graph = (
                 StepGraph(plan, state) if replicas is None else ReplicaGraph(plan, state, replicas)
             )
-            program = Program(graph, plan, state, record, self._latest, dynamic, self._options)
+            program = Program(
+                graph, plan, state, record, self._latest, self._changes, dynamic, self._options
+            )
             self._found[key] = program
         plan.programs[key] = program
         return program
@@ -120,6 +125,7 @@ class Program:
         state: State,
         record: Record,
         latest: dict[Hashable, Latest],
+        changes: Counter[tuple[Hashable, str]],
         dynamic: DynamicAxes,
         options: CompileOptions | None = None,
     ) -> None:
@@ -134,6 +140,9 @@ class Program:
         self._models = plan.models
         self._is_training = state["mode"] == "train" or plan.takes_gradients
         self._latest = latest
+        self._changes = changes
+        # Traces for all states of the ops and models.
+        self.trace_count = 0
         self._setting = state["mode"], state["warmup"]
         self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         self._epoch = int(state["epoch"])
@@ -175,12 +184,26 @@ class Program:
             # Another program has traced the same ops, with other settings.
             guard = self.traced or guard
             change = None if guard is None else guard.first_change()
-            if change:
+            if guard is not None and change:
+                self.warn_of_number(guard)
                 return f"{change} has changed"
         # A dataset's own ops are active beside others, and do not replace them.
         if all(now != then for now, then in zip(self._active_items, before, strict=True)):
             return f"other ops are active from epoch {self._epoch} on"
         return f"first step in mode '{self.mode}'" + (", warming up" if self._setting[1] else "")
+
+    def warn_of_number(self, guard: TraceGuard) -> None:
+        """Warn if the change that a guard has found is the second one of the same number."""
+        path = guard.changed_number()
+        if path is None:
+            return
+        self._changes[self._setting, path] += 1
+        if self._changes[self._setting, path] == 2:
+            warn(
+                f"The ops of mode '{self.mode}' are traced again, for the second time, because "
+                f"{path} has changed. Each trace takes as long as many steps. Hold a number that "
+                "changes in a tf.Variable, or pass it in the batch as a tensor."
+            )
 
     def _make_compiler(self, options: CompileOptions) -> Compiler:
         def record(
@@ -209,7 +232,6 @@ class _Traces:
         self.guard: TraceGuard | None = None
         self._program = program
         self._latest: list[Any] | None = None
-        self._count = 0
         # Axes whose lengths ops must know.
         self._closed: set[Axis] = set()
         self._signatures = Signatures()
@@ -220,8 +242,9 @@ class _Traces:
         exact = [_form_of(*entry) for entry in zip(program.keys, values, strict=True)]
         latest = self._latest
         change = None if self.guard is None else self.guard.first_change()
-        if change:
+        if self.guard is not None and change:
             # It has changed while the network is open.
+            program.warn_of_number(self.guard)
             self.step.traces = []
             self._closed = set()
             self._signatures = Signatures()
@@ -240,7 +263,7 @@ class _Traces:
                 if not (one.wide and FORMS.matches(trace.inputs, one.inputs))
             ]
         self._latest = trace.inputs
-        self._count += 1
+        program.trace_count += 1
         self.guard = program.make_guard()
         program.keep(self)
 
@@ -255,7 +278,7 @@ class _Traces:
             )
 
         _time_first_call(trace, record)
-        if self._count == MANY_TRACES:
+        if program.trace_count == MANY_TRACES:
             warn(self._describe_many(reason, exact, latest))
         return trace
 
@@ -329,9 +352,9 @@ class _Traces:
         """Return the warning that there are many traces, with the way to have fewer."""
         program = self._program
         text = (
-            f"The ops of mode '{program.mode}' were traced {self._count} times, lastly because "
-            f"{reason}. Each trace takes as long as many steps. Pass values that vary as tensors, "
-            "or leave them out of the inputs of ops. network.traces lists all traces."
+            f"The ops of mode '{program.mode}' were traced {program.trace_count} times, lastly "
+            f"because {reason}. Each trace takes as long as many steps. Pass values that vary as "
+            "tensors, or leave them out of the inputs of ops. network.traces lists all traces."
         )
         if before is None or not FORMS.matches(any_size(exact), any_size(before)):
             return text

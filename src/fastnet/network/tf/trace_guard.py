@@ -47,6 +47,12 @@ class TraceGuard:
                 return f"the optimizer of model '{name_of(model)}'"
         return self._snapshot.first_change()
 
+    def changed_number(self) -> str | None:
+        """Return the path of the first change if it is one of a number, or None."""
+        change = self.first_change()
+        is_number = change is not None and self._snapshot.is_change_of_number()
+        return change if is_number else None
+
     def _current_optimizers(self) -> list[Any]:
         if not self._training:
             return [None] * len(self._models)
