@@ -113,10 +113,16 @@ class CompiledSession:
         What a program was made from is compared before its first step alone, and the phase and the
         batch before each step. So are numbers of optimizers and ops that a schedule may change.
         """
-        step, programs = self.step(eager), self.programs
+        programs = self.programs
         if programs.is_given_up:
-            return step
+            return eager
         compared: list[TorchProgram] = []
+
+        def run_eagerly(batch: Mapping[str, Any]) -> dict[str, Any]:
+            compared.clear()  # The ops may change what is compared.
+            return eager(batch)
+
+        step = self.step(run_eagerly)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             moved = batch if self._move is None else self._moved(batch)
@@ -128,14 +134,16 @@ class CompiledSession:
                         if tensors is not None and (
                             not program.followed or program.changed_state() is None
                         ):
-                            return self._run_program(program, eager, batch, moved, tensors, None)
+                            return self._run_program(
+                                program, run_eagerly, batch, moved, tensors, None
+                            )
                 found, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
             except KeyError:
-                return eager(batch)  # Raises the error for a missing key.
+                return run_eagerly(batch)  # Raises the error for a missing key.
             if found is None or found.awaits_verification or found.times is not None:
                 return step(batch)
             compared.append(found)
-            return self._run_program(found, eager, batch, moved, tensors, None)
+            return self._run_program(found, run_eagerly, batch, moved, tensors, None)
 
         return run
 
