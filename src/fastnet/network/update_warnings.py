@@ -138,8 +138,11 @@ def _lacks_update(network: BaseNetwork, model: Model) -> bool:
     optimizers = every_optimizer_of(model)
     if not optimizers or not any(network._trainable_in(model)):
         return False
-    # One optimizer may belong to several models.
+    # One optimizer may belong to several models, or hold the parameters of others.
     others = [other for other in known_models() if other in _updated]
+    stepped = {id(one) for other in others for one in _optimized(other)}
+    if stepped.issuperset(id(one) for _, one in network._trainable_in(model)):
+        return False
     updated = {id(one) for other in others for one in (other, *every_optimizer_of(other))}
     return updated.isdisjoint(map(id, (model, *optimizers)))
 

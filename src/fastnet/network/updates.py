@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastnet._execute import DEFERRED, UNDO, clean_up, run_deferred
+from fastnet.backend.dispatch import model_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.update import ALIKE_SETTINGS
 from fastnet.errors import describe_op
@@ -144,6 +145,8 @@ def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[i
             for update in update_ops_in([ops[holder]])
             if update.model is model
         ]
+        if not updates:
+            _check_not_updated_with_another(op, index, [ops[holder] for holder in gradient_indices])
         if not any(update is ops[holder] for holder, update in updates):
             raise ValueError(
                 f"{describe_op(op, index)} follows the updates of model '{name_of(model)}', but no "
@@ -160,6 +163,18 @@ def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[i
                 )
         followers.setdefault(id(model), []).append(op.follow)
     return followers
+
+
+def _check_not_updated_with_another(op: Any, index: int, holders: Sequence[Any]) -> None:
+    """Raise a ValueError for a follower of a model that the optimizer of another one updates."""
+    weights = set(map(id, model_framework(op.model).trainable(op.model)))
+    for update in update_ops_in(holders):
+        if weights and weights.issubset(map(id, update.updater().trained_parameters())):
+            raise ValueError(
+                f"{describe_op(op, index)} follows the updates of model '{name_of(op.model)}', but "
+                f"its weights are updated with those of model '{name_of(update.model)}', by the "
+                "optimizer of that model. Give each model an optimizer and an UpdateOp of its own."
+            )
 
 
 def _check_no_follower_in(op: Any, index: int, inner_ops: Sequence[Any]) -> None:

@@ -326,6 +326,12 @@ def eager_recurrent_layers() -> Iterator[None]:
         patched._rnn_helper = run_layers
 
 
+def _is_custom(node: Any) -> bool:
+    """Return whether a node of a graph calls an operator that is not torch's."""
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    return is_operator and node.target.namespace not in ("aten", "mkldnn", "prim", "prims")
+
+
 def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool) -> Any:
     """Compile a graph with Inductor."""
     from torch._guards import TracingContext, tracing
@@ -336,8 +342,9 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
 
     settings: dict[str, Any] = {
         "fallback_random": fallback_random,
-        # The caller compares dtypes, shapes and strides.
-        "size_asserts": False,
+        # The caller compares dtypes, shapes and strides of inputs, and torch's own operators return
+        # what their fake implementations do.
+        "size_asserts": any(map(_is_custom, graph.graph.nodes)),
         # Without it, Inductor compiles a test program for each instruction set, for 4 s each.
         "cpp.vec_isa_ok": config.cpp.vec_isa_ok is not False,
         # The caller records CUDA graphs.

@@ -216,7 +216,7 @@ def test_packed_sequences() -> None:
         return network_of(built(lambda: Packed(packs)), compile)
 
     leads_from(
-        "run the layer on padded ones, and mask the padding",
+        "run the layer on padded ones, and leave out what it computes from padding",
         lambda compile: make(compile, True),
         # The network that runs eagerly packs.
         lambda compile: make(compile, not compile),
@@ -463,7 +463,7 @@ def test_a_frozen_network_that_is_not_frozen() -> None:
         return TorchNetwork([before, *ops], compile=compile)
 
     leads_from(
-        "a gradient that no op uses; freeze it by requires_grad_(False)",
+        "has a gradient that no op uses; freeze it by requires_grad_(False)",
         lambda compile: make(compile, False),
         lambda compile: make(compile, True),
     )

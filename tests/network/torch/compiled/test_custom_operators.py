@@ -19,10 +19,12 @@ from tests.network.torch.compiled.steps import (
     batches,
     built,
     captured,
+    fallbacks,
     falls_back,
     network_of,
     run_both,
 )
+from tests.network.torch.compiled.test_inductor import by_inductor
 
 
 @torch.library.custom_op("fastnet_tests::scale", mutates_args=())
@@ -151,3 +153,24 @@ def test_advice_for_a_hook_that_replaces_a_weight(name: str) -> None:
         for batch in batches(3):
             network.run_step(batch)
     assert captured(run_both(make_with(new), batches(4))) == 1
+
+
+@by_inductor
+@pytest.mark.slow
+def test_operator_whose_fake_has_other_strides_is_found() -> None:
+    network = TorchNetwork([LambdaOp(lambda x: transposed(x) * 2, "x", "y")], compile=True)
+    with network("infer", 1):
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            assert torch.equal(network.run_step({"x": x})["y"], x.T.contiguous() * 2)
+    assert "there is a AssertionError, expected size" in fallbacks(network)[0]
+
+
+@torch.library.custom_op("fastnet_tests::transposed", mutates_args=())
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.T.contiguous()
+
+
+@transposed.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x.T)

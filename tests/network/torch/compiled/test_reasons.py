@@ -402,7 +402,7 @@ def test_models_whose_parameters_cannot_be_inputs(
         ),
         (
             lambda optimizer: setattr(optimizer, "zero_grad", lambda: None) or None,
-            "a parameter has a gradient that no op uses",
+            "has a gradient that no op uses",
         ),
     ],
 )

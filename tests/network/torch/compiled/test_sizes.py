@@ -386,7 +386,10 @@ class TestLengths:
 
         same, other = ((3, 4), (3, 4)), ((3, 5), (3, 7))
         shapes = [same, ((3, 9), (3, 9)), other, ((2, 6), (2, 6)), ((4, 8), (4, 2)), same]
-        assert self.run(fn, shapes, {"x": (0, 1), "y": (0, 1)}) == ["first step", SIZE]
+        assert self.run(fn, shapes, {"x": (0, 1), "y": (0, 1)}) == [
+            "first step",
+            f"{SIZE}: axis 1 of 'x' and axis 1 of 'y' were equal before",
+        ]
 
     def test_equal_axes_of_one_tensor_are_two(self) -> None:
         shapes = [((4, 4),), ((4, 6),), ((7, 2),), ((5, 5),)]
@@ -420,7 +423,8 @@ class TestLengths:
         assert reasons == ["first step"]
         # Nodes and edges that are equal in the first batch are one until another comes.
         reasons = self.run(pass_messages, [((6, 3), (2, 6)), *shapes], {"x": 0, "y": 1})
-        assert reasons == ["first step", SIZE]
+        equal = "axis 0 of 'x' and axis 1 of 'y' were equal before"
+        assert reasons == ["first step", f"{SIZE}: {equal}"]
 
     def test_length_of_one_has_a_program_of_its_own(self) -> None:
         shapes = [((3, 4),), ((3, 1),), ((5, 1),), ((3, 9),), ((1, 5),), ((1, 7),), ((1, 1),)]

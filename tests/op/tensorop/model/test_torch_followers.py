@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -421,3 +422,32 @@ def test_compiled_step_advances_followers_of_a_program() -> None:
     run_all(network, batches(5))
     assert follower.count == 5
     assert [trace.fallback for trace in network.traces] == [None]
+
+
+def test_average_of_a_model_that_is_updated_with_another_is_refused() -> None:
+    encoder = built(line, None, model_name="encoder")
+    decoder = built(
+        lambda: nn.Linear(1, 1),
+        lambda own: torch.optim.SGD([*encoder.parameters(), *own], 0.1),
+        model_name="decoder",
+    )
+    ops = [ModelOp(encoder, "x", "z"), ModelOp(decoder, "z", "y"), UpdateOp(decoder, "y")]
+    network = TorchNetwork([*ops, EMA(encoder)])
+    expected = r"'encoder', but its weights are updated with those of model 'decoder'.*of its own"
+    with pytest.raises(ValueError, match=expected), network("train", 1):
+        pass
+
+
+def test_model_whose_weights_another_optimizer_updates_lacks_no_update() -> None:
+    encoder = built(line, sgd(), model_name="encoder")
+    decoder = built(
+        lambda: nn.Linear(1, 1),
+        lambda own: torch.optim.SGD([*encoder.parameters(), *own], 0.1),
+        model_name="decoder",
+    )
+    ops = [ModelOp(encoder, "x", "z"), ModelOp(decoder, "z", "y"), UpdateOp(decoder, "y")]
+    network = TorchNetwork(ops)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with network("train", 1):
+            network.run_step({"x": torch.ones(2, encoder.weight.shape[1])})

@@ -29,6 +29,7 @@ from fastnet.network.torch.compiled.captured import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
 from fastnet.network.torch.compiled.open_lengths import (
+    Axis,
     LengthValues,
     OpenLengths,
     has_other_strides,
@@ -247,6 +248,19 @@ class TorchProgram(Program):
             self._admitted[values] = is_admitted
         return is_admitted
 
+    def unequal_axes(self, batch: Mapping[str, Any]) -> list[Axis]:
+        """Return two axes of a batch that have one open length for the program, and now differ."""
+        tensors = None if self.lengths is None else self.signature.match(batch)
+        if self.lengths is None or tensors is None:
+            return []
+        for axes, _, _ in self.lengths.groups:
+            first, *others = axes
+            size = tensors[first[0]].shape[first[1]]
+            for index, axis in others:
+                if tensors[index].shape[axis] != size:
+                    return [first, (index, axis)]
+        return []
+
     def describe_lengths(self, batch: Mapping[str, Any]) -> str:
         """Return why the program does not take the lengths of a batch that its signature matches.
 
@@ -255,9 +269,7 @@ class TorchProgram(Program):
         tensors = None if self.lengths is None else self.signature.match(batch)
         if self.lengths is None or tensors is None or self._takes_lengths(self.lengths, tensors):
             return ""
-        values = read_lengths(self.lengths, tensors)
-        if values is None:
-            return "axes that had one length have several"
+        values = read_lengths(self.lengths, tensors) or ()
         if 1 in values:
             return "an axis has the length 1"
         if has_other_strides(self.lengths, tensors):

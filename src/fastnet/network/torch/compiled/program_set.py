@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastnet._trace import Signature
-from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import GlobalState, hook_tables_of
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import is_from_signal_handler
@@ -363,13 +363,22 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             return reason
         fixed = min(lengths.changed & self._fixed_axes.keys(), default=None)
         if lengths.has_similar_program and variant.lengths is not None and fixed is None:
-            return _ANOTHER_SIZE
+            return f"{_ANOTHER_SIZE}{self._describe_unequal_lengths(lengths, batch)}"
         reason = self._describe_signature(batch)
         self._warn_of_signatures(reason, batch)
         if fixed is None:
             return reason
         each = f"length of axis {fixed[1]} of '{lengths.key_of(fixed)}'" if fixed[1] else "size"
         return f"{reason}; each {each} is compiled by itself, because {self._fixed_axes[fixed]}"
+
+    def _describe_unequal_lengths(self, lengths: BatchLengths, batch: Mapping[str, Any]) -> str:
+        """Return which axes differ that are one length for the last used program, if any do."""
+        for program in self.programs:
+            axes = program.unequal_axes(batch) if program.matches_phase() else []
+            if axes:
+                names = [f"axis {axis[1]} of '{lengths.key_of(axis)}'" for axis in axes]
+                return f": {' and '.join(names)} were equal before"
+        return ""
 
     def _warn_of_signatures(self, reason: str, batch: Mapping[str, Any]) -> None:
         """Warn, once, when batches have differed in several ways."""
@@ -464,9 +473,15 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if any(hook_tables_of(step_state.parameters)):
             raise Uncapturable("a parameter has hooks")
         if any(parameter.grad is not None for parameter in step_state.parameters):
+            names = (
+                f"'{name}' of model '{name_of(model)}'"
+                for model in models.values()
+                for name, one in model.named_parameters()
+                if one.grad is not None
+            )
             raise Uncapturable(
-                "a parameter has a gradient that no op uses; freeze it by requires_grad_(False), "
-                "or clear the gradient in the loop"
+                f"a parameter, {next(names, 'of an optimizer')}, has a gradient that no op uses; "
+                "freeze it by requires_grad_(False), or clear the gradient in the loop"
             )
         return step_state
 

@@ -53,7 +53,8 @@ _ADVICE = {
     "one_hot": " to count the classes; pass num_classes=",
     "repeat_interleave": " to decide how many elements there are; pass output_size=",
     "_pack_padded_sequence": (
-        " to pack sequences; run the layer on padded ones, and mask the padding in the loss"
+        " to pack sequences; run the layer on padded ones, and leave out what it computes from "
+        "padding: of the outputs in the loss, and of the last states by output[rows, lengths - 1]"
     ),
     **dict.fromkeys(("numpy", "__array__", "__dlpack__"), _NUMPY),
     **dict.fromkeys(
@@ -179,7 +180,7 @@ def _advice_on_values(error: Exception, function: str) -> str:
         if function in _SELECTIONS:
             return (
                 " to decide how many elements there are; compute with all of them, and leave out "
-                "by torch.where(mask, values, 0)"
+                "by torch.where(mask, values, 0), or -inf before a softmax or a maximum"
             )
         return " to decide how many elements there are, and runs eagerly"
     return "; compute with the tensor itself, or read its value in the loop"

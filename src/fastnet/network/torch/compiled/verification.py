@@ -23,7 +23,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
 from fastnet.backend.torch.preserve_state import load_random_state, random_state
 from fastnet.backend.torch.update import Window
-from fastnet.errors import is_from_signal_handler
+from fastnet.errors import is_from_signal_handler, shorten
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.deviations import (
     Deviation,
@@ -247,7 +247,8 @@ class Verification:
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
-            raise Mismatch(f"there is a {type(error).__name__}") from error
+            first_line = str(error).strip().partition("\n")[0]
+            raise Mismatch(f"there is a {type(error).__name__}, {shorten(first_line)},") from error
         return self._values(self._work, result, merged)
 
     def _values(
