@@ -260,14 +260,16 @@ class TracedLength(NamedTuple):
         return cls(size, size.node.expr)
 
 
-def require_open(lengths: Sequence[TracedLength]) -> None:
-    """Refuse a graph that is valid for one value of an open length only."""
+def require_open(
+    lengths: Sequence[TracedLength], reason: str = "what the ops do depends on this length"
+) -> None:
+    """Refuse a graph that is valid for one value of an open length only, for a reason."""
     # An expression without symbols is a constant: the trace is specialized to it.
     decided = [
         index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
     ]
     if decided:
-        raise Uncapturable("what the ops do depends on this length", decided=decided)
+        raise Uncapturable(reason, decided=decided)
 
 
 def independent_lengths(lengths: Sequence[TracedLength]) -> list[int]:
@@ -282,7 +284,8 @@ def independent_lengths(lengths: Sequence[TracedLength]) -> list[int]:
 
 def admitted_lengths(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[LengthValues], bool]:
     """Return a test for the lengths that a graph is valid for."""
-    require_open(lengths)
+    # Before the compiler was called, the trace had left them open.
+    require_open(lengths, "the compiler needs this length as a number")
     env, symbols = mode.shape_env, [length.symbol for length in lengths]
     conditions = [guard.expr for guard in env.guards]
     if lengths and (
