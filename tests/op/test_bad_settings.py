@@ -337,7 +337,7 @@ class TestMetaOps:
         # As in FastEstimator, the classes of the errors differ.
         for make, kind in ((lambda *some: ops.Fuse(some), ValueError), (ops.OneOf, AssertionError)):
             refuse(partial(make, op(mode="train"), op(mode="eval")), kind, "mode", ["eval"])
-            refuse(partial(make, op(ds_id="a"), op()), kind, "ds_id", "op 1", [])
+            refuse(partial(make, op(ds_id="a"), op()), kind, "ds_id", "op 1 all")
 
     @pytest.mark.parametrize(
         ("name", "settings", "kind"),
