@@ -160,8 +160,7 @@ class Snapshot(BaseSnapshot):
 
     def is_change_of_number(self) -> bool:
         """Return whether the first difference is one of a number, by its former value."""
-        index = self.next_change(0)
-        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        _, values, position = self._first_difference()
         return position >= 0 and type(values[position]) in (int, float)
 
     def first_change(self) -> str | None:
@@ -170,13 +169,21 @@ class Snapshot(BaseSnapshot):
         Returns:
             A path such as "op 3 (Scale).config.factor".
         """
-        index = self.next_change(0)
+        index, values, position = self._first_difference()
         if index < 0:
             return None
-        # Another thread may have undone the change.
-        values, position = self._difference_in(index) or ((), -1)
         kind, owner, _, _, _ = self.node(index)
         return self._path(index) + _step(kind, owner, values, position)
+
+    def _first_difference(self) -> tuple[int, Sequence[Any], int]:
+        """Return the index of the first node that differs, its values and the place in these.
+
+        The index is -1 if nothing has changed, and the place if the change has no value.
+        """
+        index = self.next_change(0)
+        # Another thread may have undone the change.
+        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        return index, values, position
 
     def changed_roots(self) -> list[int]:
         """Return the indices of the roots from which a difference is reachable.

@@ -266,8 +266,8 @@ class BaseNetwork(Copyable):
     def run_steps(self, batches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Run a step for each of several batches, as calls of `run_step` do one after the other.
 
-        With compiled steps in PyTorch, what a program was made from is compared once, which saves a
-        third of a small step. What other code changes meanwhile, such as another thread or a hook,
+        With compiled steps in PyTorch, what a program was made from is compared once, which makes
+        small steps faster. What other code changes meanwhile, such as another thread or a hook,
         takes effect after the call.
 
         Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.backend.model_metadata import name_of
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, refuse_open_axes
+from fastnet.network.dynamic_axes import Dynamic, refuse_open_axes
 from fastnet.network.validation import collect_models
 from fastnet.types import NumpyOps, Ops, Slicers
 
@@ -74,12 +74,10 @@ def Network(
     torch.Size([3, 1])
     """
     refuse_open_axes(open_axes)
-    DynamicAxes(dynamic)
     given = {
         "device": (device, None),
         "keep_on_device": (keep_on_device, True),
         "returns": (returns, "cpu"),
-        "dynamic": (dynamic, None),
         "compile": (compile, False),
     }
     options: dict[str, Any] = {
@@ -90,10 +88,10 @@ def Network(
     if framework == "tf":
         from fastnet.network.tf import TFNetwork
 
-        return TFNetwork(ops, pops, slicers, **options)
+        return TFNetwork(ops, pops, slicers, dynamic=dynamic, **options)
     from fastnet.network.torch import TorchNetwork
 
-    return TorchNetwork(ops, pops, slicers, **options)
+    return TorchNetwork(ops, pops, slicers, dynamic=dynamic, **options)
 
 
 def framework_for(ops: Any) -> str:

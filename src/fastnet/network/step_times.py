@@ -1,4 +1,4 @@
-"""How long the first steps of a program take beside uncompiled ones, to warn where it is slower."""
+"""Times the first steps of a program and uncompiled ones, to warn of a program that is slower."""
 
 from __future__ import annotations
 

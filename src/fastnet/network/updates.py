@@ -166,7 +166,7 @@ def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[i
 
 
 def _check_not_updated_with_another(op: Any, index: int, holders: Sequence[Any]) -> None:
-    """Raise a ValueError for a follower of a model that the optimizer of another one updates."""
+    """Raise a ValueError if the optimizer of another model updates the model of a follower."""
     weights = set(map(id, model_framework(op.model).trainable(op.model)))
     for update in update_ops_in(holders):
         if weights and weights.issubset(map(id, update.updater().trained_parameters())):

@@ -342,8 +342,8 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
 
     settings: dict[str, Any] = {
         "fallback_random": fallback_random,
-        # The caller compares dtypes, shapes and strides of inputs, and torch's own operators return
-        # what their fake implementations do.
+        # The caller compares dtypes, shapes and strides of inputs. Custom operators may return
+        # others than their fake implementations do.
         "size_asserts": any(map(_is_custom, graph.graph.nodes)),
         # Without it, Inductor compiles a test program for each instruction set, for 4 s each.
         "cpp.vec_isa_ok": config.cpp.vec_isa_ok is not False,

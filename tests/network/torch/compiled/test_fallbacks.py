@@ -1,4 +1,4 @@
-"""What interrupts compiling, what a step that is not compiled costs, and what is said of it."""
+"""Errors of signal handlers while a step is compiled, steps beyond limits, and warnings."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_steps_beyond_the_limit_do_not_look_for_programs_again(
 
 
 class TestOtherTraining:
-    """What happens elsewhere in the process discards no program that is still valid."""
+    """Other training in the process discards no program that is still valid."""
 
     def test_torch_compile_of_another_model(self) -> None:
         pair = Pair()

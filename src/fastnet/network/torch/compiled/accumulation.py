@@ -112,7 +112,7 @@ class Phase:
         keys = {one[0] for phase in self._phases for one in phase.sums} - {_WEIGHT}
         if not keys <= self._parameters.keys():
             raise Uncapturable("gradients were accumulated for parameters that no longer exist")
-        self._require_dense(self.tensors())
+        _require_dense_sums(self.tensors())
         # For each update, the ids of the parameters with new sums; None if it keeps its sums.
         self._left: list[list[int] | None] = []
         self._copied: list[int] | None = None
@@ -148,15 +148,11 @@ class Phase:
                 sums = {real[key]: total for key, total in _sums_of(after).items()}
                 self._left.append(sorted(sums))
                 found += [sums[one] for one in sorted(sums)]
-            self._require_dense(found)
+            _require_dense_sums(found)
             return found
 
         with self._accumulation.replaced_by(replaced):
             yield left
-
-    def _require_dense(self, sums: Iterable[torch.Tensor]) -> None:
-        for total in sums:
-            require_dense("a merged gradient", total)
 
     def forget_layout(self) -> None:
         """Forget which results of a step share memory, because another function computes them."""
@@ -190,6 +186,11 @@ class Phase:
             index += len(left)
         self._accumulation.store(windows, phases)
         return others
+
+
+def _require_dense_sums(sums: Iterable[torch.Tensor]) -> None:
+    for total in sums:
+        require_dense("a merged gradient", total)
 
 
 def _averaged(times: int, update: TorchUpdate) -> int:

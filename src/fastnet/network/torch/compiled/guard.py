@@ -46,8 +46,7 @@ class Guard(Snapshot):
 
     def changed_number(self) -> NumberInput | None:
         """Return the first change if it is one of a number."""
-        index = self.next_change(0)
-        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        index, values, position = self._first_difference()
         number_type = type(values[position]) if position >= 0 else None
         if number_type not in (int, float):
             return None

@@ -219,6 +219,17 @@ def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengt
     return tuple(found)
 
 
+def unequal_axes(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> tuple[Axis, ...]:
+    """Return the first two axes of a batch that are to share a length and differ; empty if none."""
+    for axes, _, _ in lengths.groups:
+        first, *others = axes
+        length = tensors[first[0]].shape[first[1]]
+        for index, axis in others:
+            if tensors[index].shape[axis] != length:
+                return first, (index, axis)
+    return ()
+
+
 def has_other_strides(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether a tensor of a batch that must be contiguous is not."""
     return any(
@@ -247,7 +258,8 @@ class TracedLength(NamedTuple):
     """An open length in a trace.
 
     Attributes:
-        size: The length; the trace may have found that it equals another one, or a number.
+        size: The length as a symbolic integer, which the trace may have replaced by another one or
+            by a number.
         symbol: Its symbol in the conditions of the trace.
     """
 

@@ -34,6 +34,7 @@ from fastnet.network.torch.compiled.open_lengths import (
     OpenLengths,
     has_other_strides,
     read_lengths,
+    unequal_axes,
 )
 from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
@@ -114,8 +115,8 @@ class TorchProgram(Program):
             raise Uncapturable("the step writes into the numbers of optimizers and ops")
         self.tensors = [*state.tensors, *capture.held_tensors]
         self._numbers = state.new_numbers()
-        # The inputs that the program uses: whether each is passed in each step, and its index among
-        # those or among the program's own tensors.
+        # For each input that the program uses: whether it is passed in each step, and its index
+        # among the inputs that are, or else among the program's own tensors.
         self._input_sources = [
             (True, index - layout.passed.start)
             if index in layout.passed
@@ -248,18 +249,12 @@ class TorchProgram(Program):
             self._admitted[values] = is_admitted
         return is_admitted
 
-    def unequal_axes(self, batch: Mapping[str, Any]) -> list[Axis]:
+    def unequal_axes(self, batch: Mapping[str, Any]) -> tuple[Axis, ...]:
         """Return two axes of a batch that have one open length for the program, and now differ."""
         tensors = None if self.lengths is None else self.signature.match(batch)
         if self.lengths is None or tensors is None:
-            return []
-        for axes, _, _ in self.lengths.groups:
-            first, *others = axes
-            size = tensors[first[0]].shape[first[1]]
-            for index, axis in others:
-                if tensors[index].shape[axis] != size:
-                    return [first, (index, axis)]
-        return []
+            return ()
+        return unequal_axes(self.lengths, tensors)
 
     def describe_lengths(self, batch: Mapping[str, Any]) -> str:
         """Return why the program does not take the lengths of a batch that its signature matches.

@@ -374,7 +374,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _describe_unequal_lengths(self, lengths: BatchLengths, batch: Mapping[str, Any]) -> str:
         """Return which axes differ that are one length for the last used program, if any do."""
         for program in self.programs:
-            axes = program.unequal_axes(batch) if program.matches_phase() else []
+            axes = program.unequal_axes(batch) if program.matches_phase() else ()
             if axes:
                 names = [f"axis {axis[1]} of '{lengths.key_of(axis)}'" for axis in axes]
                 return f": {' and '.join(names)} were equal before"
