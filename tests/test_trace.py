@@ -1,4 +1,4 @@
-"""Tests of steps by traced functions."""
+"""Tests of signatures, and of steps by traced functions that they find."""
 
 from __future__ import annotations
 
@@ -219,51 +219,15 @@ class TestConstants:
         assert step.step({"x": make()}, {})["y"] == make()
 
 
-class TestTraces:
-    def test_the_least_used_of_many_is_dropped(self, framework: Framework) -> None:
-        step = framework.step(["x"])
-        for number in range(16):
-            step.step({"x": number}, {})
-        assert len(step.traces) == 16
-        assert framework.step_count(step, {"x": 0}) == 16
-        assert framework.step_count(step, {"x": 16}) == 17
-        assert len(step.traces) == 16
-        # This trace has been used again, the next one has not.
-        assert framework.step_count(step, {"x": 0}) == 17
-        assert framework.step_count(step, {"x": 1}) == 18
-        assert framework.step_count(step, {"x": 2}) == 19
-        assert [trace.inputs[0] for trace in step.traces[:4]] == [2, 1, 0, 16]
-
-    def test_tracing_that_raises(self, kernel: Kernel, framework: Framework) -> None:
-        errors = [OSError("full"), None]
-
-        def trace(values: list[Any]) -> Any:
-            error = errors.pop(0)
-            if error is not None:
-                raise error
-            return kernel.Trace(
-                lambda tensors: tensors, [kernel.Slot("float", (None,))], {"y": kernel.Slot()}
-            )
-
-        step = kernel.TracedStep(["x"], framework.kind, trace)
-        with pytest.raises(OSError, match=r"^full$"):
-            step.step({"x": Tensor("float")}, {})
-        assert step.traces == []
-        tensor = Tensor("float", 3)
-        assert step.step({"x": tensor}, {}) == {"x": tensor, "y": tensor}
-
-    def test_constants_in_outputs(self, kernel: Kernel, framework: Framework) -> None:
-        slot, tensor = kernel.Slot(), Tensor()
-        inner = [1, "a"]
-        outputs = {"a": slot, "b": "text", "c": inner, "d": (None, 2.5), "e": {"k": slot}}
-        trace = kernel.Trace(lambda tensors: [tensor, tensor], [], outputs)
-        step = kernel.TracedStep([], framework.kind, lambda values: trace)
-        expected = {"a": tensor, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": tensor}}
-        result = step.step({}, {})
-        assert result == expected
-        # The result is a copy.
-        result["c"].append(3)
-        assert step.step({}, {}) == expected
+def test_constants_in_outputs_are_copied(kernel: Kernel, framework: Framework) -> None:
+    slot, tensor = kernel.Slot(), Tensor()
+    outputs = {"a": slot, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": slot}}
+    signature = kernel.Signature([], framework.kind, [], outputs)
+    expected = {"a": tensor, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": tensor}}
+    result = signature.merge([tensor, tensor], {})
+    assert result == expected
+    result["c"].append(3)
+    assert signature.merge([tensor, tensor], {}) == expected
 
 
 class TestErrors:
@@ -303,9 +267,9 @@ class TestErrors:
             step.step({"x": deep}, {})
         with pytest.raises(RecursionError):
             kernel.map_form(deep, len)
-        step.traces = [kernel.Trace(len, [deep], {})]
+        signature = kernel.Signature(["x"], framework.kind, [deep], {})
         with pytest.raises(RecursionError) as caught:
-            step.fits({"x": nest(100_000)})
+            signature.match({"x": nest(100_000)})
         if kernel.compiled:
             assert str(caught.value).endswith(" while matching a batch")
 

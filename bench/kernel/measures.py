@@ -20,7 +20,7 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
-from fastnet._trace import Slot, TensorKind, Trace, TracedStep
+from fastnet._trace import Signature, Slot, TensorKind
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop import LambdaOp
 
@@ -87,8 +87,8 @@ def measures() -> list[Measure]:
         _growing("lay_out_op", "an op added to a plan, once per entry", _laying_out),
         _growing("plan_op", "an op of a network that is entered for the first time", _planning),
         _growing("enter_op", "an op of a network that is entered again", _entering),
-        Measure("traced_step", "a traced step of one tensor", _traced(1)),
-        _growing("traced_tensor", "a tensor of a traced step", _traced),
+        Measure("match_batch", "a batch of one tensor matched, and a result merged", _matching(1)),
+        _growing("match_tensor", "a tensor of a batch matched", _matching),
     ]
 
 
@@ -276,8 +276,8 @@ class _Tensor:
         self.shape = shape
 
 
-def _traced(count: int) -> Call:
-    """Return a traced step whose function returns its first tensor."""
+def _matching(count: int) -> Call:
+    """Return a function that matches a batch, and merges its first tensor into it as a result."""
     tensor = _anew(_Tensor)
     kind = TensorKind(
         tensor,
@@ -288,9 +288,12 @@ def _traced(count: int) -> Call:
         join=lambda kind, tensors: None,
     )
     batch = {key: tensor("float32", (8, 16)) for key in _keys(count)}
-    first = operator.itemgetter(slice(0, 1))
+    forms = [kind.form_of(value) for value in batch.values()]
+    signature = Signature(batch, kind, forms, {"out": Slot()})
 
-    def trace(values: list[Any]) -> Trace:
-        return Trace(first, [kind.form_of(value) for value in values], {"out": Slot()})
+    def match_and_merge(data: dict[str, Any]) -> dict[str, Any]:
+        tensors = signature.match(data)
+        assert tensors is not None
+        return signature.merge(tensors[:1], data)
 
-    return Call(TracedStep(batch, kind, trace).step, (batch, STATE))
+    return Call(match_and_merge, (batch,))

@@ -38,4 +38,4 @@ cdef class NestMap(_Walk):
     cdef object map_tuple(self, tuple data)
     cdef object map_other(self, object data, object cls)
     cdef int kind_of(self, object data, object cls) except -1
-    cdef bint holds_leaf(self, object data) except -1
+    cpdef bint holds_leaf(self, object data) except -1

@@ -353,7 +353,8 @@ cdef class NestMap(_Walk):
         cdef int kind = container_kind(data)
         return remember(self._kinds, cls, kind) if data.__class__ is cls else kind
 
-    cdef bint holds_leaf(self, object data) except -1:
+    cpdef bint holds_leaf(self, object data) except -1:
+        """Return whether there is a leaf in `data`."""
         cdef int kind = self.kind_of(data, type(data))
         if kind == PLAIN:
             return False

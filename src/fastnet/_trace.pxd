@@ -1,6 +1,6 @@
 cimport cython
 
-from fastnet._nest cimport NestMap, _Walk
+from fastnet._nest cimport _Walk
 
 
 @cython.final
@@ -38,7 +38,6 @@ cdef class TensorKind(_Walk):
     cdef readonly object join
     cdef readonly object type_of_others
     cdef readonly object shape_of_others
-    cdef readonly NestMap adopt
 
     cdef Slot slot_of(self, object tensor)
     cdef int match(self, object value, object form, list tensors) except -1
@@ -70,31 +69,3 @@ cdef class Signature:
     cdef readonly TensorKind kind
     cdef tuple _inputs
     cdef _Outputs _outputs
-
-
-@cython.final
-cdef class Trace:
-    cdef public object call
-    cdef readonly bint wide
-    cdef tuple _inputs
-    cdef _Outputs _outputs
-
-
-@cython.final
-cdef class TracedStep:
-    cdef readonly tuple keys
-    cdef readonly TensorKind kind
-    cdef readonly tuple context
-    cdef object _trace
-    cdef tuple _exact
-    cdef tuple _wide
-
-    cdef tuple exact(self)
-    cdef tuple wide(self)
-    cdef dict step_untraced(self, object batch, list values, dict state, list tensors)
-    cdef list converted(self, list values)
-    cdef Trace find(self, list values, dict state, list tensors)
-    cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1
-    cdef Trace add(self, list values)
-    cdef int move_to_front(self, Trace trace) except -1
-    cdef object mismatch_error(self, Trace trace, list values)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
-from fastnet._nest import NestMap
 from fastnet.guards import Snapshot
 
 @final
@@ -44,7 +43,6 @@ class TensorKind:
     join: Callable[[Any, list[Any]], Any]
     type_of_others: Callable[[Any], Any]
     shape_of_others: Callable[[Any], tuple[int | None, ...] | None]
-    adopt: NestMap | None
 
     def __init__(
         self,
@@ -56,7 +54,6 @@ class TensorKind:
         join: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], tuple[int | None, ...] | None]]
         | None = None,
-        adopt: NestMap | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
     def matches(self, form: Any, value: Any) -> bool: ...
@@ -83,40 +80,3 @@ class Signature:
     def outputs(self) -> dict[str, Any]: ...
     def match(self, batch: Mapping[str, Any]) -> list[Any] | None: ...
     def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]: ...
-
-@final
-class Trace:
-    call: Callable[[list[Any]], Iterable[Any]]
-    wide: bool
-
-    def __init__(
-        self,
-        call: Callable[[list[Any]], Iterable[Any]],
-        inputs: Iterable[Any],
-        outputs: dict[str, Any],
-        wide: bool = False,
-    ) -> None: ...
-    @property
-    def inputs(self) -> list[Any]: ...
-    @property
-    def outputs(self) -> dict[str, Any]: ...
-
-@final
-class TracedStep:
-    keys: tuple[str, ...]
-    kind: TensorKind
-    context: tuple[str, ...]
-
-    def __init__(
-        self,
-        keys: Iterable[str],
-        kind: TensorKind,
-        trace: Callable[[list[Any]], Trace],
-        context: Iterable[str] = (),
-    ) -> None: ...
-    @property
-    def traces(self) -> list[Trace]: ...
-    @traces.setter
-    def traces(self, traces: Iterable[Trace]) -> None: ...
-    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
-    def fits(self, batch: Mapping[str, Any]) -> bool: ...

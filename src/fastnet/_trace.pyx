@@ -4,15 +4,12 @@ The form of a value is its structure with a `Slot`, the type and shape, in place
 Matching a value with a form collects its tensors. `TensorKind` says how to read the tensors of a
 framework; `FORMS` reads slots, and so matches forms with forms.
 
-A `Signature` has the forms of one program. A `TracedStep` matches the batch with the forms of
-several traces, calls the first one that matches, and traces a new one where none does.
+A `Signature` has the forms of one program: it returns the tensors of a batch that matches them, and
+makes values of the tensors that the program returns.
 
-Values other than tensors are constants of a trace. A constant matches an equal value of the same
+Values other than tensors are constants of a program. A constant matches an equal value of the same
 class with the same attributes, and a mapping must have its keys in the same order. A set is a
 constant, even if it contains tensors.
-
-An exact trace has a fixed length of each axis. A wide trace leaves some lengths open, and is used
-for values that no exact trace matches.
 """
 
 import copy
@@ -29,7 +26,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from libc.math cimport copysign
 
-from fastnet._nest cimport FROZENSET, PLAIN, SET, NestMap, _Walk, container_kind
+from fastnet._nest cimport FROZENSET, PLAIN, SET, _Walk, container_kind
 from fastnet._threads cimport FREE_THREADED, hold, unhold
 
 cdef extern from "Python.h":
@@ -37,9 +34,6 @@ cdef extern from "Python.h":
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
-# A constant that differs in every step must not fill the memory with traces. The limit applies to
-# exact and to wide traces.
-cdef Py_ssize_t MAX_TRACES = 16
 
 
 cdef inline int enter() except -1:
@@ -130,11 +124,10 @@ cdef class TensorKind(_Walk):
         split: Returns the kind and the tensors of a value that consists of several, or None.
         join: Creates such a value from its kind and a list of tensors.
         others: `type_of` and `shape_of` for tensors of other classes, if different.
-        adopt: Converts tensors of other frameworks. It is applied if no trace matches a batch.
     """
 
     def __init__(
-        self, cls, type_of, shape_of, convert, split, join, others=None, NestMap adopt=None
+        self, cls, type_of, shape_of, convert, split, join, others=None
     ):
         self.cls = cls
         self.type_of = type_of
@@ -143,7 +136,6 @@ cdef class TensorKind(_Walk):
         self.split = split
         self.join = join
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
-        self.adopt = adopt
 
     def form_of(self, value):
         """Return the form of a value: a copy with a `Slot` or `Parts` in place of each tensor."""
@@ -560,195 +552,3 @@ cdef class Signature:
     def merge(self, results, batch):
         """Return a new dict of a batch updated with the outputs, of the tensors of a program."""
         return self._outputs.merge(self.kind, results, batch)
-
-
-@cython.final
-cdef class Trace:
-    """A function that was traced for inputs of certain forms.
-
-    Args:
-        call: A function from a list of tensors to a sequence of tensors.
-        inputs: The form of each input, in the order of the keys.
-        outputs: A dict of the form of each output. The tensors that `call` returns fill the slots
-            of these forms in order.
-        wide: Whether it is only for values that no exact trace matches.
-    """
-
-    def __init__(self, call, inputs, dict outputs not None, bint wide=False):
-        self.call = call
-        self.wide = wide
-        self._inputs = tuple(inputs)
-        self._outputs = _Outputs(outputs)
-
-    @property
-    def inputs(self):
-        """The form of each input, as a list."""
-        return list(self._inputs)
-
-    @property
-    def outputs(self):
-        """The form of each output, as a dict."""
-        return dict(self._outputs.forms)
-
-
-cdef tuple first_of(Trace trace, tuple traces):
-    others = [other for other in traces if other is not trace]
-    return (trace, *others[: MAX_TRACES - 1])
-
-
-@cython.final
-cdef class TracedStep:
-    """Runs steps by traced functions, and traces a new one for a batch that none matches.
-
-    Args:
-        keys: The keys that ops read from the batch.
-        kind: The tensors of the framework.
-        trace: A function from the list of the keys' values to a `Trace`.
-        context: Keys of tensors in the state, which are passed before those of the batch.
-    """
-
-    def __init__(self, keys, TensorKind kind not None, trace, context=()):
-        self.keys = tuple(keys)
-        self.kind = kind
-        self.context = tuple(context)
-        self._trace = trace
-        self._exact = ()
-        self._wide = ()
-
-    @property
-    def traces(self):
-        """The exact traces and then the wide ones, the last used first; at most 16 of each."""
-        return [*self.exact(), *self.wide()]
-
-    @traces.setter
-    def traces(self, traces):
-        cdef tuple checked = tuple(traces)
-        for trace in checked:
-            if type(trace) is not Trace:
-                raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        cdef list exact = [trace for trace in checked if not (<Trace> trace).wide]
-        cdef list wide = [trace for trace in checked if (<Trace> trace).wide]
-        with cython.critical_section(self):
-            self._exact = tuple(exact[:MAX_TRACES])
-            self._wide = tuple(wide[:MAX_TRACES])
-
-    # Another thread may replace these tuples.
-
-    cdef inline tuple exact(self):
-        with cython.critical_section(self):
-            return self._exact
-
-    cdef inline tuple wide(self):
-        with cython.critical_section(self):
-            return self._wide
-
-    def step(self, batch, dict state not None):
-        """Run a step, and return a new dict of the batch updated with the outputs.
-
-        Tensors of other frameworks are in the result in their converted form. The error for a
-        missing key names only the key.
-        """
-        cdef list values = read_values(self.keys, batch)
-        cdef list tensors = []
-        cdef Trace trace = self.find(values, state, tensors)
-        if trace is None:
-            return self.step_untraced(batch, values, state, tensors)
-        return trace._outputs.merge(
-            self.kind, PyObject_CallOneArg(trace.call, tensors), batch
-        )
-
-    cdef dict step_untraced(self, object batch, list values, dict state, list tensors):
-        """Run a step with a batch that no trace matches without conversion."""
-        cdef Trace trace = None
-        cdef list converted = self.converted(values)
-        if converted is not None:
-            values = converted
-            batch = {**batch, **dict(zip(self.keys, values))}
-            trace = self.find(values, state, tensors)
-        if trace is None:
-            trace = self.add(values)
-            if not self.matches(trace, values, state, tensors):
-                raise self.mismatch_error(trace, values)
-        return trace._outputs.merge(
-            self.kind, PyObject_CallOneArg(trace.call, tensors), batch
-        )
-
-    def fits(self, batch):
-        """Return whether a trace matches a batch."""
-        for key in self.keys:
-            if key not in batch:
-                return False
-        cdef list values = read_values(self.keys, batch)
-        if self.find(values, None, []) is not None:
-            return True
-        values = self.converted(values)
-        return values is not None and self.find(values, None, []) is not None
-
-    cdef Trace find(self, list values, dict state, list tensors):
-        """Return a trace that matches, or None, and append the tensors to a list."""
-        cdef Trace trace
-        for trace in self.exact():
-            if self.matches(trace, values, state, tensors):
-                self.move_to_front(trace)
-                return trace
-            tensors.clear()
-        for trace in self.wide():
-            if self.matches(trace, values, state, tensors):
-                self.move_to_front(trace)
-                return trace
-            tensors.clear()
-        return None
-
-    cdef list converted(self, list values):
-        """Return values with foreign tensors converted, or None if there are none."""
-        cdef NestMap adopt = self.kind.adopt
-        cdef list result = None
-        cdef Py_ssize_t index
-        if adopt is None:
-            return None
-        for index in range(len(values)):
-            try:
-                if not adopt.holds_leaf(values[index]):
-                    continue
-            except RecursionError:
-                continue  # Tracing raises the error, which names the key.
-            if result is None:
-                result = values[:]
-            result[index] = adopt.map(values[index])
-        return result
-
-    cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1:
-        if state is not None:
-            for key in self.context:
-                tensors.append(state[key])
-        return match_values(self.kind, trace._inputs, values, tensors)
-
-    cdef Trace add(self, list values):
-        # Tracing may change the list.
-        cdef object trace = self._trace(values[:])
-        if type(trace) is not Trace:
-            raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
-        self.move_to_front(<Trace> trace)
-        return <Trace> trace
-
-    cdef int move_to_front(self, Trace trace) except -1:
-        with cython.critical_section(self):
-            if trace.wide:
-                if not self._wide or self._wide[0] is not trace:
-                    self._wide = first_of(trace, self._wide)
-            elif not self._exact or self._exact[0] is not trace:
-                self._exact = first_of(trace, self._exact)
-        return 0
-
-    cdef object mismatch_error(self, Trace trace, list values):
-        """Return the error for a trace that does not match the values that it was traced for."""
-        if len(trace._inputs) != len(values):
-            return RuntimeError(
-                f"A trace has {len(trace._inputs)} inputs, but its step reads {len(values)} keys."
-            )
-        for key, value, form in zip(self.keys, values, trace._inputs):
-            if not self.kind.match(value, form, []):
-                return RuntimeError(
-                    f"The value of '{key}', of type {type(value).__name__}, does not match the "
-                    "trace that was made for it: it changed meanwhile, or does not equal itself."
-                )

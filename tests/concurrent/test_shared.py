@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -22,7 +22,9 @@ from fastnet._execute import BoundPlan, KernelPlan
 from fastnet._nest import NestMap, leaves_of, map_leaves
 from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_entries, same_items
 from fastnet._stamps import StampLog
-from fastnet._trace import Slot, TensorKind, Trace, TracedStep
+from fastnet._trace import Signature, Slot, TensorKind
+from fastnet.network.program_set import Program, ProgramSet
+from fastnet.network.trace_records import Records
 from tests.kernel.ops import Op, new_state
 
 TURNS = 20_000
@@ -151,7 +153,7 @@ def test_batches_and_results_change_during_steps() -> None:
 
 
 @pytest.mark.parametrize("kinds", [3, 40])
-def test_traces_are_found_while_others_take_their_places(kinds: int) -> None:
+def test_programs_are_found_while_others_take_their_places(kinds: int) -> None:
     class Tensor:
         def __init__(self, length: int) -> None:
             self.shape = (length,)
@@ -165,32 +167,50 @@ def test_traces_are_found_while_others_take_their_places(kinds: int) -> None:
         None,
     )
 
-    def trace(values: list[Any]) -> Trace:
-        forms = [kind.form_of(value) for value in values]
-        return Trace(
-            lambda tensors: [tensors[-1]], forms, {"y": Slot("float", (1,))}, random.random() < 0.3
-        )
+    class Last(Program):
+        """Returns the last tensor of a batch."""
 
-    step = TracedStep(["x"], kind, trace)
+        def __init__(self, batch: dict[str, Any]) -> None:
+            forms = [kind.form_of(batch["x"])]
+            super().__init__(Signature(["x"], kind, forms, {"y": Slot("float", (1,))}))
+            self.is_general = random.random() < 0.3
+
+        def difference(self) -> str | None:
+            return None
+
+        def run(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+            return self.signature.merge(tensors[-1:], batch)
+
+    programs: ProgramSet[Last] = ProgramSet(16, Records("eagerly"))
     shared: dict[str, Any] = {"tensor": Tensor(1)}
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        program, tensors, _ = programs.find(batch)
+        if program is None:
+            program = Last(batch)
+            programs.add(program)
+            tensors = program.match(batch) or []
+        return program.run(batch, tensors)
 
     def run() -> None:
         tensor = Tensor(random.randrange(kinds))
-        assert step.step({"x": {"a": tensor}}, {})["y"] is tensor
-        assert len(step.traces) <= 32
+        assert step({"x": {"a": tensor}})["y"] is tensor
+        generals = [program.is_general for program in programs.programs]
+        assert generals == sorted(generals)
 
     def change() -> None:
         shared[str(random.randrange(20))] = Tensor(2)
         shared.pop(str(random.randrange(20)), None)
 
     def run_shared() -> None:
-        step.step({"x": shared}, {})
+        step({"x": shared})
 
-    def forget() -> None:
-        step.traces = step.traces[:5]
+    def discard() -> None:
+        for program in programs.programs[5:]:
+            programs.discard(program)
 
-    # what changes between tracing and matching is refused
-    at_once(run, run, run, tolerant(run_shared, RuntimeError), change, forget, turns=TURNS // 3)
+    # A batch that changes while it is matched is refused.
+    at_once(run, run, run, tolerant(run_shared, RuntimeError), change, discard, turns=TURNS // 3)
 
 
 def test_one_plan_for_all() -> None:

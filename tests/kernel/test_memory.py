@@ -15,7 +15,7 @@ import pytest
 from fastnet.errors import MissingKeyError
 from tests.containers import Plain
 from tests.kernel.ops import Delete, Nothing, Op, entry_of, new_state, plan_of
-from tests.kernel.traces import Array, Framework, Pair, Store, Tensor
+from tests.kernel.traces import Array, Framework, Pair, Step, Store, Tensor, Traced
 from tests.reference import Kernel, load
 
 State = dict[str, Any]
@@ -265,8 +265,9 @@ def test_traced_steps(kernel: Kernel) -> None:
         assert step.fits(batch)
 
     repeat(10, both)
-    assert len(step.traces) == 2
-    watched = (tensor, state, batch, other, step, *step.traces, step.kind, Tensor, Plain, Store)
+    assert len(step.programs) == 2
+    signatures = [signature for signature, _ in step.programs]
+    watched = (tensor, state, batch, other, *signatures, step.kind, Tensor, Plain, Store)
     with steady(*watched, "x", "z"):
         repeat(MANY // 20, both)
 
@@ -285,9 +286,9 @@ def test_traces_come_and_go(kernel: Kernel) -> None:
         assert not step.fits({"x": tensor, "y": tensor})
 
     repeat(40, once)
-    with steady(tensor, state, step, "text", "x"):
+    with steady(tensor, state, step.kind, "text", "x"):
         repeat(MANY // 50, once)
-    assert len(step.traces) == 16
+    assert len(step.programs) == 16
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
     value = [tensor, (tensor,), Array("float", 4), Pair("kind", [tensor, tensor])]
     forms = [kind.form_of(value)]
     call = guard("call", lambda tensors: tensors)
-    step = kernel.TracedStep(["x"], kind, lambda values: kernel.Trace(call, forms, {"y": forms[0]}))
+    step = Step(kernel, ["x"], kind, lambda values: Traced(call, forms, {"y": forms[0]}))
     batch = {"x": value}
     step.step(batch, {})
     failing = True
@@ -326,25 +327,23 @@ def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
         raise AssertionError("this step must fail")
 
     repeat(10, once)
-    with steady(tensor, value, batch, kind, step, *forms, *step.traces, ArithmeticError, "x"):
+    signature, _ = step.programs[0]
+    with steady(tensor, value, batch, kind, signature, *forms, ArithmeticError, "x"):
         repeat(MANY // 20, once)
 
 
-def test_a_traced_step_in_a_cycle_is_collected(kernel: Kernel) -> None:
+def test_signature_in_a_cycle_is_collected(kernel: Kernel) -> None:
     class Holder:
-        def trace(self, values: list[Any]) -> Any:
-            return kernel.Trace(self.call, [self.kind.form_of(value) for value in values], {})
-
-        def call(self, tensors: list[Any]) -> list[Any]:
+        def join(self, kind: Any, tensors: list[Any]) -> list[Any]:
             return []
 
     def make() -> weakref.ref[Holder]:
         holder = Holder()
-        holder.kind = Framework(kernel).new_kind(join=holder.call)  # type: ignore[attr-defined]
-        step = kernel.TracedStep(["x"], holder.kind, holder.trace)
-        # not as an attribute, which would be a constant of the trace that changes with it
-        holder.steps = iter([step])  # type: ignore[attr-defined]
-        step.step({"x": [holder, Tensor()]}, {})
+        kind = Framework(kernel).new_kind(join=holder.join)
+        # Not as an attribute, which would be a constant of the form that changes with it.
+        holder.signatures = iter(  # type: ignore[attr-defined]
+            [kernel.Signature(["x"], kind, [kind.form_of([holder, Tensor()])], {})]
+        )
         return weakref.ref(holder)
 
     watched = [make() for _ in range(10)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -92,6 +92,55 @@ def split(value: Any) -> tuple[str, list[Tensor]] | None:
     return (value.kind, list(value.tensors)) if isinstance(value, Pair) else None
 
 
+class Traced(NamedTuple):
+    """A function of tensors, and the forms of its inputs and outputs."""
+
+    call: Callable[[list[Any]], Any]
+    inputs: list[Any]
+    outputs: dict[Any, Any]
+
+
+class Step:
+    """Runs steps by traced functions, and traces one for a batch that no signature matches."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        keys: Iterable[Any],
+        kind: Any,
+        trace: Callable[[list[Any]], Traced],
+        context: Iterable[str] = (),
+    ) -> None:
+        self.kernel, self.keys, self.kind, self.trace = kernel, list(keys), kind, trace
+        self.context = list(context)
+        # Signatures and functions, the last used first.
+        self.programs: list[tuple[Any, Callable[[list[Any]], Any]]] = []
+
+    def step(self, batch: Any, state: Any) -> Any:
+        found = self.find(batch)
+        if found is None:
+            traced = self.trace([batch[key] for key in self.keys])
+            signature = self.kernel.Signature(self.keys, self.kind, traced.inputs, traced.outputs)
+            self.programs.insert(0, (signature, traced.call))
+            del self.programs[16:]
+            found = self.find(batch)
+        if found is None:
+            raise RuntimeError("the batch does not match what was traced for it")
+        signature, call, tensors = found
+        return signature.merge(call([*(state[key] for key in self.context), *tensors]), batch)
+
+    def find(self, batch: Any) -> tuple[Any, Callable[[list[Any]], Any], list[Any]] | None:
+        for place, (signature, call) in enumerate(self.programs):
+            tensors = signature.match(batch)
+            if tensors is not None:
+                self.programs.insert(0, self.programs.pop(place))
+                return signature, call, tensors
+        return None
+
+    def fits(self, batch: Any) -> bool:
+        return self.find(batch) is not None
+
+
 class Framework:
     """Traces by leaving the first axis of each tensor open, and logs what it traces and calls.
 
@@ -121,10 +170,10 @@ class Framework:
         outputs: dict[Any, Any] | None = None,
         context: list[str] | None = None,
         kind: Any = None,
-    ) -> Any:
+    ) -> Step:
         kernel, context, kind = self.kernel, context or [], kind or self.kind
 
-        def trace(values: list[Any]) -> Any:
+        def trace(values: list[Any]) -> Traced:
             self.traced.append(list(values))
             forms = [kernel.map_form(kind.form_of(value), self.open, True) for value in values]
             places: dict[Any, Any] = {}
@@ -144,9 +193,9 @@ class Framework:
                 self.called.append(tensors)
                 return [tensors[place] for place in taken]
 
-            return kernel.Trace(call, forms, places)
+            return Traced(call, forms, places)
 
-        return kernel.TracedStep(keys, kind, trace, context)
+        return Step(kernel, keys, kind, trace, context)
 
     def open(self, part: Any) -> Any:
         if isinstance(part, self.kernel.Parts):

@@ -61,6 +61,17 @@ def test_program_of_signature_is_found_and_moves_to_front() -> None:
     assert first.run({"x": tensor}, [tensor]) == {"x": tensor, "y": tensor}
 
 
+def test_general_program_comes_after_others() -> None:
+    general, exact, other = Plain(1), Plain(1), Plain(2)
+    general.is_general = True
+    programs = _set_of(exact, other, general)
+    assert programs.programs == (other, exact, general)
+    assert programs.find({"x": Tensor(1)})[0] is exact
+    exact.change = "something"
+    assert programs.find({"x": Tensor(1)})[0] is general
+    assert programs.programs == (exact, other, general)
+
+
 def test_reason_is_what_has_changed_of_program_that_matches() -> None:
     first, second = Plain(1), Plain(2)
     programs = _set_of(first, second)

@@ -40,8 +40,6 @@ MODULES = {
         "Signature",
         "Slot",
         "TensorKind",
-        "Trace",
-        "TracedStep",
         "WithAttributes",
         "map_form",
     ),
@@ -82,8 +80,6 @@ class Kernel:
     Signature: Any
     Slot: Any
     TensorKind: Any
-    Trace: Any
-    TracedStep: Any
     WithAttributes: Any
     map_form: Any
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastnet.errors import not_a_batch
 from fastnet.trace_constants import attribute_tokens, state_of
-from tests.reference.nest import NestMap, parts_of, remade
-
-MAX_TRACES = 16
+from tests.reference.nest import parts_of, remade
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +52,6 @@ class TensorKind:
         split: Callable[[Any], Any],
         join: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
-        adopt: NestMap | None = None,
     ) -> None:
         self.cls = cls
         self.type_of = type_of
@@ -63,7 +60,6 @@ class TensorKind:
         self.split = split
         self.join = join
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
-        self.adopt = adopt
 
     def type_in(self, tensor: Any) -> Any:
         return (self.type_of if type(tensor) is self.cls else self.type_of_others)(tensor)
@@ -257,118 +253,3 @@ class Signature:
 
     def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]:
         return {**batch, **filled(self.kind, self.outputs, list(results))}
-
-
-class Trace:
-    def __init__(
-        self,
-        call: Callable[[list[Any]], Sequence[Any]],
-        inputs: Iterable[Any],
-        outputs: dict[str, Any],
-        wide: bool = False,
-    ) -> None:
-        self.call = call
-        self.wide = wide
-        self._inputs = list(inputs)
-        self._outputs = dict(outputs)
-
-    @property
-    def inputs(self) -> list[Any]:
-        return list(self._inputs)
-
-    @property
-    def outputs(self) -> dict[str, Any]:
-        return dict(self._outputs)
-
-
-def kept_of(traces: list[Trace]) -> list[Trace]:
-    exact = [trace for trace in traces if not trace.wide]
-    wide = [trace for trace in traces if trace.wide]
-    return exact[:MAX_TRACES] + wide[:MAX_TRACES]
-
-
-class TracedStep:
-    def __init__(
-        self,
-        keys: Iterable[str],
-        kind: TensorKind,
-        trace: Callable[[list[Any]], Trace],
-        context: Iterable[str] = (),
-    ) -> None:
-        self.keys = tuple(keys)
-        self.kind = kind
-        self.context = tuple(context)
-        self._trace = trace
-        self._traces: list[Trace] = []
-
-    @property
-    def traces(self) -> list[Trace]:
-        return list(self._traces)
-
-    @traces.setter
-    def traces(self, traces: Iterable[Trace]) -> None:
-        checked = list(traces)
-        for trace in checked:
-            if not isinstance(trace, Trace):
-                raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        self._traces = kept_of(checked)
-
-    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        values = values_of(self.keys, batch)
-        trace = self._find(values)
-        if trace is None and self._is_foreign(values):
-            values = self._converted(values)
-            batch = {**batch, **dict(zip(self.keys, values, strict=True))}
-            trace = self._find(values)
-        if trace is None:
-            trace = self._trace(list(values))
-            if not isinstance(trace, Trace):
-                raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
-            self._move_to_front(trace)
-            self._check(trace, values)
-        context = [state[key] for key in self.context]
-        tensors = self._tensors(trace, values)
-        assert tensors is not None
-        results = list(trace.call(context + tensors))
-        return {**batch, **filled(self.kind, trace.outputs, results)}
-
-    def fits(self, batch: Mapping[str, Any]) -> bool:
-        if not all(key in batch for key in self.keys):
-            return False
-        values = values_of(self.keys, batch)
-        return self._find(values) is not None or (
-            self._is_foreign(values) and self._find(self._converted(values)) is not None
-        )
-
-    def _is_foreign(self, values: list[Any]) -> bool:
-        adopt = self.kind.adopt
-        return adopt is not None and any(map(adopt._holds_leaf, values))
-
-    def _converted(self, values: list[Any]) -> list[Any]:
-        assert self.kind.adopt is not None
-        return list(map(self.kind.adopt, values))
-
-    def _tensors(self, trace: Trace, values: list[Any]) -> list[Any] | None:
-        return tensors_of(self.kind, values, trace.inputs)
-
-    def _find(self, values: list[Any]) -> Trace | None:
-        for trace in self._traces:
-            if self._tensors(trace, values) is not None:
-                self._move_to_front(trace)
-                return trace
-        return None
-
-    def _move_to_front(self, trace: Trace) -> None:
-        self._traces = kept_of([trace, *(one for one in self._traces if one is not trace)])
-
-    def _check(self, trace: Trace, values: list[Any]) -> None:
-        if len(trace.inputs) != len(values):
-            raise RuntimeError(
-                f"A trace has {len(trace.inputs)} inputs, but its step reads {len(values)} keys."
-            )
-        for key, value, form in zip(self.keys, values, trace.inputs, strict=True):
-            if not self.kind.matches(form, value):
-                raise RuntimeError(
-                    f"The value of '{key}', of type {type(value).__name__}, does not match the "
-                    "trace that was made for it: it changed meanwhile, or does not equal itself."
-                )

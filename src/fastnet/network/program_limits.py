@@ -1,7 +1,6 @@
 """Limits of programs and traces, so that neither time nor memory grows with the steps.
 
-`CompileOptions.max_programs` limits the programs of each set, and `_trace.pyx` the traces that a
-step keeps.
+`CompileOptions.max_programs` limits the compiled programs of each set.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ MAX_COMPILATIONS = 64
 The frameworks keep what they have compiled, so ops that change forever would fill the memory.
 """
 
-MAX_STATES = 8
-"""States of the same ops and models whose traces are kept, in TensorFlow.
-
-Schedules that alternate between optimizers or frozen layers need not trace again each time.
-"""
+MAX_TRACES = 16
+"""Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes."""
 
 MANY_TRACES = 8
 """Traces of the same ops after which their number is warned of, in TensorFlow."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -38,6 +38,7 @@ class Program(ABC):
         match: Returns the tensors of a batch as a list, or None if the program is not for it.
         unverified: Why its steps are not compared with uncompiled ones; None if they are.
         awaits_verification: Whether a step is still to be compared.
+        is_general: Whether programs that are for fewer batches come before it.
         times: How long its first steps take; None if they are not timed, or were.
     """
 
@@ -46,6 +47,7 @@ class Program(ABC):
         self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
         self.unverified: str | None = None
         self.awaits_verification = True
+        self.is_general = False
         self.times: StepTimes | None = None
 
     def matches_phase(self) -> bool:
@@ -77,16 +79,19 @@ class ProgramSet(Generic[P]):
         records: The records of the network, for reasons why steps run uncompiled.
 
     Attributes:
-        programs: The programs, the last used first.
-        fallback_reason: Why no further program is made, or None.
+        programs: The programs, the last used first, and those that are general last.
+        fallback_reason: Why no further program is made, or None. In TensorFlow, further ones are
+            not compiled.
+        max_programs: See above.
+        count: How many programs were made, including those that are no longer in use.
     """
 
     def __init__(self, max_programs: int, records: Records) -> None:
         self.programs: tuple[P, ...] = ()
         self.fallback_reason: str | None = None
         self.records = records
-        self._max_programs = max_programs
-        self._compilations = 0
+        self.max_programs = max_programs
+        self.count = 0
         self._changes_in_a_row = 0
         # Held while `programs` is replaced, so that no thread brings a discarded program back.
         self._lock = threading.Lock()
@@ -109,7 +114,7 @@ class ProgramSet(Generic[P]):
         """
         reason: str | None = None
         programs = self.programs
-        for program in programs:
+        for index, program in enumerate(programs):
             if not program.matches_phase():
                 reason = reason or ANOTHER_PHASE
                 continue
@@ -121,7 +126,7 @@ class ProgramSet(Generic[P]):
             difference = program.difference()
             if difference is None:
                 self._changes_in_a_row = 0
-                if program is not programs[0]:
+                if index and programs[index - 1].is_general is program.is_general:
                     self._move_to_front(program)
                 return program, tensors, None
             if reason in (None, ANOTHER_PHASE, ANOTHER_SIGNATURE):
@@ -131,8 +136,8 @@ class ProgramSet(Generic[P]):
     def add(self, program: P) -> None:
         """Add a program that was just made."""
         with self._lock:
-            self.programs = (program, *self.programs)
-            self._compilations += 1
+            self._put_first(program, self.programs)
+            self.count += 1
 
     def discard(self, program: P) -> None:
         """Remove a program."""
@@ -164,17 +169,17 @@ class ProgramSet(Generic[P]):
             self.clear()
             return f"something changes in each step: {reason}"
 
-        capacity = self._max_programs * variants
+        capacity = self.max_programs * variants
         if len(self.programs) >= capacity:
             self._discard_unusable()
-        if self._compilations >= MAX_COMPILATIONS:
+        if self.count >= MAX_COMPILATIONS:
             return (
                 f"{MAX_COMPILATIONS} programs have been compiled for these ops, most recently "
                 f"because {reason}"
             )
         if len(self.programs) >= capacity:
             return (
-                f"there are more than {self._max_programs} input signatures, most recently "
+                f"there are more than {self.max_programs} input signatures, most recently "
                 f"because {reason}"
             )
         return None
@@ -183,8 +188,10 @@ class ProgramSet(Generic[P]):
         """Move a program to the front, unless another thread has discarded it meanwhile."""
         with self._lock:
             if program in self.programs:
-                others = [other for other in self.programs if other is not program]
-                self.programs = (program, *others)
+                self._put_first(program, [one for one in self.programs if one is not program])
+
+    def _put_first(self, program: P, others: Iterable[P]) -> None:
+        self.programs = tuple(sorted((program, *others), key=lambda one: one.is_general))
 
     def _discard_unusable(self) -> None:
         """Remove the least recently used of the programs that are no longer valid, if any."""

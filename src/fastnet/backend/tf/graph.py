@@ -78,6 +78,15 @@ _OWN = (tf.Tensor, tf.Variable, *_COMPOSITES)
 FOREIGN = adopter((*_OWN, *NUMPY), _adopt)
 """Converts tensors of other frameworks."""
 
+
+def holds_foreign(value: Any) -> bool:
+    """Return whether there are tensors of other frameworks in a nest."""
+    try:
+        return FOREIGN.holds_leaf(value)
+    except RecursionError:
+        return False  # Tracing raises an error that names the key.
+
+
 ARRAYS = adopter(_OWN, _adopt)
 """Converts tensors of other frameworks, and numpy arrays."""
 
@@ -150,7 +159,6 @@ KIND = TensorKind(
     _split,
     _join,
     others=(type_of, _shape_of),
-    adopt=FOREIGN,
 )
 """TensorFlow's tensors, for the kernel."""
 
@@ -242,6 +250,11 @@ def forget_gradients(concrete: Any) -> None:
         weakref.finalize(concrete, unregister_gradients, names).atexit = False
 
 
+def is_recorded() -> bool:
+    """Return whether a tape, or a function that is traced, may record the operations of a step."""
+    return could_record() or not tf.executing_eagerly()
+
+
 def caller(
     concrete: Any,
     explain: Callable[[BaseException, Any], None],
@@ -267,7 +280,7 @@ def caller(
     call_recorded = recorded or call_publicly
 
     def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        if could_record() or not tf.executing_eagerly():
+        if is_recorded():
             return call_recorded(tensors)
         try:
             return direct(tensors) or ()

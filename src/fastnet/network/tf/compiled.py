@@ -5,31 +5,27 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from fastnet._trace import Trace
-from fastnet.backend.tf._internals import could_record, shape_of_eager
-from fastnet.backend.tf.graph import caller
+from fastnet.backend.tf.graph import caller, is_recorded
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.program_limits import MAX_COMPILATIONS
+from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.products import run_with_loops
+from fastnet.network.tf.program import Call, GraphProgram
 from fastnet.network.tf.random_numbers import nodes_drawing_otherwise
-from fastnet.network.tf.step_graph import StepGraph
-from fastnet.network.tf.verification import Call, Verifier
+from fastnet.network.tf.step_graph import StepGraph, TracedGraph
+from fastnet.network.tf.trace_guard import TraceGuard
+from fastnet.network.tf.verification import Verifier
 from fastnet.network.trace_records import report_if_slow
 
 _T = TypeVar("_T")
-
-# Records why something was compiled, how many seconds that took, and why it is not used, or is
-# used unverified.
-Record = Callable[[str, float, str | None, str | None], None]
 
 # XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
@@ -37,142 +33,130 @@ _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
 
 
-class Signatures:
-    """Counts the input signatures that were compiled for the ops and models as they are now."""
+def reason_not_to_compile(
+    traced: TracedGraph, graph: StepGraph, options: CompileOptions
+) -> str | None:
+    """Return why a traced step cannot be compiled, or None.
 
-    count = 0
-
-
-class Compiler:
-    """Compiles the traced steps of one program, and counts how many."""
-
-    def __init__(self, options: CompileOptions, record: Record, graph: StepGraph) -> None:
-        self.options, self.record, self.graph = options, record, graph
-        self.count = 0
-
-    def find_reason(self, concrete: Any) -> str | None:
-        """Return why a traced step cannot be compiled, or None."""
-        if self.graph.is_replicated:
-            return "a strategy runs the steps on several devices, and XLA compiles for one only"
-        if tf.config.list_logical_devices("GPU"):
-            return "there is a GPU, and steps are compiled on the CPU only"
-        if any(one.dtype == tf.string for one in concrete.inputs):
-            return "an op reads strings, which XLA does not have"
-        for node in _nodes_of(concrete):
-            user = self.graph.describe(node.name) or "the step"
-            if node.op in _CHECKS:
-                return f"{user} uses '{node.op}', which XLA leaves out"
-            if node.op.startswith(_RANDOM):
-                return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
-        if self.options.fallback_random:
-            node = next(nodes_drawing_otherwise(concrete.graph.as_graph_def()), None)
-            if node is not None:
-                user = self.graph.describe(node.name) or "the step"
-                return (
-                    f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
-                    "fallback_random requires those of the graph"
-                )
-        return None
-
-    def limit(self, signatures: Signatures) -> str | None:
-        """Return why no further input signature is compiled, or None."""
-        if signatures.count >= self.options.max_programs:
-            return f"there are more than {self.options.max_programs} input signatures"
-        if self.count >= MAX_COMPILATIONS:
-            return f"{MAX_COMPILATIONS} programs were compiled for what runs in this mode"
-        return None
+    Args:
+        traced: The traced step.
+        graph: What it was traced by, which names the ops of nodes.
+        options: The options for compiling.
+    """
+    concrete = traced.concrete
+    if graph.is_replicated:
+        return "a strategy runs the steps on several devices, and XLA compiles for one only"
+    if tf.config.list_logical_devices("GPU"):
+        return "there is a GPU, and steps are compiled on the CPU only"
+    if any(one.dtype == tf.string for one in concrete.inputs):
+        return "an op reads strings, which XLA does not have"
+    for node in _nodes_of(concrete):
+        user = graph.describe(node.name) or "the step"
+        if node.op in _CHECKS:
+            return f"{user} uses '{node.op}', which XLA leaves out"
+        if node.op.startswith(_RANDOM):
+            return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
+    if options.fallback_random:
+        node = next(nodes_drawing_otherwise(concrete.graph.as_graph_def()), None)
+        if node is not None:
+            user = graph.describe(node.name) or "the step"
+            return (
+                f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
+                "fallback_random requires those of the graph"
+            )
+    return None
 
 
-class XlaProgram:
-    """A traced step that XLA compiles for each input signature when that first comes."""
+class XlaProgram(GraphProgram):
+    """A traced step that XLA compiles when it first runs.
+
+    Args:
+        keys: See `GraphProgram`.
+        traced: See `GraphProgram`.
+        call: See `GraphProgram`.
+        guard: See `GraphProgram`.
+        is_open: See `GraphProgram`.
+        reason: See `GraphProgram`.
+        graph: What the step was traced by, which names the ops of nodes.
+        options: The options for compiling.
+    """
 
     def __init__(
-        self, compiler: Compiler, concrete: Any, trace: Trace, signatures: Signatures
+        self,
+        keys: Sequence[str],
+        traced: TracedGraph,
+        call: Call,
+        guard: TraceGuard,
+        is_open: bool,
+        reason: str,
+        graph: StepGraph,
+        options: CompileOptions,
     ) -> None:
-        self._compiler, self._concrete, self._signatures = compiler, concrete, signatures
-        self._trace, self._graph_call = trace, trace.call
-        self._calls: dict[Any, Call] = {}
+        super().__init__(keys, traced, call, guard, is_open, reason)
+        self.awaits_verification = True
+        self._graph_call = call
+        self._concrete = traced.concrete
+        self._graph = graph
+        self._options = options
         self._compiling = Lock()
-        self._compiled: Any = None
-        self._launch: Call | None = None
-        # Why it was traced, once that is recorded; later compilations are recorded by themselves.
-        self.reason: str | None = None
-        self.seconds = 0.0
-        # Why the latest program is not verified.
-        self.unverified: str | None = None
-        self.fallback = compiler.limit(signatures) or compiler.find_reason(concrete)
-        if self.fallback is None:
-            trace.call = self._call_by_shapes
 
-    def _call_by_shapes(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        # A tape, or a function of the user that is traced, records the operations of the graph.
-        if could_record() or not tf.executing_eagerly():
-            return self._graph_call(tensors)
-        shapes = tuple(map(shape_of_eager, tensors))
-        if (call := self._calls.get(shapes)) is not None:
-            return call(tensors)
-        # A step of another thread does not wait for the compiler.
-        if not self._compiling.acquire(blocking=False):
-            return self._graph_call(tensors)
+    def run_as_graph(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+        """Run a step that is not compiled; see `run`."""
+        return self.signature.merge(self._graph_call(tensors), batch)
+
+    def run_first(
+        self, batch: Mapping[str, Any], tensors: list[Any]
+    ) -> tuple[dict[str, Any], float]:
+        """Compile the step and run it, as a graph as well if it is verified.
+
+        Where it cannot be compiled, or gives other results, it stays a graph, and `fallback` has
+        the reason. It is compiled later if a tape or a function of the user records this step, if
+        another thread is compiling it, or if the step fails as a graph.
+        """
+        if is_recorded() or not self._compiling.acquire(blocking=False):
+            return self.run_as_graph(batch, tensors), 0.0
+        started = time.perf_counter()
         try:
-            return self._compile(tensors, shapes)
+            with report_if_slow("compiling a step with XLA"):
+                results = self._compile_and_call(tensors)
+        except _XLAError as error:
+            self.fallback = _describe_error(str(error), self._graph.describe)
+            results = self._graph_call(tensors)
         finally:
             self._compiling.release()
+        self.awaits_verification = False
+        seconds = time.perf_counter() - started
+        return self.signature.merge(results, batch), seconds
 
-    def _compile(self, tensors: list[tf.Tensor], shapes: tuple[Any, ...]) -> Iterable[tf.Tensor]:
-        """Compile for an input signature, and run the first step of it."""
-        call = self._graph_call
-        results: Iterable[tf.Tensor] | None = None
-        started = time.perf_counter()
-        self.unverified, self.fallback = None, self._compiler.limit(self._signatures)
-        if self.fallback is None:
-            try:
-                with report_if_slow("compiling a step with XLA"):
-                    call, results = self._begin(tensors)
-            except _XLAError as error:
-                self.fallback = _describe_error(str(error), self._compiler.graph.describe)
-            else:
-                self._signatures.count += 1
-                self._compiler.count += 1
-        self.seconds = time.perf_counter() - started
-        self._calls[shapes] = call
-        if not self._trace.wide:
-            self._trace.call = call
-        if self.reason is not None:
-            text = ", ".join(map(str, shapes[1:]))  # without the epoch
-            reason = f"a batch has the shapes {text}" if len(self._calls) > 1 else self.reason
-            self._compiler.record(reason, self.seconds, self.fallback, self.unverified)
-        return self._graph_call(tensors) if results is None else results
+    def _compile_and_call(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        """Compile the step, and return the results of its first run."""
+        compiled = _compile(self._concrete)
+        # The compiled operations do not know the lines that they come from.
+        graph, source = self._graph, self._concrete.graph
+        launch = caller(compiled, lambda error, _: graph.explain(error, source), self._graph_call)
+        keys = [key for key, form in self.signature.outputs.items() for _ in slots_of(form)]
+        verifier = Verifier(self._concrete, compiled, self._graph_call, keys)
+        verify = self._options.verify
+        self.unverified = "verify=None" if verify is None else self._find_obstacle(verifier)
+        if self.unverified is not None:
+            results = _catch(lambda: launch(tensors))
+            self._call = launch
+            return results
 
-    def _begin(self, tensors: list[tf.Tensor]) -> tuple[Call, Iterable[tf.Tensor]]:
-        """Run a first step; return what runs the next one, and the results."""
-        if self._launch is None:
-            self._compiled = _compile(self._concrete)
-            # The compiled operations do not know the lines that they come from.
-            graph, source = self._compiler.graph, self._concrete.graph
-            self._launch = caller(
-                self._compiled, lambda error, _: graph.explain(error, source), self._graph_call
-            )
-        launch, verify = self._launch, self._compiler.options.verify
-        if verify is None:
-            results = _catch(lambda: launch(tensors))
-            self.unverified = "verify=None"
-            return launch, results
-        keys = [key for key, form in self._trace.outputs.items() for _ in slots_of(form)]
-        verifier = Verifier(self._concrete, self._compiled, self._graph_call, keys)
-        obstacle = self._find_obstacle(verifier)
-        if obstacle is not None:
-            results = _catch(lambda: launch(tensors))
-            self.unverified = obstacle
-            return launch, results
         # XLA compiles in the first call. Another thread may use the variables meanwhile.
         _catch(lambda: verifier.compile(tensors))
         results, self.fallback = verifier.run(tensors)
         if self.fallback is not None:
-            return self._graph_call, results
-        return launch if verify == "first" else _verify_every(verify, verifier, launch), results
+            return results
+        if isinstance(verify, int):
+            self._call = _verify_every(verify, verifier, launch)
+        else:
+            self._call = launch
+            self.times = StepTimes()
+        return results
 
     def _find_obstacle(self, verifier: Verifier) -> str | None:
+        """Return why steps cannot be verified, or None."""
         node = next(nodes_drawing_otherwise(self._concrete.graph.as_graph_def()), None)
         if node is not None:
             return f"it draws random numbers by '{node.op}', which differ in XLA"

@@ -20,10 +20,11 @@ from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys, refuse_open_axes
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
-from fastnet.network.tf.program import Programs
+from fastnet.network.program_set import ProgramSets
+from fastnet.network.tf.program_set import GraphProgramSet, TraceHistory
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.session import TFSession, check_ops
-from fastnet.network.trace_records import TraceRecord
+from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.types import NumpyOps, Ops, Slicers
 
 
@@ -99,7 +100,9 @@ class TFNetwork(BaseNetwork):
 
     def _init_state(self) -> None:
         super()._init_state()
-        self._programs = Programs(self._compile_options)
+        self._records = Records("as a graph")
+        self._program_sets: ProgramSets[GraphProgramSet] = ProgramSets()
+        self._history = TraceHistory()
 
     def _trainable_in(self, value: Any) -> Iterator[tuple[str, Any]]:
         return _trainable_or_unbuilt_in(value)
@@ -127,7 +130,12 @@ class TFNetwork(BaseNetwork):
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
         """Records of traces and fallbacks, with their reasons; only the latest are kept."""
-        return tuple(self._programs.records.latest)
+        return tuple(self._records.latest)
+
+    def retrace(self) -> None:
+        """Discard all plans and graphs; see `BaseNetwork.retrace`."""
+        super().retrace()
+        self._program_sets.clear()
 
     def _step_options(self) -> StepOptions:
         return StepOptions(adopt=(EAGER, FOREIGN, ARRAYS))

@@ -11,8 +11,11 @@ from fastnet._execute import BoundPlan
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf._internals import profiler_is_on
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.program_set import key_of_ops
 from fastnet.network.session import Session
 from fastnet.network.step import StepMeter, titles
+from fastnet.network.tf.graph_session import GraphSession, OnTrace
+from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
 from fastnet.network.tf.step_graph import prepare_optimizers
 from fastnet.types import RunStep, State
@@ -35,8 +38,8 @@ class TFSession(Session):
     def __init__(self, network: TFNetwork, plan: ExecutionPlan, state: State) -> None:
         super().__init__(network, plan, state)
         self._replicas: Replicas | None = None
-        # The step before it is timed; made by the first `compose`.
-        self._untimed_step: RunStep | None = None
+        # None if ops run one by one.
+        self._graphs: GraphSession | None = None
 
     def _acquire(self) -> None:
         """Find the devices and the workers."""
@@ -65,6 +68,8 @@ class TFSession(Session):
     def _bind(self) -> BoundPlan:
         """Bind the plan, with a tape around the ops of each step where gradients are taken."""
         plan, state = self.plan, self.state
+        if not self._is_eager:
+            self._graphs = self._graph_session()
         if plan.takes_gradients:
             self.context_row = "tape", "gradient tape"
             return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
@@ -74,24 +79,15 @@ class TFSession(Session):
         """Return the function that runs a minibatch, as a graph or eagerly."""
         if self._runs_plan:
             return self._eager_step(meter)
-
-        if self._untimed_step is None:
-            self._untimed_step = self._make_step()
-        step = self._untimed_step
         if meter is None:
-            return step
+            return self._make_step(None)
 
-        programs = self._network._programs
         log = meter.log
         row = meter.row("graph", self._row_name)
-        on_trace = meter.trace_stamper(meter.row("rest", "other"))
+        step = self._make_step(meter.trace_stamper(meter.row("rest", "other")))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            programs.on_trace = on_trace
-            try:
-                result = step(batch)
-            finally:
-                programs.on_trace = None
+            result = step(batch)
             log.stamp(row)
             return result
 
@@ -101,13 +97,13 @@ class TFSession(Session):
     def _row_name(self) -> str:
         if self._replicas is not None:
             return "graphs of the devices"
-        return "compiled step" if self._network._programs.compiles else "graph"
+        return "graph" if self._network._compile_options is None else "compiled step"
 
-    def _make_step(self) -> RunStep:
+    def _make_step(self, on_trace: OnTrace | None) -> RunStep:
         """Return the step as a graph, or eager, on each replica if there are several."""
         replicas, plan = self._replicas, self.plan
         eager = self.bound.step if replicas is None else self._eager_step_on(replicas)
-        step = eager if self._is_eager else self._graph_step(eager)
+        step = eager if self._graphs is None else self._graphs.step(eager, on_trace)
         if replicas is None:
             return step
         keys = plan.kernel.resolution.device_inputs.names()
@@ -130,32 +126,23 @@ class TFSession(Session):
 
         return run
 
-    def _graph_step(self, eager: RunStep) -> RunStep:
-        """Return the step that runs the ops as a graph.
-
-        Args:
-            eager: The step for a batch of `transform` that fits no trace.
-        """
-        network, kernel, state = self._network, self.plan.kernel, self.state
-        program = network._programs.find(self.plan, state, self._replicas, network._dynamic_axes)
-        traced = program.current_step()
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            try:
-                return traced.step(batch, state)
-            except KeyError as error:
-                missing = kernel.missing(batch)
-                if missing is None:
-                    raise
-                raise missing from error.__cause__
-
-        if not self.is_transform:
-            return run
-
-        def run_if_traced(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return run(batch) if traced.fits(batch) else eager(batch)
-
-        return run_if_traced
+    def _graph_session(self) -> GraphSession:
+        """Find the programs of the session's ops, which sessions of other plans may share."""
+        network, plan, state, replicas = self._network, self.plan, self.state, self._replicas
+        programs = network._program_sets.find(
+            plan,
+            (key_of_ops(plan, state), None if replicas is None else id(replicas.strategy)),
+            lambda: GraphProgramSet(
+                plan,
+                state,
+                replicas,
+                network._compile_options,
+                network._records,
+                network._dynamic_axes,
+                network._history,
+            ),
+        )
+        return GraphSession(programs, plan.kernel, state, self.is_transform)
 
     def _merged(self, run: RunStep) -> RunStep:
         """Return a step whose results are joined over the replicas of this process."""

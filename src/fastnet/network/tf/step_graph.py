@@ -50,12 +50,29 @@ class _NoTensor:
     """A class without instances, so that no value of a batch is mistaken for a tensor."""
 
 
+@dataclasses.dataclass(frozen=True)
+class TracedGraph:
+    """The ops of a plan as a graph.
+
+    Attributes:
+        concrete: The concrete function, from the epoch and the tensors of a batch to the tensors
+            of the outputs.
+        inputs: The form of the value of each key that ops read.
+        outputs: The form of each output.
+    """
+
+    concrete: Any
+    inputs: list[Any]
+    outputs: dict[str, Any]
+
+
 class StepGraph:
     """Traces the ops of a plan into graphs, for batches of whatever signature.
 
     Args:
         plan: The plan.
         state: The state of a session; its constant entries are part of every graph.
+        replicas: The replicas of a strategy, which all run in the graph; None for one device.
 
     Attributes:
         keys: The keys that ops read from the batch, in the order of a signature's forms.
@@ -63,11 +80,11 @@ class StepGraph:
         has_workers: Whether it does so in several processes.
     """
 
-    is_replicated = False
-    has_workers = False
-
-    def __init__(self, plan: ExecutionPlan, state: State) -> None:
+    def __init__(self, plan: ExecutionPlan, state: State, replicas: Replicas | None) -> None:
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
+        self.is_replicated = replicas is not None and replicas.count > 1
+        self.has_workers = replicas is not None and is_of_several_workers(replicas.strategy)
+        self._replicas = replicas
         self._ops = plan.ops
         self._user_ops = [
             op
@@ -83,8 +100,8 @@ class StepGraph:
         self._constant_state["eager"] = False
         self._prepare = partial(prepare_optimizers, plan, state)
 
-    def trace(self, forms: list[Any]) -> tuple[Any, dict[str, Any]]:
-        """Trace the ops; return the concrete function and the form of each of its results."""
+    def trace(self, forms: list[Any]) -> TracedGraph:
+        """Trace the ops for batches of certain forms."""
         self._prepare()
         outputs: dict[str, Any] = {}
 
@@ -97,8 +114,11 @@ class StepGraph:
                 return KIND.join(part.kind, [next(waiting) for _ in part.slots])
 
             batch = dict(zip(self.keys, map_form(forms, put), strict=True))
-            known = leaves_of(batch)
-            return self._take_out(self._run_ops(batch, epoch), set(map(id, known)), outputs)
+            known = set(map(id, leaves_of(batch)))
+            run_ops = partial(self._run_ops, epoch=epoch)
+            replicas = self._replicas
+            results = run_ops(batch) if replicas is None else replicas.run(run_ops, batch)
+            return self._take_out(results, known, outputs)
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")
         specs = epoch, *_specs(self.keys, forms)
@@ -108,7 +128,7 @@ class StepGraph:
             _warn_of_assigned_tensors(op, attributes)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
-        return concrete, outputs
+        return TracedGraph(concrete, forms, outputs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
@@ -203,19 +223,6 @@ class StepGraph:
             return None
         op = describe_op(self._ops[int(found[1])], int(found[1]))
         return f"the gradient of {op}" if "gradient_tape/" in node[: found.start(1)] else op
-
-
-class ReplicaGraph(StepGraph):
-    """Traces graphs in each of which all replicas of a strategy run their parts of a batch."""
-
-    def __init__(self, plan: ExecutionPlan, state: State, replicas: Replicas) -> None:
-        super().__init__(plan, state)
-        self.is_replicated = replicas.count > 1
-        self.has_workers = is_of_several_workers(replicas.strategy)
-        self._replicas = replicas
-
-    def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
-        return self._replicas.run(partial(super()._run_ops, epoch=epoch), batch)
 
 
 def _warn_of_assigned_tensors(op: Any, before: Mapping[str, Any]) -> None:

@@ -30,6 +30,8 @@ class TraceGuard:
 
     def renew(self) -> None:
         """Compare with the present state from here on."""
+        self._is_compared = True
+        self._change: str | None = None
         self._optimizers = self._current_optimizers()
         self._snapshot = Snapshot(self._roots(), self._skipped())
         if self._snapshot.truncated is not None:
@@ -37,6 +39,17 @@ class TraceGuard:
                 f"The ops lead to too much data to compare, at {self._snapshot.truncated}. Call "
                 "network.retrace() after a change of what lies beyond."
             )
+
+    def forget_comparison(self) -> None:
+        """Let `known_change` compare again."""
+        self._is_compared = False
+
+    def known_change(self) -> str | None:
+        """Return the path of the first change, as it was when this was first asked."""
+        if not self._is_compared:
+            self._change = self.first_change()
+            self._is_compared = True
+        return self._change
 
     def first_change(self) -> str | None:
         """Return the path of the first change, or None if nothing has changed."""

@@ -13,8 +13,7 @@ import pytest
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.network import TFNetwork
-from fastnet.network.tf import compiled
+from fastnet.network import TFNetwork, program_set
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
@@ -34,6 +33,7 @@ from tests.network.tf.compiled.steps import (
     pair,
     warned,
 )
+from tests.network.tf_programs import FITS
 
 pytestmark = pytest.mark.tf
 
@@ -124,6 +124,17 @@ def test_strings_in_a_batch() -> None:
     assert fallbacks(network) == ["an op reads strings, which XLA does not have"]
 
 
+class Scale(TensorOp):
+    """Multiplies by a number, which is a constant of a graph."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__("x", "y")
+        self.factor = factor
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return data * self.factor
+
+
 class Huge(TensorOp):
     """Casts numbers that do not fit into an int, which XLA does otherwise than a graph."""
 
@@ -202,25 +213,55 @@ class TestSignatures:
         with warned() as texts:
             for size in (1, 2, 3, 4, 5, 4, 1, 2):
                 assert run(network, np.ones(size, "float32")).tolist() == [2.0] * size
-        limit = "there are more than 3 input signatures"
-        assert fallbacks(network) == [None, None, None, limit, limit]
+        assert fallbacks(network) == [
+            None,
+            None,
+            None,
+            "there are more than 3 input signatures, most recently because 'x' has the shape (4), "
+            "where (3) was traced",
+        ]
+        # The graph of the first batch that is not compiled is for any size.
         assert [trace.reason for trace in network.traces[2:]] == [
-            "a batch has the shapes (3,)",
-            "a batch has the shapes (4,)",
-            "a batch has the shapes (5,)",
+            "'x' has the shape (3), where (2) was traced",
+            f"'x' has the shape (4), where (3) was traced{FITS}",
         ]
         assert len(texts) == 1
 
-    def test_programs_are_limited_over_all_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "MAX_COMPILATIONS", 2)
+    def test_number_of_compilations_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(program_set, "MAX_COMPILATIONS", 2)
         network = of(lambda x: x * 2, compile=True)
         for size in (1, 2, 3):
             assert run(network, np.ones(size, "float32")).tolist() == [2.0] * size
         assert fallbacks(network) == [
             None,
             None,
-            "2 programs were compiled for what runs in this mode",
+            "2 programs have been compiled for these ops, most recently because 'x' has the shape "
+            "(3), where (2) was traced",
         ]
+
+    def test_ragged_values_of_other_lengths_are_compiled_apart(self) -> None:
+        network = of(lambda x: x * 2, compile=CompileOptions(max_programs=3))
+        for rows in ([[1.0], [2.0, 3.0]], [[1.0, 2.0], [3.0]], [[1.0, 2.0, 3.0], [4.0]]):
+            with network("infer", 1):
+                result = network.run_step({"x": tf.ragged.constant(rows)})["y"]
+            assert result.to_list() == [[2 * one for one in row] for row in rows]
+        # Two values of two rows and three entries share a program.
+        assert fallbacks(network) == [None, None]
+        assert is_compiled(network)
+
+    def test_change_in_each_step_ends_compiling(self) -> None:
+        op = Scale(1.0)
+        network = TFNetwork(op, compile=True)
+        factors = [float(number) for number in range(1, 10)]
+        with warned() as texts:
+            for factor in factors:
+                op.factor = factor
+                assert run(network, np.ones(2, "float32")).tolist() == [factor] * 2
+        assert fallbacks(network)[:5] == [None] * 5
+        assert set(fallbacks(network)[5:]) == {
+            "something changes in each step: op 0 (Scale).factor has changed"
+        }
+        assert len(texts) == 1
 
 
 class TestAround:
@@ -231,4 +272,6 @@ class TestAround:
             with warned():
                 for size in (1, 2):
                     run(other, [[1.0, 2.0]] * size)
-            assert fallbacks(other) == [None, "there are more than 1 input signatures"]
+            first, second = fallbacks(other)
+            assert first is None
+            assert str(second).startswith("there are more than 1 input signatures")

@@ -1,0 +1,146 @@
+"""The graphs of a session: runs each step by a program that is valid for it, or traces one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+from fastnet._execute import KernelPlan
+from fastnet.backend.tf.graph import FOREIGN, KIND, holds_foreign
+from fastnet.network.step_times import StepTimes
+from fastnet.network.tf.compiled import XlaProgram
+from fastnet.network.tf.program import GraphProgram
+from fastnet.network.tf.program_set import GraphProgramSet
+from fastnet.types import RunStep, State
+
+# Records in a profile why ops were traced, and the seconds of tracing and compiling.
+OnTrace = Callable[[str, float, float], None]
+
+
+class GraphSession:
+    """The steps of one session that run as graphs.
+
+    Args:
+        programs: The programs of the session's ops, which sessions of other plans may share.
+        kernel: The plan of the session.
+        state: The state of the session.
+        is_transform: Whether a batch that no program is for runs eagerly.
+    """
+
+    def __init__(
+        self, programs: GraphProgramSet, kernel: KernelPlan, state: State, is_transform: bool
+    ) -> None:
+        programs.forget_comparisons()
+        self._programs = programs
+        self._kernel = kernel
+        self._state = state
+        # The first input of every graph.
+        self._epoch = state["epoch"]
+        self._is_transform = is_transform
+
+    def step(self, eager: RunStep, on_trace: OnTrace | None = None) -> RunStep:
+        """Return the function that runs the steps of the session.
+
+        Args:
+            eager: Runs a step of a transform eagerly.
+            on_trace: Called with the reason and the seconds when a program was traced.
+        """
+        programs, epoch = self._programs, self._epoch
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            try:
+                program, tensors, _ = programs.find(batch)
+            except KeyError as error:
+                raise self._kernel.missing(batch) or error from None
+            if program is None:
+                return self._run_unmatched(batch, eager, on_trace)
+            inputs = [epoch, *tensors]
+            if isinstance(program, XlaProgram):
+                if program.awaits_verification:
+                    return self._run_first(program, batch, inputs, on_trace, None)
+                if program.times is not None:
+                    return self._run_timed(program, program.times, batch, inputs)
+            return program.run(batch, inputs)
+
+        return run
+
+    def _run_unmatched(
+        self, batch: Mapping[str, Any], eager: RunStep, on_trace: OnTrace | None
+    ) -> dict[str, Any]:
+        """Run a step for a batch that no program was found for, and trace one if there is none."""
+        programs = self._programs
+        started = perf_counter()
+        # What has changed while the network is open takes effect now.
+        programs.forget_comparisons()
+        batch = _with_own_tensors(batch, programs.keys)
+        program, tensors, _ = programs.find(batch)
+        if program is not None:
+            return program.run(batch, [self._epoch, *tensors])
+        if self._is_transform:
+            return eager(batch)
+        program = programs.trace(batch, int(self._epoch))
+        found = program.match(batch)
+        if found is None:
+            raise _mismatch(program, batch)
+        return self._run_first(program, batch, [self._epoch, *found], on_trace, started)
+
+    def _run_first(
+        self,
+        program: GraphProgram,
+        batch: Mapping[str, Any],
+        inputs: list[Any],
+        on_trace: OnTrace | None,
+        started: float | None,
+    ) -> dict[str, Any]:
+        """Run the first step of a program, which XLA compiles if it is to, and record it.
+
+        Args:
+            program: The program.
+            batch: The batch.
+            inputs: The epoch and the tensors of the batch.
+            on_trace: See `step`.
+            started: When tracing the program has begun; None if that is recorded.
+        """
+        compile_seconds = 0.0
+        running = perf_counter()
+        try:
+            result, compile_seconds = program.run_first(batch, inputs)
+            return result
+        finally:
+            if compile_seconds or started is not None:
+                seconds = perf_counter() - (running if started is None else started)
+                seconds -= compile_seconds
+                self._programs.record(program, self._state, seconds, compile_seconds)
+                if on_trace is not None:
+                    on_trace(program.reason, seconds, compile_seconds)
+
+    def _run_timed(
+        self, program: XlaProgram, times: StepTimes, batch: Mapping[str, Any], inputs: list[Any]
+    ) -> dict[str, Any]:
+        """Run and time one of the first steps after the one that was verified."""
+        if times.awaits_uncompiled:
+            return times.run_uncompiled(lambda: program.run_as_graph(batch, inputs))
+        started = perf_counter()
+        result = program.run(batch, inputs)
+        times.add_compiled(perf_counter() - started)
+        if times.is_complete:
+            program.times = None
+            self._programs.records.warn_if_slower(self._state, times)
+        return result
+
+
+def _with_own_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str, Any]:
+    """Return a batch in which tensors of other frameworks are converted."""
+    converted = {key: FOREIGN(batch[key]) for key in keys if holds_foreign(batch[key])}
+    return {**batch, **converted} if converted else batch
+
+
+def _mismatch(program: GraphProgram, batch: Mapping[str, Any]) -> RuntimeError:
+    """Return the error for a program that is not for the batch that it was traced for."""
+    forms = zip(program.signature.keys, program.signature.inputs, strict=True)
+    key = next(key for key, form in forms if not KIND.matches(form, batch[key]))
+    return RuntimeError(
+        f"The value of '{key}', of type {type(batch[key]).__name__}, does not match the trace that "
+        "was made for it: it changed meanwhile, or does not equal itself."
+    )
