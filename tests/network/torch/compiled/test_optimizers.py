@@ -146,6 +146,36 @@ def test_settings_that_are_written_count_in_the_next_step(name: str) -> None:
     _assert_near_weights(pair)
 
 
+def _freeze(model: nn.Module) -> None:
+    next(model.parameters()).requires_grad_(False)
+
+
+def _move(model: nn.Module) -> None:
+    parameter = next(model.parameters())
+    parameter.data = parameter.detach() * 2
+
+
+def _hook(model: nn.Module) -> None:
+    next(model.parameters()).register_hook(lambda gradient: gradient * 3)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adagrad"])
+@pytest.mark.parametrize("change", [_freeze, _move, _hook])
+def test_change_of_parameter_beside_loaded_state_counts(
+    change: Callable[[nn.Module], None], name: str
+) -> None:
+    pair = _pair(EVERY[name])
+    with pair.network("train", 1):
+        for place, batch in enumerate(batches(12)):
+            if place == 6:
+                for model, optimizer in pair.sides():
+                    # The program adopts the new tensors of the state.
+                    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+                    change(model)
+            pair.step(batch)
+    _assert_near_weights(pair)
+
+
 def test_groups_lists_of_betas_and_notes_of_the_programs_own() -> None:
     def make(parameters: Any) -> optim.Optimizer:
         first, *rest = parameters

@@ -395,6 +395,8 @@ class TorchProgram(Program):
 
     def _rebind(self) -> bool:
         """Bind the current state tensors of the optimizers; return False if they do not match."""
+        if not self._are_in_place():
+            return False  # `_bind` would take a parameter that was frozen as it is now.
         for state in self.state.optimizers.values():
             current = OptimizerState(state.optimizer, state.first_number)
             if current.settings != state.settings or current.keys != state.keys:
