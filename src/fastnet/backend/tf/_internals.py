@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -136,6 +137,19 @@ def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
         return None
     (found,) = data.shape_and_type
     return tf.TensorSpec(tf.TensorShape(found.shape), tf.dtypes.as_dtype(found.dtype))
+
+
+_XlaContext: Any = look_up(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function.OptionalXlaContext"
+)
+
+
+def xla_context() -> AbstractContextManager[Any]:
+    """Return the context in which `tf.function` with `jit_compile` traces.
+
+    Without it, gradients of conditions and loops have operations that XLA cannot compile.
+    """
+    return nullcontext() if _XlaContext is None else _XlaContext(True)
 
 
 _profiler: Any = look_up("tensorflow.python.profiler.trace")

@@ -29,6 +29,8 @@ _T = TypeVar("_T")
 
 # XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+# As many reasons are given at the most.
+_MAX_REASONS = 5
 # These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
 _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
 
@@ -43,28 +45,34 @@ def reason_not_to_compile(
         graph: What it was traced by, which names the ops of nodes.
         options: The options for compiling.
     """
-    concrete = traced.concrete
+    reasons = list(dict.fromkeys(_reasons_not_to_compile(traced.concrete, graph, options)))
+    if len(reasons) > _MAX_REASONS:
+        reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more"]
+    return "; ".join(reasons) or None
+
+
+def _reasons_not_to_compile(
+    concrete: Any, graph: StepGraph, options: CompileOptions
+) -> Iterator[str]:
     if graph.is_replicated:
-        return "a strategy runs the steps on several devices, and XLA compiles for one only"
+        yield "a strategy runs the steps on several devices, and XLA compiles for one only"
     if tf.config.list_logical_devices("GPU"):
-        return "there is a GPU, and steps are compiled on the CPU only"
+        yield "there is a GPU, and steps are compiled on the CPU only"
     if any(one.dtype == tf.string for one in concrete.inputs):
-        return "an op reads strings, which XLA does not have"
+        yield "an op reads strings, which XLA does not have"
     for node in _nodes_of(concrete):
         user = graph.describe(node.name) or "the step"
         if node.op in _CHECKS:
-            return f"{user} uses '{node.op}', which XLA leaves out"
+            yield f"{user} uses '{node.op}', which XLA leaves out"
         if node.op.startswith(_RANDOM):
-            return f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
+            yield f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
     if options.fallback_random:
-        node = next(nodes_drawing_otherwise(concrete.graph.as_graph_def()), None)
-        if node is not None:
+        for node in nodes_drawing_otherwise(concrete.graph.as_graph_def()):
             user = graph.describe(node.name) or "the step"
-            return (
+            yield (
                 f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
                 "fallback_random requires those of the graph"
             )
-    return None
 
 
 class XlaProgram(GraphProgram):
@@ -75,7 +83,6 @@ class XlaProgram(GraphProgram):
         traced: See `GraphProgram`.
         call: See `GraphProgram`.
         guard: See `GraphProgram`.
-        is_open: See `GraphProgram`.
         reason: See `GraphProgram`.
         graph: What the step was traced by, which names the ops of nodes.
         options: The options for compiling.
@@ -87,12 +94,11 @@ class XlaProgram(GraphProgram):
         traced: TracedGraph,
         call: Call,
         guard: TraceGuard,
-        is_open: bool,
         reason: str,
         graph: StepGraph,
         options: CompileOptions,
     ) -> None:
-        super().__init__(keys, traced, call, guard, is_open, reason)
+        super().__init__(keys, traced, call, guard, reason)
         self.awaits_verification = True
         self._graph_call = call
         self._concrete = traced.concrete

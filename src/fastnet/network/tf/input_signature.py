@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +46,7 @@ def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Ax
     return found
 
 
-def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> list[Any]:
+def open_lengths(keys: list[str], forms: list[Any], open_axes: Collection[Axis]) -> list[Any]:
     """Make some axes dynamic."""
 
     def open_some(key: str, form: Any) -> Any:

@@ -25,8 +25,8 @@ class GraphProgram(Program):
         traced: The graph.
         call: Runs the graph.
         guard: The ops and models that it was traced from, for all programs of the same state.
-        is_open: Whether axes are dynamic. An exact program for a batch is found before an open one.
         reason: Why it was traced.
+        is_open: Whether axes are dynamic. An exact program for a batch is found before an open one.
 
     Attributes:
         guard: See above.
@@ -40,8 +40,8 @@ class GraphProgram(Program):
         traced: TracedGraph,
         call: Call,
         guard: TraceGuard,
-        is_open: bool,
         reason: str,
+        is_open: bool = False,
     ) -> None:
         super().__init__(Signature(keys, KIND, traced.inputs, traced.outputs))
         self.awaits_verification = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,19 +113,17 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         latest = self._latest if self._latest in valid else next(iter(valid), None)
         before = None if latest is None else latest.signature.inputs
         reason = self._reason_to_trace(exact, before, epoch)
-        compiles = self._options is not None and self.fallback_reason is None
-        if compiles:
+        if self._compiles:
             is_change = bool(self.programs) and not valid
             self.fallback_reason = self.refuse_another(reason, is_change)
-            compiles = self.fallback_reason is None
 
         with tracing():
-            if compiles:
-                # XLA compiles for exact lengths.
-                traced, opened, remark = self._trace_opened(forms, [(set(), "")])
-            else:
+            traced = self._trace_for_xla(forms) if self._compiles else None
+            opened: set[Axis] = set()
+            if traced is None:
                 traced, opened, remark = self._trace_widest(exact, valid)
-        program = self._make(traced, bool(opened), reason + remark, compiles)
+                reason += remark
+        program = self._make(traced, bool(opened), reason)
         self._latest = program
         self._history.latest[self._setting] = self._active_items, program.guard
         self.add(program)
@@ -155,22 +153,25 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         found = program.fallback, program.unverified
         self.records.add(state, program.reason, seconds, compile_seconds, *found)
 
-    def _make(
-        self, traced: TracedGraph, is_open: bool, reason: str, compiles: bool
-    ) -> GraphProgram:
+    @property
+    def _compiles(self) -> bool:
+        """Whether XLA is to compile further programs."""
+        return self._options is not None and self.fallback_reason is None
+
+    def _make(self, traced: TracedGraph, is_open: bool, reason: str) -> GraphProgram:
         """Return the program of a graph."""
         call = caller(traced.concrete, self._graph.explain)
         guards = dict.fromkeys(program.guard for program in self.programs)
         guard = next((guard for guard in guards if guard.first_change() is None), None)
         if guard is None:
             guard = TraceGuard(self._models, self._ops, self._is_training)
-        arguments = self.keys, traced, call, guard, is_open, reason
-        if compiles:
-            assert self._options is not None
+        if self._options is not None and self.fallback_reason is None:
             self.fallback_reason = reason_not_to_compile(traced, self._graph, self._options)
             if self.fallback_reason is None:
-                return XlaProgram(*arguments, self._graph, self._options)
-        program = GraphProgram(*arguments)
+                return XlaProgram(
+                    self.keys, traced, call, guard, reason, self._graph, self._options
+                )
+        program = GraphProgram(self.keys, traced, call, guard, reason, is_open)
         program.fallback = self.fallback_reason
         return program
 
@@ -234,7 +235,18 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
 
-    # --- which axes are dynamic ---
+    # --- tracing ---
+
+    def _trace_for_xla(self, forms: list[Any]) -> TracedGraph | None:
+        """Trace for the lengths of a batch, for which XLA compiles; return None where that fails.
+
+        Ops that fail as graphs, too, raise when they are traced again.
+        """
+        try:
+            return self._graph.trace(forms, for_xla=True)
+        except Exception as error:
+            self.fallback_reason = f"tracing the ops for XLA failed: {_first_line(error)}"
+            return None
 
     def _trace_widest(
         self, exact: list[Any], valid: list[GraphProgram]
@@ -258,30 +270,20 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             frozenset(first_axes): "one trace for each shape of a sample",
             frozenset(): f"one trace for each {size}",
         }
-        traced, opened, remark = self._trace_opened(exact, [(set(one), ways[one]) for one in ways])
-        self._fixed_axes |= axes - opened
-        return traced, opened, remark
-
-    def _trace_opened(
-        self, exact: list[Any], ways: list[tuple[set[Axis], str]]
-    ) -> tuple[TracedGraph, set[Axis], str]:
-        """Trace with the first sets of dynamic axes with which no op fails."""
         first: Exception | None = None
         last: Exception | None = None
-        for axes, meaning in ways:
+        for opened, meaning in ways.items():
             try:
-                traced = self._graph.trace(open_lengths(self.keys, exact, axes))
+                traced = self._graph.trace(open_lengths(self.keys, exact, opened))
             except Exception as error:
                 first = first or error
                 last = error
                 continue
-            if last is None:
-                return traced, axes, _describe_open_axes(axes)
-            return (
-                traced,
-                axes,
-                f"; {meaning}, because with any an op failed: {_first_line(last)}",
-            )
+            self._fixed_axes |= axes - opened
+            remark = _describe_open_axes(opened)
+            if last is not None:
+                remark = f"; {meaning}, because with any an op failed: {_first_line(last)}"
+            return traced, set(opened), remark
         assert first is not None
         assert last is not None
         if _first_line(first) != _first_line(last):
@@ -319,7 +321,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         }
 
 
-def _describe_open_axes(axes: set[Axis]) -> str:
+def _describe_open_axes(axes: Collection[Axis]) -> str:
     if not axes:
         return ""
     numbers = sorted({axis for _, axis in axes})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import nullcontext
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, map_form
 from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.tf._internals import xla_context
 from fastnet.backend.tf.graph import (
     KIND,
     UNKNOWN,
@@ -22,6 +24,7 @@ from fastnet.backend.tf.graph import (
     graph_code,
     source_of,
 )
+from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.errors import add_note, describe_op
@@ -100,8 +103,13 @@ class StepGraph:
         self._constant_state["eager"] = False
         self._prepare = partial(prepare_optimizers, plan, state)
 
-    def trace(self, forms: list[Any]) -> TracedGraph:
-        """Trace the ops for batches of certain forms."""
+    def trace(self, forms: list[Any], for_xla: bool = False) -> TracedGraph:
+        """Trace the ops for batches of certain forms.
+
+        Args:
+            forms: The form of the value of each key that ops read.
+            for_xla: Whether XLA is to compile the graph. It also runs as it is.
+        """
         self._prepare()
         outputs: dict[str, Any] = {}
 
@@ -117,8 +125,9 @@ class StepGraph:
             known = set(map(id, leaves_of(batch)))
             run_ops = partial(self._run_ops, epoch=epoch)
             replicas = self._replicas
-            results = run_ops(batch) if replicas is None else replicas.run(run_ops, batch)
-            return self._take_out(results, known, outputs)
+            with xla_context() if for_xla else nullcontext():
+                results = run_ops(batch) if replicas is None else replicas.run(run_ops, batch)
+                return self._take_out(results, known, outputs)
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")
         specs = epoch, *_specs(self.keys, forms)
@@ -217,12 +226,25 @@ class StepGraph:
                 return
 
     def describe(self, node: str) -> str | None:
-        """Describe the op that a node of a graph belongs to by the scope in its name."""
-        found = re.search(r"(?:^|[/_^])op(\d+)_\w*/", node)
+        """Describe the op, and the layer, that a node of a graph belongs to by its name scopes."""
+        found = re.search(r"(?:^|[/_^])op(\d+)_\w*?/", node)
         if not found or int(found[1]) >= len(self._ops):
             return None
-        op = describe_op(self._ops[int(found[1])], int(found[1]))
-        return f"the gradient of {op}" if "gradient_tape/" in node[: found.start(1)] else op
+        text = describe_op(self._ops[int(found[1])], int(found[1]))
+        layer = self._layer_in(node[found.end() :])
+        if layer is not None:
+            text = f"layer '{layer}' of {text}"
+        return f"the gradient of {text}" if "gradient_tape/" in node[: found.start(1)] else text
+
+    def _layer_in(self, scopes: str) -> str | None:
+        """Return the name of the innermost layer among the scopes of a node, if there is one."""
+        names = {layer.name for model in self._models for layer in all_layers(model)[1:]}
+        for scope in reversed(scopes.split("/")):
+            # The scopes of further calls of a layer are numbered.
+            for name in (scope, re.sub(r"_\d+$", "", scope)):
+                if name in names:
+                    return name
+        return None
 
 
 def _warn_of_assigned_tensors(op: Any, before: Mapping[str, Any]) -> None:
