@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.network import TFNetwork, program_set
+from fastnet.network import TFNetwork, program_set, step_times
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
@@ -262,6 +263,24 @@ class TestSignatures:
             "something changes in each step: op 0 (Scale).factor has changed"
         }
         assert len(texts) == 1
+
+
+def test_step_that_is_slower_than_the_graph_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = np.ones(2, "float32")
+    for ratio, expected in ((0.0, 1), (math.inf, 0)):
+        monkeypatch.setattr(step_times, "_MIN_RATIO", ratio)
+        network = of(lambda x: x * 2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with network("infer", 1):
+                results = [network.run_step({"x": tf.constant(value)}) for _ in range(60)]
+        assert all(result["y"].numpy().tolist() == [2.0, 2.0] for result in results)
+        texts = [str(one.message) for one in caught if "compiled step takes" in str(one.message)]
+        assert len(texts) == expected
+        assert all("one that runs as a graph" in text for text in texts)
+        assert is_compiled(network)
 
 
 class TestAround:
