@@ -11,7 +11,7 @@ import pytest
 
 import fastnet
 from fastnet.network import TFNetwork
-from fastnet.op.tensorop.model import ModelOp
+from fastnet.op.tensorop.model import EMA, ModelOp
 from tests.network.keras_models import (
     BY_NAME,
     KERAS_3,
@@ -35,7 +35,7 @@ from tests.network.keras_models import (
     variables_of,
 )
 from tests.network.tf.compiled.steps import is_compiled, warned
-from tests.network.tf_programs import EITHER_WAY, Doing, ones
+from tests.network.tf_programs import EITHER_WAY, Counting, Doing, ones
 
 pytestmark = pytest.mark.tf
 
@@ -202,3 +202,17 @@ def test_compiled_dropout_of_keras_2_runs_as_a_graph() -> None:
     assert "draws random numbers by 'RandomUniform'" in texts[0]
     train(network, [{"x": tf.ones((4, 6))}], mode="infer")
     assert network.traces[-1].fallback is None
+
+
+@pytest.mark.parametrize("extra", ["merge_grad", "ema", "weight"])
+def test_update_with_state_of_its_own_is_traced_once(extra: str) -> None:
+    model = fastnet.build(line, "sgd", model_name="model")
+    counting = Counting("y", "y")
+    settings: dict[str, Any] = {"merge_grad": 2} if extra == "merge_grad" else {}
+    if extra == "weight":
+        settings = {"merge_grad": 2, "weight": "weight"}
+    ops = [ModelOp(model, "x", "y"), counting, *regression(model, **settings)[1:]]
+    if extra == "ema":
+        ops.append(EMA(model, decay=0.9))
+    train(TFNetwork(ops), [{"x": ones(3, 2), "weight": ones()}] * 3)
+    assert counting.runs == 1

@@ -509,8 +509,14 @@ class _Sum:
 
 def _variable_per_replica(value: tf.Tensor, aggregation: tf.VariableAggregation) -> tf.Variable:
     """Make a variable per replica; read outside of a step it is aggregated."""
-    on_read = tf.VariableSynchronization.ON_READ
-    return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
+    return tf.Variable(
+        value,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=aggregation,
+        # It is made outside of the graph: otherwise tf.function would trace the step twice.
+        experimental_enable_variable_lifting=False,
+    )
 
 
 def _put(variable: tf.Variable, total: Any) -> None:

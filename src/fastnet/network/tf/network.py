@@ -40,11 +40,11 @@ class TFNetwork(BaseNetwork):
     ``tf.shape(x)[0]`` is the size. Each length of another axis gets its own trace, unless the axis
     is in `dynamic`; the most recently used traces are kept. Values in a batch that are neither
     tensors nor arrays (strings, ints, None, objects with their attributes, the order of a dict) are
-    constants of the graph, so a new value is traced again. In the first step after each
-    entry, the ops, layers, variables and optimizers that a graph was traced from are compared, with
-    all data reachable from them, and changes take effect. A counter in an op causes no retrace if tracing increments it; it
-    does if the op runs eagerly, or in a `tf.py_function`. Contents of arrays and library settings
-    are not compared: see `retrace`.
+    constants of the graph, so a new value is traced again. In the first step after each entry, the
+    ops, layers, variables and optimizers that a graph was traced from are compared, with all data
+    reachable from them, and changes take effect. A counter in an op causes no retrace if tracing
+    increments it; it does if the op runs eagerly, or in a `tf.py_function`. Contents of arrays and
+    library settings are not compared: see `retrace`.
 
     Args:
         ops: The ops, in order; None and schedulers of ops are allowed.
