@@ -1,4 +1,4 @@
-"""Random TensorFlow programs that change as they go, in graphs and eagerly, beside a loop.
+"""Random TensorFlow programs that change as they go: eagerly, in graphs and compiled, by hand too.
 
 How many of them run, and how to run one, is said in test_torch_programs.py.
 """
@@ -85,7 +85,11 @@ def test_program(seed: int) -> None:
         by_hand = perform(program, ByHand(program, weights))
         eagerly = perform(program, OnFastnet(program, weights, eager=True))
         in_graph = perform(program, OnFastnet(program, weights, eager=False))
-    for way, actual in (("eagerly", eagerly), ("in a graph", in_graph)):
+        ways = [("eagerly", eagerly), ("in a graph", in_graph)]
+        if seed % 3 == 0:
+            on_fastnet = OnFastnet(program, weights, eager=False, compile=True)
+            ways.append(("compiled", perform(program, on_fastnet)))
+    for way, actual in ways:
         found = first_difference(program.actions, by_hand, actual, CLOSE, same_errors=False)
         if found is not None:
             pytest.fail(f"{way}: {found}\n\n{program}", pytrace=False)

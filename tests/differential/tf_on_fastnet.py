@@ -21,9 +21,12 @@ class OnFastnet(Side):
         program: The program.
         weights: The first weights of each model.
         eager: Whether steps run op by op.
+        compile: Whether XLA compiles steps.
     """
 
-    def __init__(self, program: Program, weights: dict[str, Any], eager: bool) -> None:
+    def __init__(
+        self, program: Program, weights: dict[str, Any], eager: bool, compile: bool = False
+    ) -> None:
         super().__init__(program, weights)
         self._eager = eager
         for name, spec in program.models.items():
@@ -34,7 +37,7 @@ class OnFastnet(Side):
                 model_name=name,
             )
         self._ops = [self._make_op(op) for op in program.ops]
-        self.network = TFNetwork(self._ops)
+        self.network = TFNetwork(self._ops, compile=compile)
 
     def optimizer(self, name: str) -> Any:
         return self.models[name].current_optimizer
