@@ -31,6 +31,7 @@ TITLES = {
     "verification": "What verification finds",
     "first_steps": "First compiled steps and memory",
     "compiled_instructions": "Instructions of a compiled step",
+    "products": "Matrix products of MKL and of oneDNN",
     "tensorflow": "Steps in TensorFlow",
     "compiled_tensorflow": "Compiled steps in TensorFlow",
     "ranks": "Distributed training",

@@ -326,10 +326,24 @@ def eager_recurrent_layers() -> Iterator[None]:
         patched._rnn_helper = run_layers
 
 
+def has_onednn_product() -> bool:
+    """Return whether torch has oneDNN's product of matrices."""
+    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def onednn_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Multiply two float32 matrices on the CPU with oneDNN."""
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    return multiply(one, other.t(), None, "none", [], "")  # type: ignore[no-any-return]
+
+
+_OWN_NAMESPACES = ("aten", "mkldnn", "prim", "prims", "fastnet")
+
+
 def _is_custom(node: Any) -> bool:
-    """Return whether a node of a graph calls an operator that is not torch's."""
+    """Return whether a node of a graph calls an operator that is neither torch's nor fastnet's."""
     is_operator = isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and node.target.namespace not in ("aten", "mkldnn", "prim", "prims")
+    return is_operator and node.target.namespace not in _OWN_NAMESPACES
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random: bool) -> Any:

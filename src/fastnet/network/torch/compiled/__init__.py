@@ -14,6 +14,7 @@ A step passes through these modules:
    traced. `restoration` then puts everything back. `number_inputs` turns Python numbers that change
    between steps into graph inputs.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
+   `products` has the operator for large matrix products on the CPU.
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,
    binds tensors to the graph's inputs, and calls it. `input_signature` matches batches, and
    `open_lengths` finds which of their axes a program may leave open.

@@ -18,6 +18,7 @@ from fastnet.backend.torch._internals import (
 )
 from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
+from fastnet.network.torch.compiled import products
 from fastnet.network.torch.compiled.captured import Capture
 from fastnet.network.torch.compiled.open_lengths import (
     LengthValues,
@@ -82,7 +83,7 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
         symbols = (length.symbol for length in capture.lengths)
         likely = partial(_likely_length, dict(zip(symbols, usual, strict=True)))
         table = decompositions(options.fallback_random)
-        table |= _small_products(dict(table), likely)
+        table |= _matrix_products(dict(table), likely)
     # Python's decompositions compute with lengths that are symbols.
     dispatcher = enable_python_dispatcher() if capture.lengths else nullcontext()
     with mode, torch.no_grad(), dispatcher:
@@ -128,8 +129,12 @@ def _likely_length(usual: Mapping[Any, int], size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.expr.subs(usual))
 
 
-def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
-    """Return decompositions of small matrix products, for which Inductor generates loops."""
+def _matrix_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
+    """Return decompositions of matrix products.
+
+    Inductor generates loops for small ones. Large ones become the operator `fastnet::mm`, where
+    that may be faster.
+    """
     product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
     def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -145,16 +150,22 @@ def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dic
         return others[op](*args, **settings) if op in others else NotImplemented
 
     def mm(one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any) -> Any:
-        if rest or settings or not is_small(one, other):
-            return otherwise(product, one, other, *rest, **settings)
-        return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1)
+        if not (rest or settings):
+            if is_small(one, other):
+                return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1)
+            if products.may_use_onednn(one, other):
+                return products.mm(one, other)
+        return otherwise(product, one, other, *rest, **settings)
 
     def addmm(
         start: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any
     ) -> Any:
-        if rest or settings or not is_small(one, other):
-            return otherwise(sum_and_product, start, one, other, *rest, **settings)
-        return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1) + start
+        if not (rest or settings):
+            if is_small(one, other):
+                return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1) + start
+            if products.may_use_onednn(one, other):
+                return products.mm(one, other) + start
+        return otherwise(sum_and_product, start, one, other, *rest, **settings)
 
     return {product: mm, sum_and_product: addmm}
 
