@@ -11,7 +11,7 @@ import optax
 import torch
 
 from bench.program import Program
-from bench.workloads.compiled import Compiled, ElementwiseChain
+from bench.workloads.compiled import Compiled, ElementwiseChain, SeveralSteps
 from bench.workloads.torch_models import LEARNING_RATE
 from bench.workloads.workload import Workload
 
@@ -62,11 +62,21 @@ def _supervised(workload: Compiled) -> Program:
         loss = optax.softmax_cross_entropy_with_integer_labels(pred, batch["y"]).mean()
         return loss, pred
 
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def train(weights: list[Any], state: Any, batch: dict[str, Any]) -> Any:
+    def update(weights: list[Any], state: Any, batch: dict[str, Any]) -> Any:
         (loss, pred), gradients = jax.value_and_grad(losses, has_aux=True)(weights, batch)
         updates, state = optimizer.update(gradients, state)
         return optax.apply_updates(weights, updates), state, pred, loss
+
+    train = jax.jit(update, donate_argnums=(0, 1))
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def train_several(weights: list[Any], state: Any, batches: dict[str, Any]) -> Any:
+        def take(carried: Any, batch: dict[str, Any]) -> Any:
+            *carried, pred, loss = update(*carried, batch)
+            return tuple(carried), (pred, loss)
+
+        (weights, state), results = jax.lax.scan(take, (weights, state), batches)
+        return weights, state, *results
 
     infer = jax.jit(predict)
 
@@ -74,6 +84,11 @@ def _supervised(workload: Compiled) -> Program:
         nonlocal weights, state
         weights, state, pred, loss = train(weights, state, batch)
         return {**batch, "pred": pred, "loss": loss.block_until_ready()}
+
+    def several_steps(batches: dict[str, Any]) -> dict[str, Any]:
+        nonlocal weights, state
+        weights, state, pred, loss = train_several(weights, state, batches)
+        return {**batches, "pred": pred, "loss": loss.block_until_ready()}
 
     def infer_step(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "pred": infer(weights, batch["x"]).block_until_ready()}
@@ -83,6 +98,17 @@ def _supervised(workload: Compiled) -> Program:
             parameter.data.copy_(_tensors({"": weight})[""])
         return _tensors(made)
 
+    if isinstance(workload, SeveralSteps):
+        count = workload.per_call
+        stacked = {key: jax.numpy.stack([value] * count) for key, value in batch.items()}
+        return Program(
+            several_steps,
+            stacked,
+            steps_per_call=count,
+            once=lambda _: train_step(batch),
+            result=result,
+            model=model,
+        )
     step = train_step if workload.training else infer_step
     return Program(step, batch, result=result, model=model if workload.training else None)
 

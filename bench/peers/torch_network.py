@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from bench.program import Program, entered
 from bench.workloads.chains import Chain, IdentityChain, LiveTensors, Measuring, OpenEpoch
-from bench.workloads.compiled import AdversarialPair, Compiled, ElementwiseChain
+from bench.workloads.compiled import AdversarialPair, Compiled, ElementwiseChain, SeveralSteps
 from bench.workloads.nests import AXIS, ManyKeys, Nest, Slicing
 from bench.workloads.ops import LEARNING_RATE, OpCost
 from bench.workloads.torch_models import Supervised
@@ -100,7 +101,16 @@ class _Programs:
             ],
             **({"compile": True} if isinstance(workload, Compiled) else {}),
         )
-        return entered(network, workload.mode, workload.wanted, workload.batch(), model)
+        program = entered(network, workload.mode, workload.wanted, workload.batch(), model)
+        if isinstance(workload, SeveralSteps):
+            return replace(
+                program,
+                step=network.run_steps,
+                argument=[program.argument] * workload.per_call,
+                steps_per_call=workload.per_call,
+                once=lambda batches: network.run_steps(batches[:1])[0],
+            )
+        return program
 
     def _adversarial_pair(self, workload: AdversarialPair) -> Program:
         modules = self._module("op.tensorop.model")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bench.architectures import resnet
 from bench.workloads import torch_models
 from bench.workloads.torch_models import Supervised
 from bench.workloads.workload import Goal, Workload
@@ -35,6 +36,18 @@ class Compiled(Supervised):
     def takes_long(self) -> bool:
         """All but the steps of the small MLP with SGD take long to compile."""
         return self.layers is not torch_models.mlp or self.adam
+
+
+@dataclass(frozen=True)
+class SeveralSteps(Compiled):
+    """Compiled steps of one model, several of which are taken in a call.
+
+    Attributes:
+        per_call: The number of steps in each call.
+    """
+
+    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet", "jax_step"})
+    per_call: int = 16
 
 
 @dataclass(frozen=True)
@@ -163,8 +176,14 @@ def lstm() -> nn.Module:
     return LSTMClassifier()
 
 
-def gpt() -> nn.Module:
-    """Return a GPT of 2 layers, 64 wide, that predicts a class for each sequence of 32 tokens."""
+def gpt(width: int = 64, depth: int = 2, tokens: int = 32) -> nn.Module:
+    """Return a GPT that predicts the class of each token.
+
+    Args:
+        width: The width of its layers.
+        depth: The number of its layers.
+        tokens: The length of the sequences.
+    """
     import torch
     from torch import Tensor, nn
     from torch.nn import functional as F
@@ -174,14 +193,16 @@ def gpt() -> nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            self.norms = nn.ModuleList([nn.LayerNorm(64), nn.LayerNorm(64)])
+            self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
             # A bias of the keys has no gradient but rounding errors, which Adam would scale up.
-            self.project = nn.Linear(64, 3 * 64, bias=False)
-            self.attended = nn.Linear(64, 64)
-            self.mlp = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+            self.project = nn.Linear(width, 3 * width, bias=False)
+            self.attended = nn.Linear(width, width)
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
-            batch, length, width = x.shape
+            batch, length, _ = x.shape
             heads = self.project(self.norms[0](x)).view(batch, length, 3, 4, width // 4)
             query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
             found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -194,9 +215,9 @@ def gpt() -> nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.positions = nn.Embedding(_WORDS, 64), nn.Embedding(32, 64)
-            self.blocks = nn.Sequential(Block(), Block())
-            self.norm, self.head = nn.LayerNorm(64), nn.Linear(64, _WORDS)
+            self.tokens, self.positions = nn.Embedding(_WORDS, width), nn.Embedding(tokens, width)
+            self.blocks = nn.Sequential(*[Block() for _ in range(depth)])
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, _WORDS)
 
         def forward(self, words: Tensor) -> Any:
             x = self.tokens(words) + self.positions(
@@ -205,6 +226,11 @@ def gpt() -> nn.Module:
             return self.head(self.norm(self.blocks(x))).flatten(0, 1)
 
     return GPT()
+
+
+def gpt256() -> nn.Module:
+    """Return a GPT of 4 layers, 256 wide, for sequences of 128 tokens."""
+    return gpt(width=256, depth=4, tokens=128)
 
 
 @dataclass(frozen=True)
@@ -274,4 +300,9 @@ WORKLOADS = (
     *_of(Compiled, "mlp512", "MLP of 512, batch 128,", mlp512, (128, 512), 10, sgd=None, adam=None),
     *_of(Sentences, "lstm", "LSTM classifier,", lstm, (8, 32), 4, adam=None),
     *_of(Tokens, "gpt", "GPT of 2 layers, 64 wide,", gpt, (8, 32), _WORDS, adam=None),
+    *_of(Tokens, "gpt256", "GPT of 4 layers, 256 wide,", gpt256, (16, 128), _WORDS, adam=None),
+    Compiled(
+        "compiled_resnet18", "ResNet-18, 64 by 64, batch 8, SGD", True, resnet, (8, 3, 64, 64), 10
+    ),
+    SeveralSteps("compiled_mlp_16", "MLP train step, SGD, 16 a call", True, *_MLP),
 )
