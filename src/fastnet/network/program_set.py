@@ -59,12 +59,12 @@ class Program(ABC):
         """Return what has changed since the program was made, or None if it is still valid."""
 
     @abstractmethod
-    def run(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+    def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
         """Run a step, and return a new dict of the batch updated with the outputs.
 
         Args:
             batch: The batch.
-            tensors: The tensors that `match` has returned for it.
+            inputs: The tensors that `match` has returned for it; in TensorFlow after the epoch.
         """
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import RepeatScheduler
 from tests.network.keras_models import (
     KERAS_3,
     Batch,
@@ -20,6 +23,7 @@ from tests.network.keras_models import (
     infer,
     keras,
     layers,
+    line,
     loop,
     regression,
     tf,
@@ -407,3 +411,54 @@ class TestOps:
             assert network.run_step({"x": ones(1)})["y"].numpy() == 3.0
         assert infer(network, {"x": ones(1)})["y"].numpy() == 3.0
         assert reasons(network)[1] == "op 0 (Scale).alpha has changed"
+
+
+class CountingRuns(TensorOp):
+    """Counts its runs, which tracing changes."""
+
+    def __init__(self, fn: Any = None) -> None:
+        super().__init__("x", "x")
+        self.runs = 0
+        self.factor = 1.0
+        self.fn = fn
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.runs += 1
+        if self.fn is not None:
+            self.fn()
+        return data * self.factor
+
+
+def test_change_during_another_networks_trace_counts() -> None:
+    ours = CountingRuns()
+    network = TFNetwork(ours)
+    assert infer(network, {"x": ones(1)})["x"].numpy().tolist() == [1.0]
+    other = TFNetwork(CountingRuns(lambda: setattr(ours, "factor", 3.0)))
+    infer(other, {"x": ones(1)})
+    assert infer(network, {"x": ones(1)})["x"].numpy().tolist() == [3.0]
+
+
+def test_alternating_optimizers_beside_a_counter_are_traced_once_each() -> None:
+    counter = CountingRuns()
+    optimizers = [lambda: keras.optimizers.SGD(0.1), lambda: keras.optimizers.SGD(0.2)]
+    model = fastnet.build(line, RepeatScheduler(optimizers), model_name="model")
+    network = TFNetwork([counter, *regression(model)])
+    for epoch in range(1, 7):
+        train(network, [{"x": ones(3, 2)}], epoch=epoch)
+    assert counter.runs == 2
+    assert len(network.traces) == 2
+
+
+def test_guards_are_made_while_other_threads_trace() -> None:
+    def run() -> None:
+        for _ in range(20):
+            infer(TFNetwork(CountingRuns()), {"x": ones(1)})
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for future in [pool.submit(run) for _ in range(4)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(before)

@@ -274,7 +274,7 @@ def caller(
             explain(error, concrete.graph)
             raise
 
-    direct = direct_call(concrete)
+    direct = direct_call(concrete, concrete.outputs)
     if direct is None:
         return call_publicly
     call_recorded = recorded or call_publicly

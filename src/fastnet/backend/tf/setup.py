@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -238,6 +238,14 @@ def check_owner(optimizer: Any, model: Model, name: str) -> None:
         owner = other_owner(model, is_owner)
         if owner is not None:
             raise foreign_optimizer(optimizer, model, name, owner)
+
+
+def prepare_optimizers(models: Iterable[Any]) -> None:
+    """Let the current optimizers of models make their variables."""
+    # Leave the graph that the program may be tracing.
+    with tf.init_scope():
+        for model in models:
+            prepare_optimizer(get_metadata(model, "current_optimizer"), model)
 
 
 def prepare_optimizer(optimizer: Any, model: Model) -> None:

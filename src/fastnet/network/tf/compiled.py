@@ -20,7 +20,7 @@ from fastnet.network.tf.input_signature import slots_of
 from fastnet.network.tf.products import run_with_loops
 from fastnet.network.tf.program import Call, GraphProgram
 from fastnet.network.tf.random_numbers import nodes_drawing_otherwise
-from fastnet.network.tf.step_graph import StepGraph, TracedGraph
+from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
 from fastnet.network.tf.verification import Verifier
 from fastnet.network.trace_records import report_if_slow
@@ -36,39 +36,39 @@ _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNo
 
 
 def reason_not_to_compile(
-    traced: TracedGraph, graph: StepGraph, options: CompileOptions
+    traced: TracedGraph, tracer: StepTracer, options: CompileOptions
 ) -> str | None:
     """Return why a traced step cannot be compiled, or None.
 
     Args:
         traced: The traced step.
-        graph: What it was traced by, which names the ops of nodes.
+        tracer: What it was traced by, which names the ops of nodes.
         options: The options for compiling.
     """
-    reasons = list(dict.fromkeys(_reasons_not_to_compile(traced.concrete, graph, options)))
+    reasons = list(dict.fromkeys(_reasons_not_to_compile(traced.concrete, tracer, options)))
     if len(reasons) > _MAX_REASONS:
         reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more"]
     return "; ".join(reasons) or None
 
 
 def _reasons_not_to_compile(
-    concrete: Any, graph: StepGraph, options: CompileOptions
+    concrete: Any, tracer: StepTracer, options: CompileOptions
 ) -> Iterator[str]:
-    if graph.is_replicated:
+    if tracer.is_replicated:
         yield "a strategy runs the steps on several devices, and XLA compiles for one only"
     if tf.config.list_logical_devices("GPU"):
         yield "there is a GPU, and steps are compiled on the CPU only"
     if any(one.dtype == tf.string for one in concrete.inputs):
         yield "an op reads strings, which XLA does not have"
     for node in _nodes_of(concrete):
-        user = graph.describe(node.name) or "the step"
+        user = tracer.describe(node.name) or "the step"
         if node.op in _CHECKS:
             yield f"{user} uses '{node.op}', which XLA leaves out"
         if node.op.startswith(_RANDOM):
             yield f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
     if options.fallback_random:
         for node in nodes_drawing_otherwise(concrete.graph.as_graph_def()):
-            user = graph.describe(node.name) or "the step"
+            user = tracer.describe(node.name) or "the step"
             yield (
                 f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
                 "fallback_random requires those of the graph"
@@ -84,8 +84,11 @@ class XlaProgram(GraphProgram):
         call: See `GraphProgram`.
         guard: See `GraphProgram`.
         reason: See `GraphProgram`.
-        graph: What the step was traced by, which names the ops of nodes.
+        tracer: What the step was traced by, which names the ops of nodes.
         options: The options for compiling.
+
+    Attributes:
+        is_complete: Whether it was compiled, or found not to be compilable.
     """
 
     def __init__(
@@ -95,63 +98,63 @@ class XlaProgram(GraphProgram):
         call: Call,
         guard: TraceGuard,
         reason: str,
-        graph: StepGraph,
+        tracer: StepTracer,
         options: CompileOptions,
     ) -> None:
         super().__init__(keys, traced, call, guard, reason)
-        self.awaits_verification = True
+        self.is_complete = False
         self._graph_call = call
-        self._concrete = traced.concrete
-        self._graph = graph
+        self._traced = traced
+        self._tracer = tracer
         self._options = options
         self._compiling = Lock()
 
-    def run_as_graph(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
+    def run_as_graph(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
         """Run a step that is not compiled; see `run`."""
-        return self.signature.merge(self._graph_call(tensors), batch)
+        return self.signature.merge(self._graph_call(inputs), batch)
 
     def run_first(
-        self, batch: Mapping[str, Any], tensors: list[Any]
+        self, batch: Mapping[str, Any], inputs: list[Any]
     ) -> tuple[dict[str, Any], float]:
         """Compile the step and run it, as a graph as well if it is verified.
 
         Where it cannot be compiled, or gives other results, it stays a graph, and `fallback` has
         the reason. It is compiled later if a tape or a function of the user records this step, if
-        another thread is compiling it, or if the step fails as a graph.
+        another thread is compiling it, or if the step raises.
         """
         if is_recorded() or not self._compiling.acquire(blocking=False):
-            return self.run_as_graph(batch, tensors), 0.0
+            return self.run_as_graph(batch, inputs), 0.0
         started = time.perf_counter()
         try:
             with report_if_slow("compiling a step with XLA"):
-                results = self._compile_and_call(tensors)
+                results = self._compile_and_call(inputs)
         except _XLAError as error:
-            self.fallback = _describe_error(str(error), self._graph.describe)
-            results = self._graph_call(tensors)
+            self.fallback = _describe_error(str(error), self._tracer.describe)
+            results = self._graph_call(inputs)
         finally:
             self._compiling.release()
-        self.awaits_verification = False
+        self.is_complete = True
         seconds = time.perf_counter() - started
         return self.signature.merge(results, batch), seconds
 
-    def _compile_and_call(self, tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+    def _compile_and_call(self, inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         """Compile the step, and return the results of its first run."""
-        compiled = _compile(self._concrete)
+        compiled = _compile(self._traced)
         # The compiled operations do not know the lines that they come from.
-        graph, source = self._graph, self._concrete.graph
-        launch = caller(compiled, lambda error, _: graph.explain(error, source), self._graph_call)
+        tracer, graph = self._tracer, self._traced.concrete.graph
+        launch = caller(compiled, lambda error, _: tracer.explain(error, graph), self._graph_call)
         keys = [key for key, form in self.signature.outputs.items() for _ in slots_of(form)]
-        verifier = Verifier(self._concrete, compiled, self._graph_call, keys)
+        verifier = Verifier(self._traced, compiled, self._graph_call, keys)
         verify = self._options.verify
-        self.unverified = "verify=None" if verify is None else self._find_obstacle(verifier)
+        self.unverified = self._reason_not_to_verify(verifier)
         if self.unverified is not None:
-            results = _catch(lambda: launch(tensors))
+            results = _catch(lambda: launch(inputs))
             self._call = launch
             return results
 
         # XLA compiles in the first call. Another thread may use the variables meanwhile.
-        _catch(lambda: verifier.compile(tensors))
-        results, self.fallback = verifier.run(tensors)
+        _catch(lambda: verifier.compile(inputs))
+        results, self.fallback = verifier.run(inputs)
         if self.fallback is not None:
             return results
         if isinstance(verify, int):
@@ -161,9 +164,10 @@ class XlaProgram(GraphProgram):
             self.times = StepTimes()
         return results
 
-    def _find_obstacle(self, verifier: Verifier) -> str | None:
-        """Return why steps cannot be verified, or None."""
-        node = next(nodes_drawing_otherwise(self._concrete.graph.as_graph_def()), None)
+    def _reason_not_to_verify(self, verifier: Verifier) -> str | None:
+        if self._options.verify is None:
+            return "verify=None"
+        node = next(nodes_drawing_otherwise(self._traced.concrete.graph.as_graph_def()), None)
         if node is not None:
             return f"it draws random numbers by '{node.op}', which differ in XLA"
         return verifier.obstacle
@@ -173,10 +177,10 @@ def _verify_every(number: int, verifier: Verifier, launch: Call) -> Call:
     """Return a function that runs compiled steps, and verifies each one in a number of them."""
     numbers = itertools.count(1)
 
-    def call(tensors: list[tf.Tensor]) -> Iterable[tf.Tensor]:
-        if next(numbers) % number:
-            return launch(tensors)
-        results, difference = verifier.run(tensors)
+    def call(inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
+        if is_recorded() or next(numbers) % number:
+            return launch(inputs)
+        results, difference = verifier.run(inputs)
         if difference is not None:
             raise RuntimeError(f"Verification failed (verify={number}): {difference}.")
         return results
@@ -195,14 +199,16 @@ def _nodes_of(concrete: Any) -> Iterator[Any]:
         yield from function.node_def
 
 
-def _compile(concrete: Any) -> Any:
+def _compile(traced: TracedGraph) -> Any:
     """Return a traced step as a function that XLA compiles when it is first called."""
+    concrete = traced.concrete
     inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     specs = [tf.TensorSpec(one.shape, one.dtype) for one in inputs]
     try:
         # The strategy or device of the caller has no part in this.
         with tf.init_scope():
-            run = tf.function(partial(run_with_loops, concrete), jit_compile=True, autograph=False)
+            add_operations = partial(run_with_loops, concrete, traced.results)
+            run = tf.function(add_operations, jit_compile=True, autograph=False)
             return run.get_concrete_function(specs)
     except Exception as error:
         raise _XLAError(f"{type(error).__name__}: {error}") from error

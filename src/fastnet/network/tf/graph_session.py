@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
-from fastnet.backend.tf.graph import FOREIGN, KIND, holds_foreign
+from fastnet.backend.tf.graph import FOREIGN, KIND, holds_foreign, is_recorded
 from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.compiled import XlaProgram
 from fastnet.network.tf.program import GraphProgram
@@ -55,13 +55,7 @@ class GraphSession:
                 raise self._kernel.missing(batch) or error from None
             if program is None:
                 return self._run_unmatched(batch, eager, on_trace)
-            inputs = [epoch, *tensors]
-            if isinstance(program, XlaProgram):
-                if program.awaits_verification:
-                    return self._run_first(program, batch, inputs, on_trace, None)
-                if program.times is not None:
-                    return self._run_timed(program, program.times, batch, inputs)
-            return program.run(batch, inputs)
+            return self._run_program(program, batch, [epoch, *tensors], on_trace)
 
         return run
 
@@ -76,14 +70,29 @@ class GraphSession:
         batch = _with_own_tensors(batch, programs.keys)
         program, tensors, _ = programs.find(batch)
         if program is not None:
-            return program.run(batch, [self._epoch, *tensors])
+            return self._run_program(program, batch, [self._epoch, *tensors], on_trace)
         if self._is_transform:
             return eager(batch)
         program = programs.trace(batch, int(self._epoch))
-        found = program.match(batch)
-        if found is None:
+        matched = program.match(batch)
+        if matched is None:
             raise _mismatch(program, batch)
-        return self._run_first(program, batch, [self._epoch, *found], on_trace, started)
+        return self._run_first(program, batch, [self._epoch, *matched], on_trace, started)
+
+    def _run_program(
+        self,
+        program: GraphProgram,
+        batch: Mapping[str, Any],
+        inputs: list[Any],
+        on_trace: OnTrace | None,
+    ) -> dict[str, Any]:
+        """Run a step by a program that was traced in an earlier one."""
+        if isinstance(program, XlaProgram):
+            if not program.is_complete:
+                return self._run_first(program, batch, inputs, on_trace)
+            if program.times is not None and not is_recorded():
+                return self._run_timed(program, program.times, batch, inputs)
+        return program.run(batch, inputs)
 
     def _run_first(
         self,
@@ -91,7 +100,7 @@ class GraphSession:
         batch: Mapping[str, Any],
         inputs: list[Any],
         on_trace: OnTrace | None,
-        started: float | None,
+        traced_from: float | None = None,
     ) -> dict[str, Any]:
         """Run the first step of a program, which XLA compiles if it is to, and record it.
 
@@ -100,20 +109,22 @@ class GraphSession:
             batch: The batch.
             inputs: The epoch and the tensors of the batch.
             on_trace: See `step`.
-            started: When tracing the program has begun; None if that is recorded.
+            traced_from: When tracing the program began; None if that was in an earlier step, in
+                which it was not compiled.
         """
         compile_seconds = 0.0
-        running = perf_counter()
+        reason, started = program.reason, traced_from
+        if started is None:
+            reason, started = f"{reason}; compiled in a later step", perf_counter()
         try:
             result, compile_seconds = program.run_first(batch, inputs)
             return result
         finally:
-            if compile_seconds or started is not None:
-                seconds = perf_counter() - (running if started is None else started)
-                seconds -= compile_seconds
-                self._programs.record(program, self._state, seconds, compile_seconds)
+            if compile_seconds or traced_from is not None:
+                seconds = perf_counter() - started - compile_seconds
+                self._programs.record(program, self._state, reason, seconds, compile_seconds)
                 if on_trace is not None:
-                    on_trace(program.reason, seconds, compile_seconds)
+                    on_trace(reason, seconds, compile_seconds)
 
     def _run_timed(
         self, program: XlaProgram, times: StepTimes, batch: Mapping[str, Any], inputs: list[Any]

@@ -46,6 +46,12 @@ def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Ax
     return found
 
 
+def has_unknown_lengths(forms: list[Any]) -> bool:
+    """Return whether a length is unknown, in a graph around the step."""
+    slots = (slot for form in forms for slot in slots_of(form))
+    return any(slot.shape is None or UNKNOWN in slot.shape for slot in slots)
+
+
 def open_lengths(keys: list[str], forms: list[Any], open_axes: Collection[Axis]) -> list[Any]:
     """Make some axes dynamic."""
 
@@ -63,7 +69,7 @@ def open_lengths(keys: list[str], forms: list[Any], open_axes: Collection[Axis])
     return [open_some(key, form) for key, form in zip(keys, forms, strict=True)]
 
 
-def difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
+def describe_difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
     """Return why a batch does not fit what was traced."""
     for key, form, old in zip(keys, forms, before, strict=True):
         if FORMS.matches(old, form):

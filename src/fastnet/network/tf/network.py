@@ -23,7 +23,7 @@ from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.program_set import ProgramSets
 from fastnet.network.tf.program_set import GraphProgramSet, TraceHistory
 from fastnet.network.tf.replicas import Replicas
-from fastnet.network.tf.session import TFSession, check_ops
+from fastnet.network.tf.session import TFSession
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.types import NumpyOps, Ops, Slicers
 
@@ -141,7 +141,9 @@ class TFNetwork(BaseNetwork):
         return StepOptions(adopt=(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
-        check_ops(plan, Replicas.of(plan.models))
+        replicas = Replicas.of(plan.models)
+        if replicas is not None:
+            replicas.check(plan)
 
 
 def _require_xla(options: CompileOptions | None) -> None:

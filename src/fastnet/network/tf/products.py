@@ -5,7 +5,7 @@ XLA calls Eigen for each product, which takes as long as a loop over ten thousan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,9 @@ _MAX_OVER_LAST_AXES = 2_048
 _AXES = {(False, False): (2, 0, 1), (True, False): (2, 1, 0), (False, True): (1, 0, 2)}
 
 
-def run_with_loops(concrete: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def run_with_loops(
+    concrete: Any, results: Iterable[tf.Tensor], tensors: list[tf.Tensor]
+) -> list[tf.Tensor]:
     """Add the operations of a traced function to the current graph, small products as loops.
 
     Random numbers are those of the traced function.
@@ -52,7 +54,7 @@ def run_with_loops(concrete: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     captured = map(graph.capture, concrete.captured_inputs)
     given = zip(concrete.inputs, (*tensors, *captured), strict=True)
     inputs = {one.name: value for one, value in given if one.consumers()}
-    outputs = [one.name for one in concrete.outputs]
+    outputs = [result.name for result in results]
     return tf.graph_util.import_graph_def(definition, inputs, outputs, name="") or []
 
 

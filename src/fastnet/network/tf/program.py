@@ -10,7 +10,7 @@ import tensorflow as tf
 from fastnet._trace import Signature
 from fastnet.backend.tf.graph import KIND
 from fastnet.network.program_set import Program
-from fastnet.network.tf.step_graph import TracedGraph
+from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
 
 # Takes the epoch and the tensors of a batch as a list, and returns the tensors of the outputs.
@@ -52,16 +52,16 @@ class GraphProgram(Program):
         self._call = call
 
     def difference(self) -> str | None:
-        """Return what has changed, as it was when this was first asked in the session."""
-        change = self.guard.known_change()
+        """Return what has changed since the program was made; it is compared once in a session."""
+        change = self.guard.compared_change()
         return None if change is None else f"{change} has changed"
 
-    def run(self, batch: Mapping[str, Any], tensors: list[Any]) -> dict[str, Any]:
-        """Run a step; see `Program.run`. The first of the tensors is the epoch."""
-        return self.signature.merge(self._call(tensors), batch)
+    def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
+        """Run a step; see `Program.run`."""
+        return self.signature.merge(self._call(inputs), batch)
 
     def run_first(
-        self, batch: Mapping[str, Any], tensors: list[Any]
+        self, batch: Mapping[str, Any], inputs: list[Any]
     ) -> tuple[dict[str, Any], float]:
         """Run the first step; return the result, and the seconds that compiling took."""
-        return self.run(batch, tensors), 0.0
+        return self.run(batch, inputs), 0.0

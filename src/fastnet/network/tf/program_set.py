@@ -20,13 +20,14 @@ from fastnet.network.tf.input_signature import (
     Axis,
     any_size,
     changed_axes,
-    difference,
+    describe_difference,
+    has_unknown_lengths,
     open_lengths,
     slots_of,
 )
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.replicas import Replicas
-from fastnet.network.tf.step_graph import StepGraph, TracedGraph
+from fastnet.network.tf.step_tracer import StepTracer, TracedGraph, uses_optimizers
 from fastnet.network.tf.trace_guard import TraceGuard, tracing
 from fastnet.network.trace_records import Records
 from fastnet.types import State
@@ -76,13 +77,13 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         history: TraceHistory,
     ) -> None:
         super().__init__(MAX_TRACES if options is None else options.max_programs, records)
-        self._graph = StepGraph(plan, state, replicas)
-        self.keys = self._graph.keys
+        self._tracer = StepTracer(plan, state, replicas)
+        self.keys = self._tracer.keys
         self._options = options
         self._dynamic = dynamic
         self._history = history
         self._models, self._ops = plan.models, plan.ops
-        self._is_training = state["mode"] == "train" or plan.takes_gradients
+        self._is_training = uses_optimizers(plan, state)
         self._setting = state["mode"], bool(state["warmup"])
         self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         # The program that was traced last.
@@ -105,30 +106,35 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         Raises:
             Exception: What an op raises.
         """
-        forms = [_form_of(key, batch[key]) for key in self.keys]
-        exact = [map_form(form, _with_open_rows, as_form=True) for form in forms]
+        exact = [_form_of(key, batch[key]) for key in self.keys]
+        forms = [map_form(form, _with_open_rows, as_form=True) for form in exact]
         valid = [program for program in self.programs if program.difference() is None]
         if not valid:
             self._fixed_axes = set()
         latest = self._latest if self._latest in valid else next(iter(valid), None)
         before = None if latest is None else latest.signature.inputs
-        reason = self._reason_to_trace(exact, before, epoch)
-        if self._compiles:
+        reason = self._reason_to_trace(forms, before, epoch)
+        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
+        compiles = self._compiles and not has_unknown_lengths(exact)
+        if compiles:
             is_change = bool(self.programs) and not valid
             self.fallback_reason = self.refuse_another(reason, is_change)
+            compiles = self._compiles
 
-        with tracing():
-            traced = self._trace_for_xla(forms) if self._compiles else None
-            opened: set[Axis] = set()
+        opened: set[Axis] = set()
+        with tracing(self._ops, self._models):
+            traced, failure = self._trace_for_xla(exact) if compiles else (None, None)
             if traced is None:
-                traced, opened, remark = self._trace_widest(exact, valid)
+                traced, opened, remark = self._trace_widest(forms, valid)
                 reason += remark
-        program = self._make(traced, bool(opened), reason)
+        if failure is not None:
+            self.fallback_reason, compiles = failure, False
+        program = self._make(traced, bool(opened), reason, compiles)
         self._latest = program
         self._history.latest[self._setting] = self._active_items, program.guard
         self.add(program)
         if self.count == MANY_TRACES:
-            warn(self._describe_many(reason, exact, before))
+            warn(self._describe_many(reason, forms, before))
         return program
 
     def add(self, program: GraphProgram) -> None:
@@ -145,31 +151,39 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 self.discard(other)
 
     def record(
-        self, program: GraphProgram, state: State, seconds: float, compile_seconds: float
+        self,
+        program: GraphProgram,
+        state: State,
+        reason: str,
+        seconds: float,
+        compile_seconds: float,
     ) -> None:
-        """Record why a program was traced, and the seconds of that, or of compiling it."""
+        """Record why a program was traced or compiled, and the seconds of both."""
         if program.fallback is not None:
             self.fallback_reason = program.fallback
         found = program.fallback, program.unverified
-        self.records.add(state, program.reason, seconds, compile_seconds, *found)
+        self.records.add(state, reason, seconds, compile_seconds, *found)
 
     @property
     def _compiles(self) -> bool:
         """Whether XLA is to compile further programs."""
         return self._options is not None and self.fallback_reason is None
 
-    def _make(self, traced: TracedGraph, is_open: bool, reason: str) -> GraphProgram:
+    def _make(
+        self, traced: TracedGraph, is_open: bool, reason: str, compiles: bool
+    ) -> GraphProgram:
         """Return the program of a graph."""
-        call = caller(traced.concrete, self._graph.explain)
+        call = caller(traced.concrete, self._tracer.explain)
         guards = dict.fromkeys(program.guard for program in self.programs)
         guard = next((guard for guard in guards if guard.first_change() is None), None)
         if guard is None:
             guard = TraceGuard(self._models, self._ops, self._is_training)
-        if self._options is not None and self.fallback_reason is None:
-            self.fallback_reason = reason_not_to_compile(traced, self._graph, self._options)
+        if compiles:
+            assert self._options is not None
+            self.fallback_reason = reason_not_to_compile(traced, self._tracer, self._options)
             if self.fallback_reason is None:
                 return XlaProgram(
-                    self.keys, traced, call, guard, reason, self._graph, self._options
+                    self.keys, traced, call, guard, reason, self._tracer, self._options
                 )
         program = GraphProgram(self.keys, traced, call, guard, reason, is_open)
         program.fallback = self.fallback_reason
@@ -177,16 +191,16 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     # --- why ---
 
-    def _reason_to_trace(self, exact: list[Any], before: list[Any] | None, epoch: int) -> str:
+    def _reason_to_trace(self, forms: list[Any], before: list[Any] | None, epoch: int) -> str:
         """Return why there is no program for a batch.
 
         Args:
-            exact: The forms of the batch.
+            forms: The forms of the batch.
             before: Those of the latest program that is still valid, if any is.
             epoch: The epoch.
         """
         if before is not None:
-            return difference(self.keys, exact, before)
+            return describe_difference(self.keys, forms, before)
         guard = None if self._latest is None else self._latest.guard
         items = self._active_items
         if guard is None:
@@ -217,52 +231,55 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 "number that changes in a tf.Variable, or pass it in the batch as a tensor."
             )
 
-    def _describe_many(self, reason: str, exact: list[Any], before: list[Any] | None) -> str:
+    def _describe_many(self, reason: str, forms: list[Any], before: list[Any] | None) -> str:
         """Return the warning that there are many traces, with the way to have fewer."""
         text = (
             f"The ops of mode '{self._setting[0]}' were traced {self.count} times, lastly "
             f"because {reason}. Each trace takes as long as many steps. Pass values that vary as "
             "tensors, or leave them out of the inputs of ops. network.traces lists all traces."
         )
-        if before is None or not FORMS.matches(any_size(exact), any_size(before)):
+        if self._compiles:
+            return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
+        if before is None or not FORMS.matches(any_size(forms), any_size(before)):
             return text
-        for key, axis in sorted(changed_axes(self.keys, exact, before)):
+        for key, axis in sorted(changed_axes(self.keys, forms, before)):
             name = f"axis {axis} of '{key}'"
             if (key, axis) in self._fixed_axes:
                 return f"{text} The ops must know the length of {name}."
-            if (key, axis) not in self._axes_of(exact, self._dynamic.allowed):
+            if (key, axis) not in self._axes_of(forms, self._dynamic.allowed):
                 more = self._dynamic.with_axis(key, axis)
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
 
     # --- tracing ---
 
-    def _trace_for_xla(self, forms: list[Any]) -> TracedGraph | None:
-        """Trace for the lengths of a batch, for which XLA compiles; return None where that fails.
+    def _trace_for_xla(self, exact: list[Any]) -> tuple[TracedGraph | None, str | None]:
+        """Trace for the lengths of a batch, for which XLA compiles.
 
-        Ops that fail as graphs, too, raise when they are traced again.
+        Returns:
+            The graph and None; or None and the reason, if an op fails. It may also fail where the
+            ops are traced otherwise.
         """
         try:
-            return self._graph.trace(forms, for_xla=True)
+            return self._tracer.trace(exact, for_xla=True), None
         except Exception as error:
-            self.fallback_reason = f"tracing the ops for XLA failed: {_first_line(error)}"
-            return None
+            return None, f"tracing the ops for XLA failed: {_first_line(error)}"
 
     def _trace_widest(
-        self, exact: list[Any], valid: list[GraphProgram]
+        self, forms: list[Any], valid: list[GraphProgram]
     ) -> tuple[TracedGraph, set[Axis], str]:
         """Trace for these lengths, or for any of the axes that have had other ones.
 
         Some ops must know a length, and fail where it is open.
 
         Args:
-            exact: The forms of a batch.
+            forms: The forms of a batch.
             valid: The programs that are valid, but for the lengths of their batches.
 
         Returns:
             The graph, the axes that are dynamic in it, and what the reason says of them.
         """
-        axes = self._axes_to_open(exact, valid)
+        axes = self._axes_to_open(forms, valid)
         first_axes = {axis for axis in axes if axis[1] == 0}
         size = "batch size" if first_axes else "shape of a sample"
         ways = {
@@ -274,7 +291,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         last: Exception | None = None
         for opened, meaning in ways.items():
             try:
-                traced = self._graph.trace(open_lengths(self.keys, exact, opened))
+                traced = self._tracer.trace(open_lengths(self.keys, forms, opened))
             except Exception as error:
                 first = first or error
                 last = error
@@ -296,18 +313,18 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         )
         raise last
 
-    def _axes_to_open(self, exact: list[Any], valid: list[GraphProgram]) -> set[Axis]:
+    def _axes_to_open(self, forms: list[Any], valid: list[GraphProgram]) -> set[Axis]:
         """Find the axes that may be dynamic, and have had other lengths."""
-        allowed = self._axes_of(exact, self._dynamic.allowed) - self._fixed_axes
-        if self._graph.has_workers:
+        allowed = self._axes_of(forms, self._dynamic.allowed) - self._fixed_axes
+        if self._tracer.has_workers:
             # Workers whose batches differ in size must trace equally often.
             return allowed
-        opened = open_lengths(self.keys, exact, allowed)
-        axes = self._axes_of(exact, self._dynamic.at_once) - self._fixed_axes
+        opened = open_lengths(self.keys, forms, allowed)
+        axes = self._axes_of(forms, self._dynamic.at_once) - self._fixed_axes
         for program in valid:
             inputs = program.signature.inputs
             if FORMS.matches(opened, inputs):
-                axes |= changed_axes(self.keys, exact, inputs)
+                axes |= changed_axes(self.keys, forms, inputs)
         return axes
 
     def _axes_of(self, forms: list[Any], axes_of: AxesOf) -> set[Axis]:

@@ -45,9 +45,9 @@ class Replicas:
         """The number of replicas of all processes."""
         return int(self.strategy.num_replicas_in_sync)
 
-    def check(self, ops: Iterable[Any]) -> None:
+    def check(self, plan: ExecutionPlan) -> None:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
-        for op in ops:
+        for op in plan.ops if plan.takes_gradients else ():
             adapted = as_tensor_op(op)
             for model in adapted.get_fe_models() if adapted.updates_models else ():
                 if self.count > 1 and strategy_of(model) is not self.strategy:
@@ -89,8 +89,17 @@ class Replicas:
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             read = {key: batch[key] for key in sorted(keys) if key in batch}
             leaves = leaves_of(read)
+            if count == 1 or any(map(is_distributed, leaves)):
+                return step(batch)
+            for key, value in read.items():
+                if any(leaf.shape[0] is None for leaf in leaves_of(value) if _has_rows(leaf)):
+                    raise ValueError(
+                        f"A batch is split over {count} devices, but how many samples '{key}' has "
+                        "is unknown in the tf.function around the step. Give its input a shape "
+                        "with a batch size, or call run_step outside of it."
+                    )
             lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf)}
-            if count == 1 or not lengths or any(map(is_distributed, leaves)):
+            if not lengths:
                 return step(batch)
             if len(lengths) > 1 or any(_drops_batch_axis(one, batch) for one in slicers):
                 raise ValueError(
@@ -119,8 +128,9 @@ class Replicas:
 
             parts = {key: map_leaves(value, cut) for key, value in read.items()}
             results = step({**batch, **parts})
+            # What ops have not replaced is returned as it was.
             return {
-                key: batch[key] if value is parts.get(key, step) else value
+                key: batch[key] if key in parts and value is parts[key] else value
                 for key, value in results.items()
             }
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from fastnet._execute import BoundPlan
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf._internals import profiler_is_on
+from fastnet.backend.tf.setup import prepare_optimizers
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import key_of_ops
 from fastnet.network.session import Session
@@ -17,7 +18,7 @@ from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.graph_session import GraphSession, OnTrace
 from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
-from fastnet.network.tf.step_graph import prepare_optimizers
+from fastnet.network.tf.step_tracer import uses_optimizers
 from fastnet.types import RunStep, State
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class TFSession(Session):
         asked = state["eager"] and not self.is_transform
         self._is_eager = asked or bool(tf.config.functions_run_eagerly())
         self._replicas = Replicas.of(plan.models)
-        check_ops(plan, self._replicas)
+        if self._replicas is not None:
+            self._replicas.check(plan)
         if self.is_training and not state["warmup"]:
             compare_workers(plan, state, self._replicas)
 
@@ -55,8 +57,8 @@ class TFSession(Session):
         with tf.init_scope():
             # A tensor, so that another epoch needs no other graph.
             state["epoch"] = tf.constant(state["epoch"], tf.int32)
-        if self._is_eager:
-            prepare_optimizers(plan, state)
+        if self._is_eager and uses_optimizers(plan, state):
+            prepare_optimizers(plan.models)
         if self._runs_plan and not plan.takes_gradients:
             state["tape"] = None
 
@@ -72,6 +74,7 @@ class TFSession(Session):
             self._graphs = self._graph_session()
         if plan.takes_gradients:
             self.context_row = "tape", "gradient tape"
+            # A copy, because the tape of each step is put into it.
             return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
         return BoundPlan(plan.kernel, state if self._runs_plan else {**state, "tape": None})
 
@@ -156,12 +159,6 @@ class TFSession(Session):
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""
         return OpRanges(titles(self.plan.ops), tf.profiler.experimental.Trace, profiler_is_on)
-
-
-def check_ops(plan: ExecutionPlan, replicas: Replicas | None) -> None:
-    """Refuse ops that cannot run on several devices."""
-    if replicas is not None and plan.takes_gradients:
-        replicas.check(plan.ops)
 
 
 def _make_tape() -> tf.GradientTape:

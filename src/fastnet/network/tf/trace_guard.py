@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -11,6 +12,7 @@ from fastnet.backend.model_metadata import NAMES, get_metadata, holder_of, name_
 from fastnet.backend.tf._keras_internals import BOOKKEEPING
 from fastnet.backend.tf.models import all_layers
 from fastnet.guards import Snapshot
+from fastnet.op.op import with_inner_ops
 from fastnet.types import Model
 from fastnet.util.warnings import warn
 
@@ -18,21 +20,27 @@ from fastnet.util.warnings import warn
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
 
 _live: WeakSet[TraceGuard] = WeakSet()
+# Held while `_live` is changed or copied.
+_lock = Lock()
 
 
 class TraceGuard:
-    """A snapshot of the ops of a graph, of their models and, if it trains them, the optimizers."""
+    """A snapshot of ops, of their models and, if these are trained, the optimizers.
+
+    All programs that were traced in the same state share one.
+    """
 
     def __init__(self, models: list[Model], ops: list[Any], training: bool) -> None:
         self._models, self._ops, self._training = models, ops, training
+        self._optimizers = self._current_optimizers()
+        self._change: str | None = None
+        self._is_compared = True
         self.renew()
-        _live.add(self)
+        with _lock:
+            _live.add(self)
 
     def renew(self) -> None:
-        """Compare with the present state from here on."""
-        self._is_compared = True
-        self._change: str | None = None
-        self._optimizers = self._current_optimizers()
+        """Compare with the present state from here on, and with the same optimizers."""
         self._snapshot = Snapshot(self._roots(), self._skipped())
         if self._snapshot.truncated is not None:
             warn(
@@ -41,11 +49,11 @@ class TraceGuard:
             )
 
     def forget_comparison(self) -> None:
-        """Let `known_change` compare again."""
+        """Let `compared_change` compare again."""
         self._is_compared = False
 
-    def known_change(self) -> str | None:
-        """Return the path of the first change, as it was when this was first asked."""
+    def compared_change(self) -> str | None:
+        """Return the path of the first change; it is compared once until `forget_comparison`."""
         if not self._is_compared:
             self._change = self.first_change()
             self._is_compared = True
@@ -65,6 +73,15 @@ class TraceGuard:
         change = self.first_change()
         is_number = change is not None and self._snapshot.is_change_of_number()
         return change if is_number else None
+
+    def shares_any(self, ops: Iterable[Any], models: Iterable[Model]) -> bool:
+        """Return whether one of some ops and models is compared."""
+        others = {id(one) for one in (*with_inner_ops(ops), *models)}
+        return any(id(one) in others for one in (*with_inner_ops(self._ops), *self._models))
+
+    def is_unchanged_but_for_optimizers(self) -> bool:
+        """Return whether nothing has changed, except for which optimizers are the current ones."""
+        return self._snapshot.first_change() is None
 
     def _current_optimizers(self) -> list[Any]:
         if not self._training:
@@ -98,13 +115,19 @@ class TraceGuard:
 
 
 @contextmanager
-def tracing() -> Iterator[None]:
-    """Keep guards valid through the changes that tracing makes, such as a counter in an op.
+def tracing(ops: list[Any], models: list[Model]) -> Iterator[None]:
+    """Keep guards valid through the changes that tracing some ops makes, such as a counter in one.
 
     Such a change would otherwise cause each of two graphs of the same op to be traced again after
-    the other one, without end.
+    the other one, without end. Guards that had found another change before stay invalid.
     """
-    valid = [guard for guard in list(_live) if guard.first_change() is None]
+    with _lock:
+        live = list(_live)
+    valid = [
+        guard
+        for guard in live
+        if guard.shares_any(ops, models) and guard.is_unchanged_but_for_optimizers()
+    ]
     try:
         yield
     finally:

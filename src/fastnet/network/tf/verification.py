@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from threading import Lock
@@ -20,11 +20,10 @@ from fastnet.network.deviations import (
     require_same_type,
 )
 from fastnet.network.tf.deviations import deviation_of, disturb
+from fastnet.network.tf.program import Call
+from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.verification_limits import EPSILONS, TENSORFLOW
 from fastnet.util.memory import free_memory
-
-# Takes tensors as a list, and returns tensors.
-Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
 
 # Operations that do not change the variable that they use.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
@@ -53,7 +52,7 @@ class Verifier:
     """Runs a compiled step on copies of the variables that it writes, and compares with the graph.
 
     Args:
-        concrete: The traced step.
+        traced: The traced step.
         compiled: The compiled step.
         graph_call: Runs the traced step.
         keys: The key of each of its results.
@@ -62,8 +61,12 @@ class Verifier:
         obstacle: Why steps cannot be verified; None if they can be.
     """
 
-    def __init__(self, concrete: Any, compiled: Any, graph_call: Call, keys: Sequence[str]) -> None:
+    def __init__(
+        self, traced: TracedGraph, compiled: Any, graph_call: Call, keys: Sequence[str]
+    ) -> None:
+        concrete = traced.concrete
         self._concrete, self._compiled, self._graph_call = concrete, compiled, graph_call
+        self._results = traced.results
         # Copies have names, which are those of another thread, too.
         self._lock = Lock()
         self._precision = _lowest_precision(concrete)
@@ -78,7 +81,8 @@ class Verifier:
     def _find_obstacle(self) -> str | None:
         if self._variables is None:
             return "it has state that is not in variables"
-        if None in (direct_call(self._concrete), direct_call(self._compiled)):
+        functions = self._concrete, self._compiled
+        if any(direct_call(function, self._results) is None for function in functions):
             return "TensorFlow cannot call it with copies of its variables"
         needed = sum(
             variable.nbytes * (2 if variable.is_written else 1) for variable in self._variables
@@ -88,26 +92,26 @@ class Verifier:
             return f"copies of its variables have {needed >> 20} MB, and {free >> 20} MB are free"
         return None
 
-    def compile(self, tensors: list[tf.Tensor]) -> None:
+    def compile(self, inputs: list[tf.Tensor]) -> None:
         """Run the compiled step on copies, so that XLA compiles it."""
         with self._lock, _copies_of(self._written) as copies:
             for variable, copy in zip(self._written, copies, strict=True):
                 _assign(copy, variable.read())
-            self._run(self._compiled, tensors, copies)
+            self._run(self._compiled, inputs, copies)
 
-    def run(self, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], str | None]:
+    def run(self, inputs: list[tf.Tensor]) -> tuple[list[tf.Tensor], str | None]:
         """Run a step as the graph; return its results and what a compiled step does otherwise."""
         with self._lock, _copies_of(self._written) as copies:
             before = [variable.read() for variable in self._written]
-            results = list(self._graph_call(tensors))
+            results = list(self._graph_call(inputs))
             for copy, array in zip(copies, before, strict=True):
                 _assign(copy, array)
-            compiled = self._run(self._compiled, tensors, copies)
-            return results, self._difference(tensors, before, results, compiled, copies)
+            compiled = self._run(self._compiled, inputs, copies)
+            return results, self._describe_excesses(inputs, before, results, compiled, copies)
 
-    def _difference(
+    def _describe_excesses(
         self,
-        tensors: list[tf.Tensor],
+        inputs: list[tf.Tensor],
         before: Sequence[Any],
         results: Sequence[tf.Tensor],
         compiled: Sequence[tf.Tensor],
@@ -125,7 +129,7 @@ class Verifier:
             number = len(disturbed)
             step = None
             if number < len(TENSORFLOW.disturbances):
-                step = self._disturbed_step(number, tensors, before, results, copies)
+                step = self._disturbed_step(number, inputs, before, results, copies)
             if step is None:
                 names = ", ".join(self._names[excess.index] for excess in found[:3])
                 first = found[0].index
@@ -175,7 +179,7 @@ class Verifier:
     def _disturbed_step(
         self,
         number: int,
-        tensors: list[tf.Tensor],
+        inputs: list[tf.Tensor],
         before: Sequence[Any],
         results: Sequence[tf.Tensor],
         copies: Sequence[tf.Tensor],
@@ -188,9 +192,9 @@ class Verifier:
         def disturbed(array: Any, *place: int) -> Any:
             return disturb(array, size, np.random.default_rng((number, *place)))
 
-        inputs = [
+        disturbed_inputs = [
             tf.constant(disturbed(tensor.numpy(), 0, index), tensor.dtype)
-            for index, tensor in enumerate(tensors)
+            for index, tensor in enumerate(inputs)
         ]
         with _copies_of(self._constant) as others:
             for index, (variable, copy) in enumerate(zip(self._constant, others, strict=True)):
@@ -200,7 +204,7 @@ class Verifier:
             # Drawn again for each variable, because a third copy of all may not fit into memory.
             run_before = (disturbed(array, 2, index) for index, array in enumerate(before))
             try:
-                run = self._run(self._concrete, inputs, copies, others)
+                run = self._run(self._concrete, disturbed_inputs, copies, others)
                 return DisturbedStep(self._deviations(before, run_before, results, run, copies))
             except (tf.errors.OpError, Mismatch):
                 return None
@@ -208,7 +212,7 @@ class Verifier:
     def _run(
         self,
         concrete: Any,
-        tensors: list[tf.Tensor],
+        inputs: list[tf.Tensor],
         copies: Sequence[tf.Tensor],
         others: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
@@ -219,9 +223,9 @@ class Verifier:
             constant = zip(self._constant, others, strict=True)
             replaced |= {id(variable.handle): copy for variable, copy in constant}
         captured = [replaced.get(id(tensor), tensor) for tensor in concrete.captured_inputs]
-        call = direct_call(concrete, captured)
+        call = direct_call(concrete, self._results, captured)
         assert call is not None
-        return list(call(tensors) or ())
+        return list(call(inputs) or ())
 
 
 def _variables_of(concrete: Any) -> list[_Variable] | None:

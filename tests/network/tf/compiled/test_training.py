@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fastnet
+from fastnet import CompileOptions
 from fastnet.backend import set_lr
 from fastnet.network import TFNetwork
 from fastnet.network.tf import compiled as compiling
@@ -314,3 +315,64 @@ def test_a_step_of_another_thread_while_the_first_compiles(
         ("first step in mode 'infer'", None)
     ]
     assert is_compiled(network)
+
+
+@pytest.mark.parametrize("verify", ["first", None, 1])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_tape_around_the_first_step_leaves_later_ones_compiled(verify: Any, mode: str) -> None:
+    options = CompileOptions(verify=verify)
+    compiled, plain, ours, other = pair(mlp, momentum, supervised, compile=options)
+    data = batches(4)
+    with compiled(mode, 1), plain(mode, 1):
+        for index, batch in enumerate(data):
+            with tf.GradientTape() if index == 0 else nullcontext():
+                found = compiled.run_step(batch)
+            assert_same_results(found, plain.run_step(batch))
+    assert_same_weights(ours, other)
+    assert [trace.reason for trace in compiled.traces] == [
+        f"first step in mode '{mode}'",
+        f"first step in mode '{mode}'; compiled in a later step",
+    ]
+    assert compiled.traces[1].compile_seconds > 0
+    assert set(fallbacks(compiled)) == {None}
+
+
+@pytest.mark.parametrize("verify", ["first", 1, 2])
+def test_function_around_compiled_steps_runs_them_as_graphs(verify: Any) -> None:
+    options = CompileOptions(verify=verify)
+    compiled, plain, ours, other = pair(mlp, momentum, supervised, compile=options)
+    data = batches(6)
+    with compiled("train", 1), plain("train", 1):
+        step = tf.function(lambda batch: compiled.run_step(batch)["loss"])
+        for index, batch in enumerate(data):
+            found = compiled.run_step(batch)["loss"] if index in (0, 3, 5) else step(batch)
+            expected = plain.run_step(batch)["loss"]
+            np.testing.assert_allclose(found, expected, 1e-4)
+    assert_same_weights(ours, other)
+
+
+def test_call_in_a_function_of_any_size_leaves_compiling_on() -> None:
+    compiled, plain, *_ = pair(mlp, momentum, supervised)
+    spec = {"x": tf.TensorSpec((None, 6)), "t": tf.TensorSpec((None,), tf.int64)}
+    with compiled("eval", 1), plain("eval", 1):
+        step = tf.function(lambda batch: compiled.run_step(batch)["loss"], input_signature=[spec])
+        for size in (4, 3):
+            (batch,) = batches(1, size)
+            expected = plain.run_step(batch)["loss"]
+            np.testing.assert_allclose(step(batch), expected, 1e-5)
+            np.testing.assert_allclose(compiled.run_step(batch)["loss"], expected, 1e-5)
+    assert set(fallbacks(compiled)) == {None}
+    assert sum(trace.compile_seconds > 0 for trace in compiled.traces) == 2
+
+
+def test_batch_that_no_op_can_take_leaves_compiling_on() -> None:
+    compiled, plain, ours, other = pair(mlp, momentum, supervised)
+    (bad,) = batches(1)
+    bad["x"] = bad["x"][:, :5]
+    with compiled("train", 1), plain("train", 1):
+        with pytest.raises(Exception, match="ModelOp"):
+            compiled.run_step(bad)
+        for batch in batches(3):
+            assert_same_results(compiled.run_step(batch), plain.run_step(batch))
+    assert_same_weights(ours, other)
+    assert is_compiled(compiled)

@@ -1,4 +1,4 @@
-"""The ops of a plan as one TensorFlow graph of flat tensors."""
+"""Traces the ops of a plan into TensorFlow graphs of flat tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, map_form
-from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.tf._internals import xla_context
 from fastnet.backend.tf.graph import (
     KIND,
@@ -26,7 +25,7 @@ from fastnet.backend.tf.graph import (
 )
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.processes import is_of_several_workers
-from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.backend.tf.setup import prepare_optimizers
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.input_signature import slots_of
@@ -40,13 +39,9 @@ from fastnet.util.warnings import warn
 _CONSTANTS = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
 
 
-def prepare_optimizers(plan: ExecutionPlan, state: State) -> None:
-    """Let the optimizers that a step uses make their variables."""
-    if state["mode"] == "train" or plan.takes_gradients:
-        # Leave the graph that the program may be tracing.
-        with tf.init_scope():
-            for model in plan.models:
-                prepare_optimizer(get_metadata(model, "current_optimizer"), model)
+def uses_optimizers(plan: ExecutionPlan, state: State) -> bool:
+    """Return whether the steps of a session use the optimizers of its models."""
+    return state["mode"] == "train" or plan.takes_gradients
 
 
 class _NoTensor:
@@ -60,16 +55,19 @@ class TracedGraph:
     Attributes:
         concrete: The concrete function, from the epoch and the tensors of a batch to the tensors
             of the outputs.
+        results: The tensors of the outputs in the graph. Under a tape, TensorFlow adds others to
+            the function's own list.
         inputs: The form of the value of each key that ops read.
         outputs: The form of each output.
     """
 
     concrete: Any
+    results: tuple[tf.Tensor, ...]
     inputs: list[Any]
     outputs: dict[str, Any]
 
 
-class StepGraph:
+class StepTracer:
     """Traces the ops of a plan into graphs, for batches of whatever signature.
 
     Args:
@@ -96,12 +94,13 @@ class StepGraph:
         ]
         self._models = plan.models
         self._takes_gradients = plan.takes_gradients
-        self._plan = plan.kernel_with(_in_graph)
+        self._kernel = plan.kernel_with(_in_graph)
         self._constant_state: dict[str, Any] = {
-            key: state[key] for key in ("warmup", "mode", "req_grad") if key in state
+            key: state[key] for key in ("warmup", "mode", "req_grad")
         }
         self._constant_state["eager"] = False
-        self._prepare = partial(prepare_optimizers, plan, state)
+        # Not the plan itself, which holds the program set that holds this.
+        self._trained_models = plan.models if uses_optimizers(plan, state) else []
 
     def trace(self, forms: list[Any], for_xla: bool = False) -> TracedGraph:
         """Trace the ops for batches of certain forms.
@@ -110,7 +109,7 @@ class StepGraph:
             forms: The form of the value of each key that ops read.
             for_xla: Whether XLA is to compile the graph. It also runs as it is.
         """
-        self._prepare()
+        prepare_optimizers(self._trained_models)
         outputs: dict[str, Any] = {}
 
         def run(epoch: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -137,7 +136,7 @@ class StepGraph:
             _warn_of_assigned_tensors(op, attributes)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
-        return TracedGraph(concrete, forms, outputs)
+        return TracedGraph(concrete, tuple(concrete.outputs), forms, outputs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
@@ -145,10 +144,10 @@ class StepGraph:
         # warns of a compiled method that is called by itself, because it has no source.
         run: Callable[..., dict[str, Any]] = graph_code(methodcaller("run", batch, state))
         if not self._takes_gradients:
-            return run(self._plan)
+            return run(self._kernel)
         with tf.GradientTape(persistent=True) as tape:
             state["tape"] = tape
-            return run(self._plan)
+            return run(self._kernel)
 
     def _take_out(
         self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]
