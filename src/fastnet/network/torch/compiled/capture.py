@@ -206,7 +206,7 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch_symbols=batch_symbols,
         lengths=lengths,
         memory=list(map(storage_key, state)),
-        sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
+        sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
             number_like(mode, number.read(), index)
             for index, number in enumerate(step_state.number_inputs)

@@ -184,17 +184,12 @@ class TorchProgram(Program):
     ) -> Sequence[torch.Tensor]:
         assert self.graph is not None
         bound, phase = len(self.state.tensors), self._phase
-        sums = [] if phase is None else phase.tensors()
+        sums = [] if phase is None else phase.sums()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
             results: Sequence[torch.Tensor] = self.graph(
                 *own_tensors[:bound], self._numbers, *tensors, *sums, *own_tensors[bound:]
             )
-        if phase is None:
-            return results
-        phase.forget_layout()
-        results = phase.store_sums(results)
-        phase.forget_layout()
-        return results
+        return results if phase is None else phase.store_sums(results, by_program=False)
 
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Call the program with inputs, of which those of the batch are still missing."""
@@ -202,7 +197,7 @@ class TorchProgram(Program):
         for place, (index, axis) in enumerate(self._length_axes):
             inputs[place] = tensors[index].shape[axis]
         if phase is not None:
-            tensors = [*tensors, *phase.tensors()]
+            tensors = [*tensors, *phase.sums()]
         for slot, index in self._batch_inputs:
             inputs[slot] = tensors[index]
         if self._disables_grad:
@@ -213,7 +208,7 @@ class TorchProgram(Program):
                 set_grad_enabled(True)
         else:
             results = self._call(inputs)
-        return results if phase is None else phase.store_sums(results)
+        return results if phase is None else phase.store_sums(results, by_program=True)
 
     def _match(self, batch: Mapping[str, Any]) -> list[torch.Tensor] | None:
         """Return the tensors of a batch, and one for each of its numbers, or None."""

@@ -194,16 +194,20 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for a step of the phase of this one, not of the next one.
+        # The program is compiled for the phase of this step, so its windows return for that.
         accumulation = programs.accumulation
-        preserved = nullcontext() if accumulation is None else accumulation.preserved()
+        as_before = (
+            nullcontext()
+            if accumulation is None
+            else accumulation.with_windows(accumulation.windows())
+        )
         result = eager(batch)
         self._has_run = True
         if programs.fallback_reason is not None:
             return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with preserved, TRACING:
+        with as_before, TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.prepare(step, reason, on_compile)
         return result

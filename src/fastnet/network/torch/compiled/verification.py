@@ -146,7 +146,7 @@ class Verification:
         tensors, writes = self._program.tensors, self._program.writes
         written = set(writes)
         self._batch, self._batch_tensors = batch, batch_tensors
-        self._merged = [] if self._accumulation is None else self._accumulation.now()
+        self._merged = [] if self._accumulation is None else self._accumulation.windows()
         before = [_copy(tensors[index]) for index in writes]
         unwritten = [tensor for index, tensor in enumerate(tensors) if index not in written]
         versions = [_version(tensor) for tensor in unwritten]
@@ -159,7 +159,7 @@ class Verification:
                 self.difference = f"{self._name(tensor)} is written by the eager step alone"
                 return result
         self._before, self._work = before, list(map(_copy, before))
-        merged = [] if self._accumulation is None else self._accumulation.now()
+        merged = [] if self._accumulation is None else self._accumulation.windows()
         self._expected = self._values([tensors[index] for index in writes], result, merged)
         try:
             self.difference = self._check(compiled=False) or self._check(compiled=True)
@@ -240,9 +240,9 @@ class Verification:
             if self._accumulation is None:
                 results = self._program.run_on(tensors, batch_tensors, compiled)
             else:
-                with self._accumulation.replaced_by(self._merged):
+                with self._accumulation.with_windows(self._merged):
                     results = self._program.run_on(tensors, batch_tensors, compiled)
-                    merged = self._accumulation.now()
+                    merged = self._accumulation.windows()
             result = self._program.signature.merge(results, self._batch)
         except Exception as error:
             if is_from_signal_handler(error):
