@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastnet.backend.torch.update import TorchUpdate, Window
+from fastnet.errors import describe_op
 from fastnet.network.torch.compiled.optimizers import require_dense
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.updates import update_ops_in
@@ -90,6 +91,15 @@ class Accumulation:
             yield
         finally:
             self._set(original)
+
+    @contextmanager
+    def merged_at_most_once(self) -> Iterator[None]:
+        """Refuse a step in which an update merges several times, for which there is no phase."""
+        counts = [update.merge_count for update in self.updates]
+        yield
+        for op, update, count in zip(self._ops, self.updates, counts, strict=True):
+            if update.merge_count > count + 1:
+                raise Uncapturable(f"{describe_op(op)} merges gradients more than once a step")
 
     def store(self, windows: Sequence[Window], phases: Sequence[_UpdatePhase]) -> None:
         """Store the windows that a step has left, and the phases that the updates are in now."""
@@ -168,7 +178,10 @@ class Phase:
             _require_dense_sums(sums)
             return sums
 
-        with self._accumulation.with_windows(fake_windows):
+        with (
+            self._accumulation.with_windows(fake_windows),
+            self._accumulation.merged_at_most_once(),
+        ):
             yield new_sums
 
     def store_sums(
