@@ -59,7 +59,7 @@ from fastnet.network.torch.compiled.random_numbers import (
     watched_process,
 )
 from fastnet.network.torch.compiled.restoration import Restoration
-from fastnet.network.torch.compiled.step_state import RecordingDict
+from fastnet.network.torch.compiled.step_state import RecordingDict, share_memory
 from fastnet.network.torch.compiled.trace_watch import (
     RealTensors,
     RefusedFunctions,
@@ -612,7 +612,6 @@ def _bind_held_tensors(
         The tensors, and a fake tensor for each.
     """
     graph, step_state = trace.graph, request.step_state
-    memory = {tensor.untyped_storage().data_ptr() for tensor in step_state.tensors}
     held: dict[int, torch.Tensor] = {}
     placeholders: dict[int, torch.fx.Node] = {}
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
@@ -628,17 +627,14 @@ def _bind_held_tensors(
                     "attribute of the op, or as a buffer of its model"
                 )
             _require_bindable(tensor, step_state.device)
-            address = tensor.untyped_storage().data_ptr()
-            if address in memory:
-                raise Uncapturable("a tensor that an op reads is in the memory of another one")
-            memory.add(address)
-
             with graph.graph.inserting_after(last):
                 last = graph.graph.placeholder(f"held_{len(held)}")
             last.meta["val"] = inputs.mode.from_tensor(tensor, static_shapes=True)
             held[id(tensor)], placeholders[id(tensor)] = tensor, last
         node.replace_all_uses_with(placeholders[id(tensor)])
         graph.graph.erase_node(node)
+    if share_memory([*step_state.tensors, *held.values()]):
+        raise Uncapturable("a tensor that an op reads is in the memory of another one")
 
     examples = [node.meta["val"] for node in placeholders.values()]
     _check_views(graph, examples)

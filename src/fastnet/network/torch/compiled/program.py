@@ -36,7 +36,12 @@ from fastnet.network.torch.compiled.open_lengths import (
     read_lengths,
     unequal_axes,
 )
-from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
+from fastnet.network.torch.compiled.step_state import (
+    OptimizerState,
+    StepState,
+    memory_ranges,
+    share_memory,
+)
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 
@@ -272,7 +277,7 @@ class TorchProgram(Program):
         for tensor in tensors:
             begin = tensor.data_ptr()
             behind = bisect_right(begins, begin)
-            if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
+            if begins[behind] < begin + _extent(tensor) or (behind and begin < ends[behind - 1]):
                 raise AliasedInput
 
     # --- what the program is bound to ---
@@ -288,10 +293,7 @@ class TorchProgram(Program):
         self._are_in_place = tensor_guard(self.tensors)
         # Detached aliases share memory and versions with the tensors, but require no gradients.
         aliases = [tensor.detach() for tensor in self.tensors]
-        memory = sorted(
-            (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
-            for storage in (alias.untyped_storage() for alias in aliases)
-        )
+        memory = memory_ranges(aliases)
         # The begin and end addresses of each storage, with a sentinel after the last.
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
@@ -411,21 +413,24 @@ class TorchProgram(Program):
                 or new.requires_grad
             ):
                 return False
-        memory = _memory_of(tensors)
-        other_memory = _memory_of(self.state.tensors[:first])
-        if len(set(memory)) != len(memory) or not set(other_memory).isdisjoint(memory):
+        bound_tensors = self.tensors.copy()
+        bound_tensors[first : first + len(tensors)] = tensors
+        if share_memory(bound_tensors):
             return False
 
         self.state.tensors[first:] = tensors
-        self.tensors[first : first + len(tensors)] = tensors
+        self.tensors = bound_tensors
         self._bind()
         self._note_steps()
         return True
 
 
-def _memory_of(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Return the addresses of the storage of tensors that have elements."""
-    return [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+def _extent(tensor: torch.Tensor) -> int:
+    """Return the bytes from the first to the last element of a tensor."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize if tensor.numel() else 0
 
 
 def modes_observe_steps() -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -239,7 +239,6 @@ class StepState:
 
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""
-        memory: dict[int, int] = {}
         for index, tensor in enumerate(self.tensors):
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 raise Uncapturable(f"a parameter or a buffer is of type {type(tensor).__name__}")
@@ -252,9 +251,10 @@ class StepState:
                 raise Uncapturable(f"{what} is on {tensor.device}")
             if not tensor.is_leaf:
                 raise Uncapturable("a parameter or a buffer has a graph")
-            address = tensor.untyped_storage().data_ptr()
-            if address and memory.setdefault(address, id(tensor)) != id(tensor):
-                raise Uncapturable("two parameters or buffers share memory")
+        if share_memory(self.tensors):
+            raise Uncapturable(
+                "two parameters, buffers or tensors of an optimizer's state share memory"
+            )
 
     def by_id(self, fakes: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Return the fake tensor for each of `tensors`, by the id of the latter."""
@@ -370,6 +370,21 @@ class StepState:
 
         attributes["step"] = step
         attributes[STEP_IF] = partial(_step_if, step, groups, tensors)
+
+
+def memory_ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """Return the begin and end addresses of the storage of each tensor, in ascending order."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sorted(
+        (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        for storage in storages
+        if storage.nbytes()
+    )
+
+
+def share_memory(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether the storages of two tensors overlap, as those of numpy's views do."""
+    return any(begin < end for (_, end), (begin, _) in pairwise(memory_ranges(tensors)))
 
 
 def _refuse_settings(key: Any) -> None:
