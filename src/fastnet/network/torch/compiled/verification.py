@@ -40,9 +40,11 @@ from fastnet.network.verification_limits import TORCH
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
-# After so many, a tensor that the program does not change at all is known to need a change.
-_FEW = 3
-# Few draws, such as those of a small dropout, may be the same by chance in so many steps.
+# Disturbed steps after which a tensor that they all change, and the program does not, is a lost
+# update.
+_STEPS_OF_LOST_UPDATE = 3
+# A program that gives the same results for so many seeds draws no numbers: even few draws, as of a
+# small dropout, hardly repeat so often.
 _REPETITIONS = 15
 
 
@@ -192,7 +194,9 @@ class Verification:
             if excess is None:
                 break
             number = len(disturbed)
-            if number >= (_FEW if excess.is_unwritten else len(TORCH.disturbances)):
+            if number >= (
+                _STEPS_OF_LOST_UPDATE if excess.is_unwritten else len(TORCH.disturbances)
+            ):
                 return self._describe(excess.index, deviations[excess.index])
             if not compiled and not disturbed:
                 undisturbed = [value.copied() for value in self._run(compiled=False)]
