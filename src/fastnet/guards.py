@@ -26,7 +26,7 @@ import threading
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,6 +157,13 @@ class Snapshot(BaseSnapshot):
             _RULES, [root for _, root in roots], _names_to_skip(skip), shallow, max_entries
         )
         self.truncated = self._path(self._stopped_at) if self._stopped_at >= 0 else None
+
+    def values(self) -> Iterator[Any]:
+        """Yield the objects that the snapshot follows, each with its values, maybe repeatedly."""
+        for index in range(self.count):
+            kind, owner, _, _, values = self.node(index)
+            if kind != Kind.LINK:
+                yield from (owner, *values)
 
     def is_change_of_number(self) -> bool:
         """Return whether the first difference is one of a number, by its former value."""

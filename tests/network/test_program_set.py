@@ -92,7 +92,7 @@ def test_more_programs_than_allowed_are_refused() -> None:
     programs = _set_of(Plain(1), Plain(2), max_programs=2)
     expected = f"there are more than 2 input signatures, most recently because {ANOTHER_SIGNATURE}"
     assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False) == expected
-    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False, variants=2) is None
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False, phases=2) is None
     # An unusable program makes room, the least recently used first.
     for program in programs.programs:
         program.change = "changed"

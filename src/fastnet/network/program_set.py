@@ -56,7 +56,10 @@ class Program(ABC):
 
     @abstractmethod
     def difference(self) -> str | None:
-        """Return what has changed since the program was made, or None if it is still valid."""
+        """Return what has changed since the program was made, or None if it is still valid.
+
+        Changes that the program can adopt, such as of a learning rate, it adopts.
+        """
 
     @abstractmethod
     def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
@@ -155,21 +158,24 @@ class ProgramSet(Generic[P]):
             self.fallback_reason = reason
             self.records.add(state, FIRST_STEP, fallback=reason)
 
-    def refuse_another(self, reason: str, is_change: bool, variants: int = 1) -> str | None:
+    def refuse_another(self, reason: str, is_change: bool, phases: int = 1) -> str | None:
         """Return why another program must not be made, or None if it may be.
+
+        It counts changes in a row, and makes room by discarding a program that is not valid any
+        more.
 
         Args:
             reason: Why the program is needed.
             is_change: Whether that is a change of what the programs were made from, and not another
                 kind of batch.
-            variants: The number of programs that each signature needs.
+            phases: The number of phases of steps, in each of which a signature needs a program.
         """
         self._changes_in_a_row += is_change
         if self._changes_in_a_row > MAX_CHANGES_IN_A_ROW:
             self.clear()
             return f"something changes in each step: {reason}"
 
-        capacity = self.max_programs * variants
+        capacity = self.max_programs * phases
         if len(self.programs) >= capacity:
             self._discard_unusable()
         if self.count >= MAX_COMPILATIONS:

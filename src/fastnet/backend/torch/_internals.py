@@ -261,8 +261,8 @@ def number_like(mode: Any, value: float, index: int) -> Any:
     return make(symbol, hint=value, source=source)
 
 
-def is_decided(mode: Any, symbol: Any) -> bool:
-    """Return whether a trace depends on the value of a symbol."""
+def is_specialized(mode: Any, symbol: Any) -> bool:
+    """Return whether a trace is specialized to the value of a symbol, or has conditions on it."""
     free, guards = symbol.node.expr.free_symbols, mode.shape_env.guards
     return not free or any(free & guard.expr.free_symbols for guard in guards)
 
@@ -361,7 +361,7 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
         "size_asserts": any(map(_is_custom, graph.graph.nodes)),
         # Without it, Inductor compiles a test program for each instruction set, for 4 s each.
         "cpp.vec_isa_ok": config.cpp.vec_isa_ok is not False,
-        # The caller records CUDA graphs.
+        # A CUDA graph could not read the optimizers' step counts, which are on the CPU.
         "triton.cudagraphs": False,
         # All updates read the optimizers' numbers, which is no reason to try to fuse each pair.
         "max_fusion_buffer_group_pairwise_attempts": 8,

@@ -56,6 +56,7 @@ class TorchUpdate(Update):
     """Updates a torch model in the sequence that `UpdateOp` describes.
 
     It computes and merges the gradients; a `PendingStep` clips them and lets the optimizer step.
+    `merge_count` is the number of gradients that were merged so far, in all windows.
 
     `ParallelUpdate` derives from it for models that several processes train. It overrides the
     public methods that compute and average gradients and list parameters, and gathers what a
@@ -77,6 +78,7 @@ class TorchUpdate(Update):
             )
         self._named = holder_of(op.model, "model_name")
         self.window = Window(0, {})
+        self.merge_count = 0
         self._session_state: State | None = None
         self._is_reach_checked = False
         self._checked_optimizer: Any = None
@@ -236,6 +238,7 @@ class TorchUpdate(Update):
                 sums[parameter] = _add(sums.get(parameter), gradient.detach())
         self._note_window(state)
         self.window = Window(steps + 1, sums, total_weight)
+        self.merge_count += 1
 
     def _check_weight(self, weight: Any) -> Tensor:
         """Return a weight as a scalar, an integer of 64 bits or of its floating dtype."""

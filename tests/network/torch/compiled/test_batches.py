@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import Delete, LambdaOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
-from tests.network.torch.compiled.steps import QUICK, built, captured, falls_back
+from tests.network.torch.compiled.steps import QUICK, built, captured, fallbacks, falls_back
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,89 @@ def test_a_network_on_another_device_runs_eagerly() -> None:
     reason = "the ops run on meta; steps are captured on the CPU and on CUDA only"
     with falls_back(network, reason, "infer"):
         network.run_step({"x": torch.ones(2)})
+
+
+class _Counting(nn.Module):
+    """Counts in buffers in the memory of numpy arrays, the last of which it returns."""
+
+    def __init__(self, *buffers: Any) -> None:
+        super().__init__()
+        for index, buffer in enumerate(buffers):
+            self.register_buffer(f"buffer{index}", torch.from_numpy(buffer))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        *_, last = buffers = list(self.buffers())
+        buffers[0].add_(1)
+        return 2 * x, 2 * last
+
+
+class _Adding(TensorOp):
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__("y", "y")
+        self.tensor = tensor
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return data + self.tensor
+
+
+def _assert_same_steps(
+    make: Callable[[Any], list[Any]], batch_of: Callable[[torch.Tensor], torch.Tensor]
+) -> TorchNetwork:
+    """Compare steps on the memory of one array, compiled without verification, with eager ones."""
+    found = []
+    for compile in (False, CompileOptions(backend="eager", verify=None)):
+        memory = np.arange(64.0, dtype=np.float32)
+        network = TorchNetwork(make(memory), compile=compile)
+        with network("infer", 1):
+            for _ in range(4):
+                result = network.run_step({"x": batch_of(torch.from_numpy(memory))})
+                found.append((result["y"].tolist(), result["last"].tolist(), memory.tolist()))
+    assert found[:4] == found[4:]
+    return network
+
+
+BATCHES_IN_BUFFER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "strided": lambda memory: memory[:30:3],
+    "step_over": lambda memory: memory[4:64:16],
+    "as_strided": lambda memory: memory.as_strided((2, 5), (12, 2)),
+    "transposed": lambda memory: memory[:40].view(10, 4).t()[:2],
+    "expanded": lambda memory: memory[12:13].expand(10),
+    "reversed": lambda memory: torch.from_numpy(memory.numpy()[40::-1].copy()),
+    "before": lambda memory: memory[:10],
+    "behind": lambda memory: memory[20::2],
+    "empty": lambda memory: memory[15:15],
+}
+
+
+@pytest.mark.parametrize("name", BATCHES_IN_BUFFER)
+def test_batch_in_memory_of_buffer(name: str) -> None:
+    # The buffer has the elements 10 to 19.
+    def make(memory: Any) -> list[Any]:
+        return [ModelOp(built(lambda: _Counting(memory[10:20]), None), "x", ["y", "last"])]
+
+    assert captured(_assert_same_steps(make, BATCHES_IN_BUFFER[name])) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(slice(10, 20), slice(15, 25)), (slice(0, 60), slice(30, 32)), (slice(30, 32), slice(0, 60))],
+)
+def test_buffers_in_overlapping_memory_run_eagerly(first: slice, last: slice) -> None:
+    def make(memory: Any) -> list[Any]:
+        model = built(lambda: _Counting(memory[first], memory[last]), None)
+        return [ModelOp(model, "x", ["y", "last"])]
+
+    network = _assert_same_steps(make, lambda memory: torch.zeros(2))
+    assert ["share memory" in reason for reason in fallbacks(network)] == [True]
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_held_tensor_in_memory_of_buffer_runs_eagerly() -> None:
+    def make(memory: Any) -> list[Any]:
+        model = built(lambda: _Counting(memory[10:20]), None)
+        held = torch.from_numpy(memory[5:15])
+        return [ModelOp(model, "x", ["y", "last"]), _Adding(held)]
+
+    network = _assert_same_steps(make, lambda memory: torch.zeros(10))
+    assert ["in the memory of another one" in reason for reason in fallbacks(network)] == [True]

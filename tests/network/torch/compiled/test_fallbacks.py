@@ -145,7 +145,7 @@ def test_steps_beyond_the_limit_do_not_look_for_programs_again(
         for size in (2, 3, 4, 5):
             network.run_step({"x": torch.ones(size)})
         assert fallbacks(network)
-        monkeypatch.delattr(TorchProgramSet, "prepare")
+        monkeypatch.delattr(TorchProgramSet, "compile_for")
         for size in (4, 5, 2, 3, 6):
             assert network.run_step({"x": -torch.ones(size)})["y"].shape == (size,)
 

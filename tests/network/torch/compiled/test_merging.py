@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 from fastnet import CompileOptions, build
+from fastnet.backend.torch.update import Window
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
+from fastnet.network.torch.compiled.accumulation import Accumulation
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import GradientOp
-from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.meta import Fuse, Repeat
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import (
     OPTIMIZERS,
@@ -23,6 +26,7 @@ from tests.network.torch.compiled.steps import (
     built,
     captured,
     cross_entropy,
+    falls_back,
     mlp,
     run_both,
 )
@@ -137,3 +141,98 @@ def test_sums_are_apart_from_gradients_that_are_handed_out() -> None:
                     slope.zero_()
     captured(network)
     assert_same_weights(model, other)
+
+
+class _Repeated(UpdateOp):
+    """Merges several times a step."""
+
+    times = 2
+
+    def forward(self, data: Any, state: Any) -> Any:
+        for _ in range(self.times):
+            super().forward(data, state)
+
+
+class _WholeWindow(_Repeated):
+    times = 4  # The window is as long as before the step.
+
+
+class _RunsUpdate(TensorOp):
+    """Runs an update that is also an op of the network."""
+
+    def __init__(self, update: UpdateOp) -> None:
+        super().__init__(inputs="slopes", mode="train")
+        self.update = update
+
+    def forward(self, data: Any, state: Any) -> None:
+        self.update.forward(data, state)
+
+
+def _classifier(ends: Sequence[Any], model: Any, compile: Any) -> TorchNetwork:
+    ops = [
+        ModelOp(model, "x", "pred"),
+        LambdaOp(cross_entropy, ["pred", "y"], "loss"),
+        GradientOp("loss", "slopes", model=model),
+        *ends,
+    ]
+    return TorchNetwork(ops, compile=compile)
+
+
+def _update(model: Any, kind: type[UpdateOp] = UpdateOp, merge: int = 3) -> UpdateOp:
+    return kind(model, "loss", gradients="slopes", merge_grad=merge)
+
+
+MERGING_TWICE: dict[str, Callable[[Any], Sequence[Any]]] = {
+    "listed": lambda model: [_update(model)] * 2,
+    "repeat": lambda model: [Repeat(_update(model), 2)],
+    "repeat_while": lambda model: [Repeat(_update(model), lambda slopes: True, max_iter=2)],
+    "fuse": lambda model: [Fuse([_update(model)] * 2)],
+    "nested": lambda model: [Fuse([Repeat(Fuse([_update(model)]), 2)])],
+    "forward": lambda model: [_update(model, _Repeated)],
+    "whole_window": lambda model: [_update(model, _WholeWindow)],
+    "another_op": lambda model: [update := _update(model), _RunsUpdate(update)],
+}
+
+
+@pytest.mark.parametrize("name", MERGING_TWICE)
+def test_merging_several_times_a_step_runs_eagerly(name: str) -> None:
+    ends = MERGING_TWICE[name]
+    networks, models = [], []
+    for compile in (CompileOptions(backend="eager", verify=None), False):
+        models.append(built(lambda: nn.Linear(6, 3)))
+        networks.append(_classifier(ends(models[-1]), models[-1], compile))
+    network, eager = networks
+    with falls_back(network, "merges gradients more than once a step"), eager("train", 1):
+        for batch in batches(14):
+            for each in (network, eager):
+                each.run_step(batch)
+    assert_same_weights(*models)
+
+
+ONCE_A_STEP: dict[str, Callable[[Any], Sequence[Any]]] = {
+    "two_updates": lambda model: [_update(model, merge=2), _update(model, merge=3)],
+    "beside_plain": lambda model: [Fuse([_update(model, merge=3), _update(model, merge=1)])],
+    "repeat_once": lambda model: [Repeat(_update(model), 1)],
+}
+
+
+@pytest.mark.parametrize("name", ONCE_A_STEP)
+def test_updates_of_one_model_that_merge_once_a_step(name: str) -> None:
+    ends = ONCE_A_STEP[name]
+    network = run_both(
+        lambda compile: _classifier(ends(model := built(lambda: nn.Linear(6, 3))), model, compile),
+        batches(14),
+        compile=CompileOptions(backend="eager", verify=None),
+    )
+    captured(network)
+
+
+def test_sum_on_another_device_is_another_phase() -> None:
+    # A loaded sum of integer weights is on the CPU, wherever the model is.
+    update = UpdateOp(built(), "loss", merge_grad=3, weight="weight")
+    accumulation = Accumulation([update])
+    phases = []
+    for device in ("cpu", "cpu", "meta"):
+        update.updater().window = Window(1, {}, torch.ones((), dtype=torch.int64, device=device))
+        phases.append(accumulation.phases())
+    assert phases[0] == phases[1] != phases[2]

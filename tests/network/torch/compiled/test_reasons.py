@@ -380,7 +380,7 @@ def _scripted() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Sharing, "two parameters or buffers share memory"),
+        (Sharing, "two parameters, buffers or tensors of an optimizer's state share memory"),
         (_scripted, "RecursiveScriptModule is a scripted module"),
     ],
 )

@@ -209,12 +209,12 @@ def _first_difference(before: Any, after: Any) -> Any:
 @contextmanager
 def _compared(network: TorchNetwork, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Compare everything that the ops hold before and after each trace; count them."""
-    prepare, count = TorchProgramSet.prepare, [0]
+    compile_for, count = TorchProgramSet.compile_for, [0]
 
     def compare(*args: Any) -> None:
         before = contents(network.ops)
         try:
-            prepare(*args)
+            compile_for(*args)
         finally:
             count[0] += 1
             difference = _first_difference(before, contents(network.ops))
@@ -222,7 +222,7 @@ def _compared(network: TorchNetwork, monkeypatch: pytest.MonkeyPatch) -> Iterato
             assert torch.is_grad_enabled()
             assert torch.get_default_dtype() is torch.float32
 
-    monkeypatch.setattr(TorchProgramSet, "prepare", compare)
+    monkeypatch.setattr(TorchProgramSet, "compile_for", compare)
     yield count
 
 

@@ -5,8 +5,8 @@ A step passes through these modules:
 1. `session.CompiledSession` runs the steps of a session. The first step runs eagerly, because
    optimizers create their state in it. After that `program_set.TorchProgramSet`, which plans of the
    same ops share, finds a program that is valid for the batch, or compiles one.
-2. `capture.capture` makes a `captured.Capture` of the ops with `make_fx`, in phases: inputs, trace,
-   outputs, checks, bind. `step_state.StepState` puts fake tensors in the places of parameters,
+2. `capture.capture` traces the ops with `make_fx`, checks what they have done, and returns a
+   `captured.Capture`. `step_state.StepState` puts fake tensors in the places of parameters,
    buffers and optimizer state; `optimizers` and `rules` replace the optimizers' update rules, and
    `accumulation` handles merged gradients. `trace_watch` and `random_numbers` refuse what a graph
    would freeze or leave out. A `guard.Guard` is a snapshot of the data reachable from ops and

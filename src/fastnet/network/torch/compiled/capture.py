@@ -1,11 +1,13 @@
 """Captures a step: traces the ops of a plan into one graph, from the batch to the updated weights.
 
-`capture` goes through these phases, each of which is a section below:
+The sections below:
 
 1. inputs: fake tensors for all that the step reads;
 2. trace: the ops run once with them, which records their operations;
-3. outputs: the forms and the tensors of what the ops have written, which the graph returns;
-4. checks: what a graph would leave out, or repeat wrongly, refuses the capture;
+3. outputs, read at the end of the trace: the forms and the tensors of what the ops have written,
+   which the graph returns;
+4. checks, of what the trace has changed and of the graph: what a graph would leave out, or repeat
+   wrongly, refuses the capture;
 5. bind: numbers and tensors that ops hold become inputs of the graph.
 """
 
@@ -50,7 +52,7 @@ from fastnet.network.torch.compiled.input_signature import (
     require_plain,
     tensors_in,
 )
-from fastnet.network.torch.compiled.number_inputs import NumberInput, bind_numbers
+from fastnet.network.torch.compiled.number_inputs import OpNumber, bind_numbers
 from fastnet.network.torch.compiled.open_lengths import TracedLength
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
@@ -59,9 +61,10 @@ from fastnet.network.torch.compiled.random_numbers import (
     watched_process,
 )
 from fastnet.network.torch.compiled.restoration import Restoration
-from fastnet.network.torch.compiled.step_state import RecordingDict
+from fastnet.network.torch.compiled.step_state import share_memory
 from fastnet.network.torch.compiled.trace_watch import (
     RealTensors,
+    RecordingDict,
     RefusedFunctions,
     TraceWatch,
     is_fake,
@@ -90,7 +93,7 @@ def capture(request: CaptureRequest) -> Capture:
     import_dynamo()
     with TRACING:
         # The guard is a snapshot of before the trace, so that it shows what the trace changes.
-        guard = Guard(request.plan, request.step_state.number_inputs)
+        guard = Guard(request.plan, request.step_state.op_numbers)
         _require_no_inner_network(guard)
         compared_tensors = guard.tensors()
 
@@ -112,7 +115,7 @@ def capture(request: CaptureRequest) -> Capture:
         is_random=is_random_step,
         precision=precision,
         followed=trace.followers,
-        lengths=inputs.lengths,
+        lengths=inputs.traced_lengths,
     )
 
 
@@ -146,7 +149,7 @@ class _Inputs:
         batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
         memory: The storage of each tensor in `state` before the trace.
-        lengths: The lengths of the batch that are open.
+        traced_lengths: The lengths of the batch that are open.
     """
 
     mode: Any
@@ -158,7 +161,7 @@ class _Inputs:
     batch_symbols: list[Any]
     sums: list[torch.Tensor]
     memory: list[int]
-    lengths: list[TracedLength]
+    traced_lengths: list[TracedLength]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -176,20 +179,20 @@ class _Inputs:
 def _make_inputs(request: CaptureRequest) -> _Inputs:
     """Make fake tensors and symbols for all that a step reads."""
     step_state, phase = request.step_state, request.phase
-    mode = fake_mode(bool(request.lengths))
+    mode = fake_mode(bool(request.open_lengths))
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
-        return made
+        fake_tensor: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
+        return fake_tensor
 
     state = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
-    lengths = [
+    traced_lengths = [
         TracedLength.of(length_like(mode, length.example, index))
-        for index, length in enumerate(request.lengths)
+        for index, length in enumerate(request.open_lengths)
     ]
-    batch, batch_tensors = _make_batch(request, mode, lengths)
-    first = len(step_state.number_inputs)
+    batch, batch_tensors = _make_batch(request, mode, traced_lengths)
+    first = len(step_state.op_numbers)
     batch_symbols = [
         number_like(mode, value, first + index)
         for index, value in enumerate(request.batch_numbers.values())
@@ -204,23 +207,23 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch=batch,
         batch_tensors=batch_tensors,
         batch_symbols=batch_symbols,
-        lengths=lengths,
+        traced_lengths=traced_lengths,
         memory=list(map(storage_key, state)),
-        sums=[] if phase is None else [fake(tensor) for tensor in phase.tensors()],
+        sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
             number_like(mode, number.read(), index)
-            for index, number in enumerate(step_state.number_inputs)
+            for index, number in enumerate(step_state.op_numbers)
         ],
     )
 
 
 def _make_batch(
-    request: CaptureRequest, mode: Any, lengths: Sequence[TracedLength]
+    request: CaptureRequest, mode: Any, traced_lengths: Sequence[TracedLength]
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Return the batch with fake tensors, and these tensors in order."""
     open_axes = {
         axis: traced.size
-        for length, traced in zip(request.lengths, lengths, strict=True)
+        for length, traced in zip(request.open_lengths, traced_lengths, strict=True)
         for axis in length.axes
     }
     fakes: list[torch.Tensor] = []
@@ -259,11 +262,11 @@ class _Trace:
         outputs: The form of each key that ops have written.
         aliases: See `Capture`.
         followers: The ops that follow updates, once for each update.
-        updates: The number of steps of each optimizer, by its id.
+        step_counts: How many steps each optimizer takes, by its id.
         random_state: What the ops have done with torch's generator.
         leaves_gradients: Whether a parameter has a gradient afterwards.
         replaced_tensor: The name of a parameter or buffer that was replaced; None for none.
-        changed_number: A number that was to be an input and was replaced; None for none.
+        replaced_number: A number that was to be an input and was replaced; None for none.
         writes_state: Whether an op has written to the state of the step.
     """
 
@@ -271,11 +274,11 @@ class _Trace:
     outputs: dict[str, Any]
     aliases: list[tuple[int, int]]
     followers: list[FollowsUpdates]
-    updates: dict[int, int]
+    step_counts: dict[int, int]
     random_state: RandomState
     leaves_gradients: bool
     replaced_tensor: str | None
-    changed_number: NumberInput | None
+    replaced_number: OpNumber | None
     writes_state: bool
 
 
@@ -340,7 +343,7 @@ def _trace(
         return [*returned, *new_sums()]
 
     with (
-        step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as updates,
+        step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as step_counts,
         _replaced_sums(request, inputs) as new_sums,
         noted_followers(request.plan) as followers,
         _preserved_state(request.state, recording) as is_state_written,
@@ -351,7 +354,8 @@ def _trace(
             inputs.mode,
             enable_python_dispatcher(),
             eager_recurrent_layers(),
-            _one_thread(),
+            # Backward passes run in this thread, where the modes are active.
+            torch.autograd.set_multithreading_enabled(False),
         ):
             graph = make_fx(run, tracing_mode="real")(
                 *inputs.tensors, *inputs.symbols, *inputs.batch_symbols
@@ -361,11 +365,11 @@ def _trace(
             outputs=outputs,
             aliases=aliases,
             followers=followers,
-            updates=updates,
+            step_counts=step_counts,
             random_state=random_state,
             leaves_gradients=any(tensor.grad is not None for tensor in inputs.state),
-            replaced_tensor=step_state.first_replaced(inputs.state),
-            changed_number=step_state.changed_number(inputs.symbols),
+            replaced_tensor=step_state.replaced_tensor(inputs.state),
+            replaced_number=step_state.replaced_number(inputs.symbols),
             writes_state=is_state_written(),
         )
 
@@ -407,7 +411,7 @@ def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callabl
         return {**entries, "deferred": deferred} != expected
 
     try:
-        yield lambda: differs(state) or differs(recording.base())
+        yield lambda: differs(state) or differs(recording.as_dict())
     finally:
         if isinstance(deferred, dict):
             deferred.clear()
@@ -422,14 +426,7 @@ def _replaced_sums(
     """Replace merged gradients by fake tensors; yield a function that returns the new ones."""
     if request.phase is None:
         return nullcontext(list)
-    return request.phase.with_fake_sums(request.step_state.by_id(inputs.state), inputs.sums)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run backward passes in this thread, where the modes are active."""
-    with torch.autograd.set_multithreading_enabled(False):
-        yield
+    return request.phase.with_fake_sums(request.step_state.fakes_by_id(inputs.state), inputs.sums)
 
 
 # --- outputs --------------------------------------------------------------------------------------
@@ -478,11 +475,13 @@ def _problem_of_output(
 def _index_of_alias(tensor: torch.Tensor, state: Sequence[torch.Tensor]) -> int | None:
     """Return the index of the parameter or buffer that a tensor is, maybe detached, or None."""
 
-    def layout_of(one: torch.Tensor) -> tuple[Any, ...]:
-        return storage_key(one), one.dtype, one.shape, one.stride(), one.storage_offset()
+    def layout_of(view: torch.Tensor) -> tuple[Any, ...]:
+        return storage_key(view), view.dtype, view.shape, view.stride(), view.storage_offset()
 
-    for index, own in enumerate(state):
-        if storage_key(own) == storage_key(tensor) and layout_of(own) == layout_of(tensor):
+    for index, candidate in enumerate(state):
+        if storage_key(candidate) == storage_key(tensor) and layout_of(candidate) == layout_of(
+            tensor
+        ):
             return index
     return None
 
@@ -504,9 +503,9 @@ def _check_effects(
         )
     if trace.writes_state:
         raise Uncapturable("an op writes to the state of the step")
-    if trace.changed_number is not None:
+    if trace.replaced_number is not None:
         raise Uncapturable(
-            f"running the ops changes {trace.changed_number.path}; {_HOLD_IN_TENSOR}"
+            f"running the ops changes {trace.replaced_number.path}; {_HOLD_IN_TENSOR}"
         )
     if trace.replaced_tensor is not None:
         raise Uncapturable(
@@ -527,7 +526,7 @@ def _check_effects(
 def _check_followers(plan: ExecutionPlan, trace: _Trace) -> None:
     """Refuse ops that step a scheduler, or change a decay, between several updates of one step."""
     for op in trace.followers:
-        updates = trace.updates.get(id(get_metadata(op.model, "current_optimizer")), 0)
+        updates = trace.step_counts.get(id(get_metadata(op.model, "current_optimizer")), 0)
         if op.is_scheduled and (updates != 1 or trace.followers.count(op) > 1):
             index = next(index for index, active in enumerate(plan.ops) if active is op)
             what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
@@ -576,7 +575,7 @@ def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> N
 def _bind_numbers(request: CaptureRequest, inputs: _Inputs, graph: torch.fx.GraphModule) -> None:
     """Read the numbers of ops from the tensor of numbers, and those of the batch from their own."""
     nodes, layout = list(graph.graph.nodes), inputs.layout
-    numbers, held = nodes[layout.numbers], request.step_state.number_inputs
+    numbers, held = nodes[layout.numbers_index], request.step_state.op_numbers
 
     def read_entry(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
         return graph.call_function(torch.select, (numbers, 0, index))
@@ -612,7 +611,6 @@ def _bind_held_tensors(
         The tensors, and a fake tensor for each.
     """
     graph, step_state = trace.graph, request.step_state
-    memory = {tensor.untyped_storage().data_ptr() for tensor in step_state.tensors}
     held: dict[int, torch.Tensor] = {}
     placeholders: dict[int, torch.fx.Node] = {}
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
@@ -628,17 +626,14 @@ def _bind_held_tensors(
                     "attribute of the op, or as a buffer of its model"
                 )
             _require_bindable(tensor, step_state.device)
-            address = tensor.untyped_storage().data_ptr()
-            if address in memory:
-                raise Uncapturable("a tensor that an op reads is in the memory of another one")
-            memory.add(address)
-
             with graph.graph.inserting_after(last):
                 last = graph.graph.placeholder(f"held_{len(held)}")
             last.meta["val"] = inputs.mode.from_tensor(tensor, static_shapes=True)
             held[id(tensor)], placeholders[id(tensor)] = tensor, last
         node.replace_all_uses_with(placeholders[id(tensor)])
         graph.graph.erase_node(node)
+    if share_memory([*step_state.tensors, *held.values()]):
+        raise Uncapturable("a tensor that an op reads is in the memory of another one")
 
     examples = [node.meta["val"] for node in placeholders.values()]
     _check_views(graph, examples)

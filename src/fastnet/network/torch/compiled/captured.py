@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,16 +24,12 @@ TRACING = threading.RLock()
 
 
 class InputLayout(NamedTuple):
-    """The order of a graph's inputs, as the number of tensors of each kind.
+    """The order of a graph's inputs.
 
-    Open lengths come before them, in a compiled program.
-
-    Attributes:
-        state: Those of the `StepState`. One tensor of the numbers of ops and optimizers follows.
-        batch: Those of the batch.
-        batch_numbers: Those of its numbers.
-        sums: Merged gradients.
-        held: Those that ops hold.
+    These are the tensors of the `StepState`, one tensor of all numbers of ops and optimizers, the
+    tensors of the batch, one for each of its numbers, merged gradients, and tensors that ops hold.
+    In a compiled program, open lengths come before them. Each attribute is the number of tensors of
+    a kind.
     """
 
     state: int
@@ -43,14 +39,14 @@ class InputLayout(NamedTuple):
     held: int = 0
 
     @property
-    def numbers(self) -> int:
+    def numbers_index(self) -> int:
         """The index of the tensor of numbers."""
         return self.state
 
     @property
     def passed(self) -> range:
         """The indices of those that each step passes: of the batch, its numbers and the sums."""
-        first = self.numbers + 1
+        first = self.numbers_index + 1
         return range(first, first + self.batch + self.batch_numbers + self.sums)
 
     @property
@@ -59,10 +55,16 @@ class InputLayout(NamedTuple):
         return self.passed.start + self.batch
 
     def own_index(self, index: int) -> int:
-        """Return the index of an input among a program's own tensors: state, held, and numbers."""
+        """Return the index of an input among a program's own tensors.
+
+        These are the state, what ops hold, and then the numbers, so that the index of a tensor that
+        is written is also one of `TorchProgram.tensors`.
+        """
         if index < self.state:
             return index
-        return self.state + self.held if index == self.numbers else index - len(self.passed) - 1
+        if index == self.numbers_index:
+            return self.state + self.held
+        return index - len(self.passed) - 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class CaptureRequest:
             their values.
         step_state: The tensors, numbers and optimizers that the step reads and writes.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
-        lengths: The lengths of the batch that are open.
+        open_lengths: The lengths of the batch that are open.
     """
 
     plan: ExecutionPlan
@@ -87,10 +89,10 @@ class CaptureRequest:
     make_autocast: Callable[[], AbstractContextManager[Any]] | None
     keys: Sequence[str]
     values: Sequence[Any]
+    batch_numbers: Mapping[BatchNumber, Any]
     step_state: StepState
-    batch_numbers: Mapping[BatchNumber, Any] = field(default_factory=dict)
-    phase: Phase | None = None
-    lengths: Sequence[OpenLength] = ()
+    phase: Phase | None
+    open_lengths: Sequence[OpenLength]
 
 
 @dataclass(frozen=True)

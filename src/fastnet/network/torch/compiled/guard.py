@@ -12,7 +12,7 @@ from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of,
 from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.number_inputs import OpNumber
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import Op, with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
@@ -26,7 +26,7 @@ _OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
 class Guard(Snapshot):
     """A snapshot of the ops of a plan and their models, without the optimizers."""
 
-    def __init__(self, plan: ExecutionPlan, numbers: Sequence[NumberInput] = ()) -> None:
+    def __init__(self, plan: ExecutionPlan, numbers: Sequence[OpNumber]) -> None:
         models = [(f"the model '{name_of(model)}'", model) for model in plan.models]
         ops = [(plan.describe(index), op) for index, op in enumerate(plan.ops)]
         states = [
@@ -44,7 +44,7 @@ class Guard(Snapshot):
         if self.truncated is not None:
             raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
 
-    def changed_number(self) -> NumberInput | None:
+    def changed_number(self) -> OpNumber | None:
         """Return the first change if it is one of a number."""
         index, values, position = self._first_difference()
         number_type = type(values[position]) if position >= 0 else None
@@ -60,21 +60,14 @@ class Guard(Snapshot):
         # The ops of fastnet keep what they compute from their settings.
         elif kind == Kind.OBJECT and not is_library_class(type(owner)):
             table = values[1]
-        return NumberInput(self.first_change() or "", owner, table, name, number_type)
+        return OpNumber(self.first_change() or "", owner, table, name, number_type)
 
     def tensors(self) -> dict[int, torch.Tensor]:
         """Return the tensors that were found, by their ids."""
-        tensors: dict[int, torch.Tensor] = {}
-        for index in range(self.count):
-            kind, owner, _, _, values = self.node(index)
-            if kind != Kind.LINK:
-                # The class of a proxy is not that of its referent.
-                tensors.update(
-                    (id(value), value)
-                    for value in (owner, *values)
-                    if issubclass(type(value), torch.Tensor)
-                )
-        return tensors
+        # The class of a proxy is not that of its referent.
+        return {
+            id(value): value for value in self.values() if issubclass(type(value), torch.Tensor)
+        }
 
 
 def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
@@ -96,7 +89,7 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
 
 
 def _is_internal_class(cls: type) -> bool:
-    """Return whether a class is fastnet's, and none that a program holds in its own attributes."""
+    """Return whether a class is fastnet's, and none that users hold in their own attributes."""
     return cls.__module__.startswith("fastnet.backend.")
 
 

@@ -144,14 +144,16 @@ def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
 
 
 def _are_lengths_equal(
-    shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
+    open_shape: tuple[int | None, ...] | None, shape: tuple[int | None, ...] | None
 ) -> bool:
     """Return whether two shapes are equal, except for lengths that are open in the first."""
-    if shape is None or other is None or len(shape) != len(other):
-        return shape == other
-    return all(one in (None, length) for one, length in zip(shape, other, strict=True))
+    if open_shape is None or shape is None or len(open_shape) != len(shape):
+        return open_shape == shape
+    return all(
+        expected in (None, length) for expected, length in zip(open_shape, shape, strict=True)
+    )
 
 
 def _format(shape: tuple[int | None, ...] | None) -> str:
-    lengths = ["any" if one is None else str(one) for one in shape or ()]
+    lengths = ["any" if length is None else str(length) for length in shape or ()]
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"

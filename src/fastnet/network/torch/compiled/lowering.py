@@ -40,7 +40,7 @@ class Lowered(NamedTuple):
 
     Attributes:
         call: The function. It takes a list, which it may empty: open lengths and the inputs.
-        lengths: The indices of the open lengths that it takes.
+        length_inputs: The indices of the open lengths that it takes.
         used: The indices of the graph's inputs that it takes.
         written: The indices of those that it writes to.
         admits: Whether it can run a batch of some lengths, given all that are open.
@@ -48,7 +48,7 @@ class Lowered(NamedTuple):
     """
 
     call: Call
-    lengths: list[int]
+    length_inputs: list[int]
     used: list[int]
     written: list[int]
     admits: Callable[[LengthValues], bool]
@@ -116,7 +116,7 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
     call = _compile(graph, examples, mode, options)
     return Lowered(
         call=call,
-        lengths=lengths,
+        length_inputs=lengths,
         used=used,
         written=written,
         admits=admitted_lengths(mode, capture.lengths),

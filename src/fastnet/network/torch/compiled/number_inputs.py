@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastnet.backend.torch._internals import is_decided
+from fastnet.backend.torch._internals import is_specialized
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # Arithmetic on numbers alone, which 0-d float64 tensors compute as Python does.
@@ -26,7 +26,7 @@ _ELEMENTWISE: dict[Any, Any] = {
 _LARGEST_INT = 2**53  # The integers up to it have a float64 of the same value.
 
 
-class NumberInput(NamedTuple):
+class OpNumber(NamedTuple):
     """A Python number in a dict or in the attributes of an object.
 
     Attributes:
@@ -43,21 +43,21 @@ class NumberInput(NamedTuple):
     name: Any
     kind: type
 
-    def attributes(self) -> dict[Any, Any]:
-        """Return the dict."""
+    def require_table(self) -> dict[Any, Any]:
+        """Return `table`, of a number that can be an input."""
         assert self.table is not None
         return self.table
 
     def is_readable(self) -> bool:
         """Return whether it is a number of the class now that a program can take."""
-        value: Any = self.attributes().get(self.name)
+        value: Any = self.require_table().get(self.name)
         return type(value) is self.kind and not is_huge(value)
 
     def read(self) -> Any:
         """Return the number as it is now."""
         if not self.is_readable():
             raise Uncapturable(f"{self.path} has changed to another type or to a huge number")
-        return self.attributes()[self.name]
+        return self.require_table()[self.name]
 
 
 class BatchNumber(NamedTuple):
@@ -107,7 +107,7 @@ def bind_numbers(
     numbers: dict[torch.fx.Node, str] = {}
     with graph.inserting_after(placeholders[-1]):
         for index, (path, symbol) in enumerate(zip(paths, symbols, strict=True)):
-            if is_decided(mode, symbol):
+            if is_specialized(mode, symbol):
                 raise Uncapturable(f"{path} decides a branch or a shape")
             placeholder = placeholders[index - len(paths)]
             entry = entries[index](graph)

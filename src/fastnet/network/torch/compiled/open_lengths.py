@@ -88,28 +88,29 @@ class BatchLengths:
         self._keys = [key for key, form in forms.items() for _ in _slots([form])]
         self._slots = _slots(list(forms.values()))
         self._may_vary = self.axes(allowed)
-        # The slots of each program. Numbers that one takes as inputs are none of its keys.
-        self._former: list[list[Slot]] = []
+        # The slots of similar programs. Numbers that are inputs of a program are not in its keys.
+        self._program_slots: list[list[Slot]] = []
         for signature in signatures:
             widest = with_open_axes([forms[key] for key in signature.keys], self._may_vary)
             slots = _slots(signature.inputs)
             if FORMS.matches(widest, signature.inputs) and all(
-                is_contiguous(own) == is_contiguous(other)
-                for own, other in zip(self._slots, slots, strict=True)
+                is_contiguous(slot) == is_contiguous(program_slot)
+                for slot, program_slot in zip(self._slots, slots, strict=True)
             ):
-                self._former.append(slots)
+                self._program_slots.append(slots)
         self.changed = {
             axis
             for axis in self._may_vary
             if any(
-                _length_in(slots, axis) != _length_in(self._slots, axis) for slots in self._former
+                _length_in(slots, axis) != _length_in(self._slots, axis)
+                for slots in self._program_slots
             )
         }
 
     @property
     def has_similar_program(self) -> bool:
         """Whether there is a program that differs from the batch in lengths alone."""
-        return bool(self._former)
+        return bool(self._program_slots)
 
     def axes(self, axes_of: AxesOf) -> set[Axis]:
         """Return axes whose length may be open: not those of length 1, which broadcast."""
@@ -138,10 +139,11 @@ class BatchLengths:
         """Return the key of the tensor of an axis."""
         return self._keys[axis[0]]
 
-    def group(self, axes: set[Axis]) -> OpenLengths | None:
-        """Find which of some axes share a length: those that are equal now, and in each program.
+    def open_lengths(self, axes: set[Axis]) -> OpenLengths | None:
+        """Return the lengths of some axes as open ones; None if there are no axes.
 
-        Two axes of one tensor never do.
+        Axes share a length if they are equal now, and in each program. Two axes of one tensor never
+        do.
         """
         groups: list[list[Axis]] = []
         # The axes of one number first: most likely they have one meaning.
@@ -157,16 +159,16 @@ class BatchLengths:
 
         lengths, firsts = [], [group[0] for group in groups]
         for group in groups:
-            example, *former = self._history(group[0])
+            example, *lengths_before = self._history(group[0])
             assert example is not None
-            known_lengths = [length for length in former if length is not None]
+            known_lengths = [length for length in lengths_before if length is not None]
             usual = max([example, *(known_lengths or [_UNKNOWN_LENGTH])])
             lengths.append(OpenLength(tuple(group), example, usual))
         fixed_by_others: set[LengthValues] = set()
-        for slots in self._former:
-            fixed = [_length_in(slots, axis) for axis in firsts]
+        for program_slots in self._program_slots:
+            fixed = [_length_in(program_slots, axis) for axis in firsts]
             values = tuple(length for length in fixed if length is not None)
-            if len(values) == len(fixed) and self._differs_only_in(slots, axes):
+            if len(values) == len(fixed) and self._differs_only_in(program_slots, axes):
                 fixed_by_others.add(values)
         fixed_by_others.discard(tuple(length.example for length in lengths))
         contiguous = {index for index, axis in axes if axis and is_contiguous(self._slots[index])}
@@ -178,11 +180,11 @@ class BatchLengths:
 
     def _history(self, axis: Axis) -> list[int | None]:
         """Return the length of an axis now, and in each program; None where it is open."""
-        return [_length_in(slots, axis) for slots in (self._slots, *self._former)]
+        return [_length_in(slots, axis) for slots in (self._slots, *self._program_slots)]
 
-    def _differs_only_in(self, slots: Sequence[Slot], axes: set[Axis]) -> bool:
+    def _differs_only_in(self, program_slots: Sequence[Slot], axes: set[Axis]) -> bool:
         return all(
-            axis in axes or _length_in(slots, axis) == _length_in(self._slots, axis)
+            axis in axes or _length_in(program_slots, axis) == _length_in(self._slots, axis)
             for axis in self.changed
         )
 
@@ -208,24 +210,24 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
 
 def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> LengthValues | None:
     """Return the open lengths of a batch; None if axes that are to share one have several."""
-    found = []
-    for axes, _, _ in lengths.groups:
-        index, axis = axes[0]
-        length = tensors[index].shape[axis]
-        for index, axis in axes[1:]:
-            if tensors[index].shape[axis] != length:
+    values = []
+    for length in lengths.groups:
+        first, *others = length.axes
+        value = tensors[first[0]].shape[first[1]]
+        for index, axis in others:
+            if tensors[index].shape[axis] != value:
                 return None
-        found.append(length)
-    return tuple(found)
+        values.append(value)
+    return tuple(values)
 
 
 def unequal_axes(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> tuple[Axis, ...]:
     """Return the first two axes of a batch that are to share a length and differ; empty if none."""
-    for axes, _, _ in lengths.groups:
-        first, *others = axes
-        length = tensors[first[0]].shape[first[1]]
+    for length in lengths.groups:
+        first, *others = length.axes
+        value = tensors[first[0]].shape[first[1]]
         for index, axis in others:
-            if tensors[index].shape[axis] != length:
+            if tensors[index].shape[axis] != value:
                 return first, (index, axis)
     return ()
 
@@ -277,11 +279,11 @@ def require_open(
 ) -> None:
     """Refuse a graph that is valid for one value of an open length only, for a reason."""
     # An expression without symbols is a constant: the trace is specialized to it.
-    decided = [
+    specialized = [
         index for index, length in enumerate(lengths) if not length.size.node.expr.free_symbols
     ]
-    if decided:
-        raise Uncapturable(reason, decided=decided)
+    if specialized:
+        raise Uncapturable(reason, specialized=specialized)
 
 
 def independent_lengths(lengths: Sequence[TracedLength]) -> list[int]:
@@ -304,7 +306,9 @@ def admitted_lengths(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[Le
         any(env.deferred_runtime_asserts.values())
         or not all(condition.free_symbols <= set(symbols) for condition in conditions)
     ):
-        raise Uncapturable("what the ops do depends on this length", decided=range(len(lengths)))
+        raise Uncapturable(
+            "what the ops do depends on this length", specialized=range(len(lengths))
+        )
 
     def admits(values: LengthValues) -> bool:
         # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.

@@ -32,32 +32,32 @@ _NOT_TRACEABLE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class OptimizerSpec:
     """The update rule of an optimizer, and which of its settings are inputs of a compiled step.
 
     Attributes:
         kind: The optimizer's class.
         update: Updates a parameter.
-        numbers: The settings that are inputs.
-        settings: The settings that are constants.
+        inputs: The settings that are inputs.
+        constants: The settings that are constants.
         state_names: Given the settings of a group and a parameter, the names of its state tensors.
     """
 
     kind: type[torch.optim.Optimizer]
     update: UpdateRule
-    numbers: tuple[str, ...]
-    settings: tuple[str, ...]
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
     state_names: Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]
 
     @property
-    def scalars(self) -> list[str]:
-        """The numbers that are entries of a group themselves."""
-        return [name for name in self.numbers if name not in _PAIRS]
+    def entry_inputs(self) -> list[str]:
+        """The inputs that are entries of a group themselves, unlike the betas."""
+        return [name for name in self.inputs if name not in _PAIRS]
 
     def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
         """List the numbers of a group, in order."""
         numbers: list[float] = []
-        for name in self.numbers:
+        for name in self.inputs:
             if name in _PAIRS:
                 pair, index = _PAIRS[name]
                 value = group[pair][index]
@@ -73,10 +73,10 @@ class Rule:
             numbers.append(float(value))
         return numbers
 
-    def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a group that are constants of the program."""
-        settings: dict[str, Any] = {}
-        for name in (*self.settings, "capturable", "differentiable"):
+    def constants_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the constants of a group: the settings under `constants`, and signs of inputs."""
+        constants: dict[str, Any] = {}
+        for name in (*self.constants, "capturable", "differentiable"):
             # Groups of older versions of AdamW lack this setting.
             value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
             parts = value if type(value) in (tuple, list) else (value,)
@@ -85,9 +85,9 @@ class Rule:
                     f"`{name}` of {self.kind.__name__} is, or holds, a value of another type than "
                     "its default"
                 )
-            settings[name] = tuple(value) if isinstance(value, list) else value
-        numbers = zip(self.numbers, self.numbers_of(group), strict=True)
-        return {**settings, **{name: _sign_of(value) for name, value in numbers}}
+            constants[name] = tuple(value) if isinstance(value, list) else value
+        numbers = zip(self.inputs, self.numbers_of(group), strict=True)
+        return {**constants, **{name: _sign_of(value) for name, value in numbers}}
 
 
 def is_number_tensor(value: Any) -> bool:
@@ -100,16 +100,16 @@ def _sign_of(number: float) -> int:
     return 0 if number == 0 else -1 if number < 0 else 1
 
 
-def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
-    """Find how an optimizer updates."""
+def spec_of(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
+    """Return the spec of an optimizer, or refuse it."""
     kind = type(optimizer)
-    rule = next((rule for rule in _RULES if rule.kind is kind), None)
+    spec = next((spec for spec in _SPECS if spec.kind is kind), None)
     name = kind.__name__
-    if rule is None:
+    if spec is None:
         why = _NOT_TRACEABLE.get(name) if kind.__module__.startswith("torch.optim") else None
         if why is not None:
             raise Uncapturable(f"the optimizer is {name}, {why}")
-        known = ", ".join(rule.kind.__name__ for rule in _RULES)
+        known = ", ".join(spec.kind.__name__ for spec in _SPECS)
         raise Uncapturable(f"the optimizer is {name}; what can be captured is {known}")
     attributes = vars(optimizer)
     if "step" in attributes and not hasattr(attributes["step"], WRAPPED_STEP):
@@ -124,8 +124,8 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
         for flag in ("capturable", "differentiable"):
             if group.get(flag):
                 raise Uncapturable(f"{name} is {flag}")
-        rule.settings_of(group)
-    return rule
+        spec.constants_of(group)
+    return spec
 
 
 def require_dense(what: str, gradient: torch.Tensor) -> None:
@@ -139,11 +139,11 @@ def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
     if optimizer.state:
         return False
     try:
-        rule = rule_of(optimizer)
+        spec = spec_of(optimizer)
     except Uncapturable:
         return False
     return any(
-        bool(rule.state_names(group, parameter))
+        bool(spec.state_names(group, parameter))
         for group in optimizer.param_groups
         for parameter in group["params"]
     )
@@ -181,44 +181,61 @@ _TABLE: dict[str, tuple[UpdateRule, str, str, Any]] = {
     "Adam": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
     "AdamW": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
     "RMSprop": (
-        *(rules.rmsprop, "lr alpha eps weight_decay momentum", "maximize centered"),
+        rules.rmsprop,
+        "lr alpha eps weight_decay momentum",
+        "maximize centered",
         _of_rmsprop,
     ),
     "Adagrad": (
-        *(rules.adagrad, "lr lr_decay weight_decay eps", "maximize"),
+        rules.adagrad,
+        "lr lr_decay weight_decay eps",
+        "maximize",
         _named("step", "sum"),
     ),
     "Adadelta": (
-        *(rules.adadelta, "lr rho eps weight_decay", "maximize"),
+        rules.adadelta,
+        "lr rho eps weight_decay",
+        "maximize",
         _named("step", "square_avg", "acc_delta"),
     ),
     "Adamax": (rules.adamax, _ADAM, "maximize", _named("step", "exp_avg", "exp_inf")),
     "NAdam": (
-        *(rules.nadam, f"{_ADAM} momentum_decay", f"maximize {_DECOUPLED}"),
+        rules.nadam,
+        f"{_ADAM} momentum_decay",
+        f"maximize {_DECOUPLED}",
         _named(*_AVERAGES, "mu_product"),
     ),
     "RAdam": (rules.radam, _ADAM, f"maximize {_DECOUPLED}", _named(*_AVERAGES)),
     "ASGD": (
-        *(rules.asgd, "lr lambd alpha t0 weight_decay", "maximize"),
+        rules.asgd,
+        "lr lambd alpha t0 weight_decay",
+        "maximize",
         _named("step", "eta", "mu", "ax"),
     ),
     "Rprop": (
-        *(rules.rprop, "lr", "maximize etas step_sizes"),
+        rules.rprop,
+        "lr",
+        "maximize etas step_sizes",
         _named("step", "prev", "step_size"),
     ),
     "Adafactor": (
-        *(rules.adafactor, "lr beta2_decay d weight_decay", "maximize eps"),
+        rules.adafactor,
+        "lr beta2_decay d weight_decay",
+        "maximize eps",
         _of_adafactor,
     ),
     "Muon": (
-        *(rules.muon, "lr weight_decay momentum"),
+        rules.muon,
+        "lr weight_decay momentum",
         "nesterov ns_coefficients eps ns_steps adjust_lr_fn",
         _named("momentum_buffer"),
     ),
 }
 # Older releases of torch lack some of them.
-_RULES = [
-    Rule(getattr(torch.optim, name), update, tuple(inputs.split()), tuple(constants.split()), names)
+_SPECS = [
+    OptimizerSpec(
+        getattr(torch.optim, name), update, tuple(inputs.split()), tuple(constants.split()), names
+    )
     for name, (update, inputs, constants, names) in _TABLE.items()
     if hasattr(torch.optim, name)
 ]

@@ -27,7 +27,7 @@ from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.captured import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
-from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
+from fastnet.network.torch.compiled.number_inputs import BatchNumber, OpNumber
 from fastnet.network.torch.compiled.open_lengths import (
     Axis,
     LengthValues,
@@ -36,7 +36,12 @@ from fastnet.network.torch.compiled.open_lengths import (
     read_lengths,
     unequal_axes,
 )
-from fastnet.network.torch.compiled.step_state import OptimizerState, StepState
+from fastnet.network.torch.compiled.step_state import (
+    OptimizerState,
+    StepState,
+    memory_ranges,
+    share_memory,
+)
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 
@@ -55,11 +60,11 @@ class TorchProgram(Program):
         global_state: The settings of torch that the step was captured with.
         takes_gradients: Whether an op of the step takes gradients.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
-        lengths: The lengths of a batch that are open; None if there are none.
+        open_lengths: The lengths of a batch that are open; None if there are none.
         batch_numbers: The numbers of a batch that are inputs.
 
     Attributes:
-        lengths: See above.
+        open_lengths: See above.
         is_random: Whether it draws random numbers.
         precision: The floating-point dtype of the lowest precision in it.
         followed: The ops whose `advance` is to be called after each step.
@@ -79,9 +84,9 @@ class TorchProgram(Program):
         state: StepState,
         global_state: GlobalState,
         takes_gradients: bool,
-        phase: Phase | None = None,
-        lengths: OpenLengths | None = None,
-        batch_numbers: Sequence[BatchNumber] = (),
+        phase: Phase | None,
+        open_lengths: OpenLengths | None,
+        batch_numbers: Sequence[BatchNumber],
     ) -> None:
         super().__init__(signature)
         self.state = state
@@ -89,29 +94,31 @@ class TorchProgram(Program):
         self.followed = capture.followed
         self.is_random = capture.is_random
         self.precision = capture.precision
-        self.changed_number: NumberInput | None = None
+        self.changed_number: OpNumber | None = None
 
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
         self._aliases = capture.aliases
-        self.lengths = lengths
+        self.open_lengths = open_lengths
         self.verified_lengths: LengthValues | None = None
         self._admits = lowered.admits
         self._admitted: dict[LengthValues, bool] = {}
         self.batch_numbers = batch_numbers
-        if lengths is not None or batch_numbers:
+        if open_lengths is not None or batch_numbers:
             self.match = self._match
         # Open lengths are the first inputs.
         self._length_axes = [
-            lengths.groups[index].axes[0] for index in lowered.lengths if lengths is not None
+            open_lengths.groups[index].axes[0]
+            for index in lowered.length_inputs
+            if open_lengths is not None
         ]
         self._first_tensor = len(self._length_axes)
 
         layout = capture.layout
         if any(index in layout.passed for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch; return a new one")
-        if layout.numbers in lowered.written:
+        if layout.numbers_index in lowered.written:
             raise Uncapturable("the step writes into the numbers of optimizers and ops")
         self.tensors = [*state.tensors, *capture.held_tensors]
         self._numbers = state.new_numbers()
@@ -133,6 +140,59 @@ class TorchProgram(Program):
         self._hook_tables = hook_tables_of(state.parameters)
         self._bind()
         self._note_steps()
+
+    # --- what the program is bound to ---
+
+    def _note_steps(self) -> None:
+        """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
+        for state in self.state.optimizers.values():
+            if "step" in vars(state.optimizer):
+                note_step(state.optimizer)
+
+    def _bind(self) -> None:
+        """Bind the current tensors to the inputs of the program."""
+        self._are_in_place = tensor_guard(self.tensors)
+        # Detached aliases share memory and versions with the tensors, but require no gradients.
+        aliases = [tensor.detach() for tensor in self.tensors]
+        memory = memory_ranges(aliases)
+        # The begin and end addresses of each storage, with a sentinel after the last.
+        self._begins = [begin for begin, _ in memory] + [sys.maxsize]
+        self._ends = [end for _, end in memory]
+        own_inputs = [*aliases, self._numbers]
+        self._inputs_without_batch = self._inputs_with(own_inputs)
+        self._batch_inputs = [
+            (slot, index)
+            for slot, (is_passed, index) in enumerate(self._input_sources, self._first_tensor)
+            if is_passed
+        ]
+        self._written = tuple(own_inputs[index] for index in self.writes)
+        self._guard_optimizers()
+
+    def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Return the inputs of the program, with None for those that come from the batch."""
+        used = [
+            None if is_passed else own_inputs[index] for is_passed, index in self._input_sources
+        ]
+        return [None] * self._first_tensor + used
+
+    def _guard_optimizers(self) -> None:
+        guards = [state.guard() for state in self.state.optimizers.values()]
+        self._optimizers = [snapshot for snapshot, _ in guards]
+        self._groups = [group for _, groups in guards for group in groups]
+        self._group_numbers = [read(group) for group, read in self._groups]
+        self._write_numbers()
+
+    def _write_numbers(self) -> None:
+        """Write the numbers of ops and optimizers to the tensor that the program reads."""
+        numbers = self.state.numbers()
+        if numbers:
+            self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+        # Afterwards: another thread that finds no difference runs with these numbers.
+        self._last_op_numbers = self._read_op_numbers()
+
+    def _read_op_numbers(self) -> list[str]:
+        """Return the numbers of ops by their repr: NaN equals NaN, and 0.0 differs from -0.0."""
+        return [repr(number.read()) for number in self.state.op_numbers]
 
     # --- running ---
 
@@ -184,17 +244,12 @@ class TorchProgram(Program):
     ) -> Sequence[torch.Tensor]:
         assert self.graph is not None
         bound, phase = len(self.state.tensors), self._phase
-        sums = [] if phase is None else phase.tensors()
+        sums = [] if phase is None else phase.sums()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
             results: Sequence[torch.Tensor] = self.graph(
                 *own_tensors[:bound], self._numbers, *tensors, *sums, *own_tensors[bound:]
             )
-        if phase is None:
-            return results
-        phase.forget_layout()
-        results = phase.store_sums(results)
-        phase.forget_layout()
-        return results
+        return results if phase is None else phase.store_sums(results, by_program=False)
 
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Call the program with inputs, of which those of the batch are still missing."""
@@ -202,7 +257,7 @@ class TorchProgram(Program):
         for place, (index, axis) in enumerate(self._length_axes):
             inputs[place] = tensors[index].shape[axis]
         if phase is not None:
-            tensors = [*tensors, *phase.tensors()]
+            tensors = [*tensors, *phase.sums()]
         for slot, index in self._batch_inputs:
             inputs[slot] = tensors[index]
         if self._disables_grad:
@@ -213,7 +268,7 @@ class TorchProgram(Program):
                 set_grad_enabled(True)
         else:
             results = self._call(inputs)
-        return results if phase is None else phase.store_sums(results)
+        return results if phase is None else phase.store_sums(results, by_program=True)
 
     def _match(self, batch: Mapping[str, Any]) -> list[torch.Tensor] | None:
         """Return the tensors of a batch, and one for each of its numbers, or None."""
@@ -228,7 +283,7 @@ class TorchProgram(Program):
         tensors = self.signature.match(batch)
         if tensors is None:
             return None
-        if self.lengths is not None and not self._takes_lengths(self.lengths, tensors):
+        if self.open_lengths is not None and not self._takes_lengths(self.open_lengths, tensors):
             return None
         device = self.state.device
         return tensors + [torch.tensor(v, dtype=torch.float64, device=device) for v in values]
@@ -251,23 +306,27 @@ class TorchProgram(Program):
 
     def unequal_axes(self, batch: Mapping[str, Any]) -> tuple[Axis, ...]:
         """Return two axes of a batch that have one open length for the program, and now differ."""
-        tensors = None if self.lengths is None else self.signature.match(batch)
-        if self.lengths is None or tensors is None:
+        tensors = None if self.open_lengths is None else self.signature.match(batch)
+        if self.open_lengths is None or tensors is None:
             return ()
-        return unequal_axes(self.lengths, tensors)
+        return unequal_axes(self.open_lengths, tensors)
 
     def describe_lengths(self, batch: Mapping[str, Any]) -> str:
         """Return why the program does not take the lengths of a batch that its signature matches.
 
         The text is empty if it has no open lengths, or takes these.
         """
-        tensors = None if self.lengths is None else self.signature.match(batch)
-        if self.lengths is None or tensors is None or self._takes_lengths(self.lengths, tensors):
+        tensors = None if self.open_lengths is None else self.signature.match(batch)
+        if (
+            self.open_lengths is None
+            or tensors is None
+            or self._takes_lengths(self.open_lengths, tensors)
+        ):
             return ""
-        values = read_lengths(self.lengths, tensors) or ()
+        values = read_lengths(self.open_lengths, tensors) or ()
         if 1 in values:
             return "an axis has the length 1"
-        if has_other_strides(self.lengths, tensors):
+        if has_other_strides(self.open_lengths, tensors):
             return "a tensor has other strides"
         return f"the ops treat the lengths {list(values)} differently"
 
@@ -277,64 +336,8 @@ class TorchProgram(Program):
         for tensor in tensors:
             begin = tensor.data_ptr()
             behind = bisect_right(begins, begin)
-            if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
+            if begins[behind] < begin + _extent(tensor) or (behind and begin < ends[behind - 1]):
                 raise AliasedInput
-
-    # --- what the program is bound to ---
-
-    def _note_steps(self) -> None:
-        """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
-        for state in self.state.optimizers.values():
-            if "step" in vars(state.optimizer):
-                note_step(state.optimizer)
-
-    def _bind(self) -> None:
-        """Bind the current tensors to the inputs of the program."""
-        self._are_in_place = tensor_guard(self.tensors)
-        # Detached aliases share memory and versions with the tensors, but require no gradients.
-        aliases = [tensor.detach() for tensor in self.tensors]
-        memory = sorted(
-            (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
-            for storage in (alias.untyped_storage() for alias in aliases)
-        )
-        # The begin and end addresses of each storage, with a sentinel after the last.
-        self._begins = [begin for begin, _ in memory] + [sys.maxsize]
-        self._ends = [end for _, end in memory]
-        own_inputs = [*aliases, self._numbers]
-        self._inputs_without_batch = self._inputs_with(own_inputs)
-        self._batch_inputs = [
-            (slot, index)
-            for slot, (is_passed, index) in enumerate(self._input_sources, self._first_tensor)
-            if is_passed
-        ]
-        self._written = tuple(own_inputs[index] for index in self.writes)
-        self._guard_optimizers()
-
-    def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """Return the inputs of the program, with None for those that come from the batch."""
-        used = [
-            None if is_passed else own_inputs[index] for is_passed, index in self._input_sources
-        ]
-        return [None] * self._first_tensor + used
-
-    def _guard_optimizers(self) -> None:
-        guards = [state.guard() for state in self.state.optimizers.values()]
-        self._optimizers = [snapshot for snapshot, _ in guards]
-        self._groups = [group for _, groups in guards for group in groups]
-        self._group_numbers = [read(group) for group, read in self._groups]
-        self._write_numbers()
-
-    def _write_numbers(self) -> None:
-        """Write the numbers of ops and optimizers to the tensor that the program reads."""
-        numbers = self.state.numbers()
-        if numbers:
-            self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
-        # Afterwards: another thread that finds no difference runs with these numbers.
-        self._last_numbers = self._read_number_inputs()
-
-    def _read_number_inputs(self) -> list[str]:
-        """Return the numbers of ops by their repr: NaN equals NaN, and 0.0 differs from -0.0."""
-        return [repr(number.read()) for number in self.state.number_inputs]
 
     # --- what the program is valid for ---
 
@@ -343,7 +346,10 @@ class TorchProgram(Program):
         return self._phase is None or self._phase.is_current()
 
     def difference(self) -> str | None:
-        """Return why the program is not valid for the next step, or None if it is."""
+        """Return why the program is not valid for the next step, or None if it is.
+
+        Changes that the program can adopt, such as of a learning rate, it adopts.
+        """
         if modes_observe_steps() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
         if not self._guard.is_unchanged():
@@ -351,7 +357,7 @@ class TorchProgram(Program):
             if change is not None:
                 self.changed_number = self._guard.changed_number()
                 return f"{change} has changed"
-        change = self.changed_state()
+        change = self.adopt_changes()
         if change is not None:
             return change
         if self._takes_gradients and (
@@ -362,11 +368,15 @@ class TorchProgram(Program):
             return "the storage or requires_grad of a parameter or buffer has changed"
         return None
 
-    def changed_state(self) -> str | None:
-        """Adopt changed numbers and state of ops and optimizers; return what else has changed."""
-        if self.state.number_inputs:
+    def adopt_changes(self) -> str | None:
+        """Adopt changed numbers of ops and changed settings and state of optimizers.
+
+        Returns:
+            The change, if it cannot be adopted; None if there is no such change.
+        """
+        if self.state.op_numbers:
             try:
-                if self._read_number_inputs() != self._last_numbers:
+                if self._read_op_numbers() != self._last_op_numbers:
                     self._write_numbers()
             except Uncapturable as error:
                 return str(error)
@@ -416,21 +426,24 @@ class TorchProgram(Program):
                 or new.requires_grad
             ):
                 return False
-        memory = _memory_of(tensors)
-        other_memory = _memory_of(self.state.tensors[:first])
-        if len(set(memory)) != len(memory) or not set(other_memory).isdisjoint(memory):
+        bound_tensors = self.tensors.copy()
+        bound_tensors[first : first + len(tensors)] = tensors
+        if share_memory(bound_tensors):
             return False
 
         self.state.tensors[first:] = tensors
-        self.tensors[first : first + len(tensors)] = tensors
+        self.tensors = bound_tensors
         self._bind()
         self._note_steps()
         return True
 
 
-def _memory_of(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Return the addresses of the storage of tensors that have elements."""
-    return [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+def _extent(tensor: torch.Tensor) -> int:
+    """Return the bytes from the first to the last element of a tensor."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize if tensor.numel() else 0
 
 
 def modes_observe_steps() -> bool:

@@ -25,7 +25,7 @@ from fastnet.network.torch.compiled.capture import capture
 from fastnet.network.torch.compiled.captured import Capture, CaptureRequest
 from fastnet.network.torch.compiled.input_signature import KIND, first_difference
 from fastnet.network.torch.compiled.lowering import lower
-from fastnet.network.torch.compiled.number_inputs import BatchNumber, NumberInput
+from fastnet.network.torch.compiled.number_inputs import BatchNumber, OpNumber
 from fastnet.network.torch.compiled.open_lengths import (
     Axis,
     BatchLengths,
@@ -71,6 +71,48 @@ class EagerStep(NamedTuple):
     make_autocast: Callable[[], AbstractContextManager[Any]] | None
 
 
+class _Variant(NamedTuple):
+    """The lengths and numbers that a program takes as inputs.
+
+    Attributes:
+        open_lengths: The lengths of the batch that are open; None if there are none.
+        op_numbers: The Python numbers of ops that are inputs.
+        batch_numbers: Those of the batch.
+        adds_number: Whether the last of either was a constant before.
+    """
+
+    open_lengths: OpenLengths | None
+    op_numbers: list[OpNumber]
+    batch_numbers: list[BatchNumber]
+    adds_number: bool = False
+
+    @property
+    def usual_lengths(self) -> LengthValues:
+        """The most likely value of each open length."""
+        return (
+            ()
+            if self.open_lengths is None
+            else tuple(length.usual for length in self.open_lengths.groups)
+        )
+
+
+class _Failure(Exception):
+    """Raised where no program can be made; its text is the reason.
+
+    Args:
+        reason: The reason.
+        traced: The time when the trace was complete; None if it failed.
+        specialized: The indices of open lengths to whose values the trace is specialized.
+    """
+
+    def __init__(
+        self, reason: str, traced: float | None = None, specialized: Sequence[int] = ()
+    ) -> None:
+        super().__init__(reason)
+        self.traced = traced
+        self.specialized = specialized
+
+
 class TorchProgramSet(ProgramSet[TorchProgram]):
     """The programs of the ops of a plan.
 
@@ -107,7 +149,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self._device = device
         # The numbers of ops that are inputs: first those that change in each step.
         self._scheduled = list(_scheduled_decays(plan))
-        self._number_inputs = list(self._scheduled)
+        self._op_numbers = list(self._scheduled)
         self._batch_numbers: list[BatchNumber] = []
         # The paths and classes of numbers that have changed and are constants, with the reasons.
         self._constant_numbers: dict[tuple[str, type], str | None] = {}
@@ -118,8 +160,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self._fixed_axes: dict[Axis, str] = {}
         self._has_recorded_mode = False
 
-    def prepare_session(self) -> None:
-        """Look for updates that merge gradients, since an op's settings may have changed."""
+    def find_merging_updates(self) -> None:
+        """Find the updates that merge gradients, since an op's settings may have changed."""
         if self.plan.takes_gradients and self.accumulation is None:
             accumulation = Accumulation(self.plan.ops)
             self.accumulation = accumulation if accumulation.updates else None
@@ -129,23 +171,25 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.discard(program)
         added = [
             number
-            for number in program.state.number_inputs
+            for number in program.state.op_numbers
             if all(number is not scheduled for scheduled in self._scheduled)
         ]
-        if program.lengths is not None:
+        if program.open_lengths is not None:
             # Its code may depend on them in a way that tracing does not see.
-            self._fix(program.lengths.axes, difference)
+            self._fix(program.open_lengths.axes, difference)
         elif added or program.batch_numbers:
             # The same for numbers.
-            numbers: list[NumberInput | BatchNumber] = [*added, *program.batch_numbers]
+            numbers: list[OpNumber | BatchNumber] = [*added, *program.batch_numbers]
             for number in numbers:
                 self._constant_numbers[number.path, number.kind] = difference
-            self._number_inputs, self._batch_numbers = list(self._scheduled), []
+            self._op_numbers, self._batch_numbers = list(self._scheduled), []
         else:
             self.clear()
             self.fall_back(difference, state)
 
-    def prepare(self, step: EagerStep, reason: str | None, on_compile: OnCompile | None) -> None:
+    def compile_for(
+        self, step: EagerStep, reason: str | None, on_compile: OnCompile | None
+    ) -> None:
         """Compile a program for steps like one that has run eagerly, unless there is one.
 
         Args:
@@ -153,7 +197,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             reason: Why no program was valid for it; None if none was looked for.
             on_compile: Records what was compiled in a profile.
         """
-        if not self._can_prepare(step.state):
+        if not self._can_compile(step.state):
             return
         program, _, _ = self.find(step.batch)
         if program is not None or self.fallback_reason is not None:
@@ -161,28 +205,28 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
         if reason is None:
             reason = self._find_reason()
-        number: NumberInput | BatchNumber | None
-        number = held_number = self._changed_number(reason)
-        # Before a number of the batch is named in the reason, because that is no change of the ops.
-        refusal = self._reason_against_another(reason, held_number, step.batch)
+        op_number = self._changed_number(reason)
+        # Asked first: a changed number of the batch is another signature, not a change of the ops.
+        refusal = self._reason_against_another(reason, op_number, step.batch)
         if refusal is not None:
             self.fall_back(refusal, step.state)
             return
+        number: OpNumber | BatchNumber | None = op_number
         if reason == ANOTHER_SIGNATURE:
             number = self._changed_batch_number(step.batch)
             reason = reason if number is None else f"{number.path} has changed"
-        made = self._compile(step, reason, number)
+        reason, trace_seconds, compile_seconds = self._add_program(step, reason, number)
         if on_compile is not None:
-            on_compile(*made)
+            on_compile(reason, trace_seconds, compile_seconds)
 
     # --- whether another program is compiled ---
 
-    def _can_prepare(self, state: State) -> bool:
+    def _can_compile(self, state: State) -> bool:
         """Return whether steps as they run now can be compiled."""
         if self.plan.takes_gradients and not torch.is_grad_enabled():
             return False
         if modes_observe_steps():
-            # A mode may stay for the rest of the program, so it is recorded once.
+            # A mode may stay active from now on, so it is recorded once.
             if not self.programs and not self._has_recorded_mode:
                 self._has_recorded_mode = True
                 self.records.add(state, FIRST_STEP, fallback=_OBSERVED)
@@ -197,9 +241,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         differences = [program.difference() for program in self.programs if program.matches_phase()]
         return next(filter(None, differences), ANOTHER_SIGNATURE)
 
-    def _changed_number(self, reason: str) -> NumberInput | None:
+    def _changed_number(self, reason: str) -> OpNumber | None:
         """Return the number whose change is the reason for another program, if it is one."""
         for program in self.programs:
+            # `difference` has named the number in the reason.
             number = program.changed_number
             if number is not None and reason == f"{number.path} has changed":
                 return number
@@ -227,50 +272,57 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return None
 
     def _reason_against_another(
-        self, reason: str, number: NumberInput | None, batch: Mapping[str, Any]
+        self, reason: str, number: OpNumber | None, batch: Mapping[str, Any]
     ) -> str | None:
-        """Return why another program must not be compiled, or None."""
+        """Return why another program must not be compiled, or None; see `refuse_another`."""
         if number is not None and (number.path, number.kind) in self._constant_numbers:
-            why = self._constant_numbers[number.path, number.kind]
+            problem = self._constant_numbers[number.path, number.kind]
+            because = f", because {problem}" if problem else ""
             return (
-                f"{number.path} is a number that keeps changing, and each value would be "
-                f"compiled{f', because {why}' if why else ''}; hold it in a tensor, and where a "
-                "function takes none, write its formula with tensors"
+                f"{number.path} is a number that keeps changing, and each value would be compiled"
+                f"{because}; hold it in a tensor, and where a function takes none, write its "
+                "formula with tensors"
             )
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
         if reason == ANOTHER_SIGNATURE:
             reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
-        return self.refuse_another(reason, is_change, variants=phases)
+        return self.refuse_another(reason, is_change, phases=phases)
 
     # --- compiling ---
 
-    def _compile(
-        self, step: EagerStep, reason: str, number: NumberInput | BatchNumber | None
+    def _add_program(
+        self, step: EagerStep, reason: str, number: OpNumber | BatchNumber | None
     ) -> tuple[str, float, float]:
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
-        signatures = [one.signature for one in self.programs if one.matches_phase()]
-        lengths = BatchLengths(step.batch, self.keys, self._dynamic.allowed, signatures)
-        variants = self._variants_to_try(step.batch, lengths, number)
+        batch_lengths = BatchLengths(
+            step.batch, self.keys, self._dynamic.allowed, self._signatures_of_phase()
+        )
+        variants = self._variants_to_try(step.batch, batch_lengths, number)
         while True:
             variant = variants.pop(0)
             try:
-                program, traced = self._make(step, variant)
+                program, traced = self._compile(step, variant)
                 break
             except _Failure as error:
                 if not variants:
                     return self._give_up(step, reason, error, started)
-                fewer = self._fewer_lengths_after(variant, lengths, number, error)
-                if fewer is not None:
-                    variants.insert(0, variant._replace(lengths=fewer))
+                if variant.open_lengths is not None:
+                    fewer = self._fewer_lengths_after(variant, batch_lengths, error)
+                    if fewer is not None:
+                        variants.insert(0, variant._replace(open_lengths=fewer))
+                elif number is not None and variant.adds_number:
+                    self._constant_numbers[number.path, number.kind] = str(error)
 
-        reason = self._describe(reason, variant, lengths, step.batch)
+        if reason == ANOTHER_SIGNATURE and not self._is_another_size(variant, batch_lengths):
+            self._warn_of_signatures(step.batch)
+        reason = self._describe(reason, variant, batch_lengths, step.batch)
         if variant.adds_number:
             if isinstance(number, BatchNumber):
                 self._batch_numbers.append(number)
             elif number is not None:
-                self._number_inputs.append(number)
+                self._op_numbers.append(number)
         elif number is not None and not self._is_input(number):
             self._constant_numbers.setdefault((number.path, number.kind))
         program.unverified = reason_to_skip(program, self.options)
@@ -284,145 +336,13 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
-    def _variants_to_try(
-        self,
-        batch: Mapping[str, Any],
-        lengths: BatchLengths,
-        number: NumberInput | BatchNumber | None,
-    ) -> list[_Variant]:
-        """Return the variants of a program, the most general first; later ones where it fails."""
-        at_once = lengths.with_batch_sizes(lengths.axes(self._dynamic.at_once))
-        axes = at_once | lengths.changed
-        open_lengths = lengths.group(axes - self._fixed_axes.keys())
-        numbers = [one for one in self._number_inputs if one.is_readable()]
-        batch_numbers = [one for one in self._batch_numbers if one.fits(batch[one.key])]
-        variants = [_Variant(None, numbers, batch_numbers)]
-        if isinstance(number, BatchNumber):
-            variants.insert(0, _Variant(None, numbers, [*batch_numbers, number], adds_number=True))
-        elif number is not None and number.table is not None and not self._is_input(number):
-            variants.insert(0, _Variant(None, [*numbers, number], batch_numbers, adds_number=True))
-        if open_lengths is not None:
-            variants = [
-                one
-                for variant in variants
-                for one in (variant._replace(lengths=open_lengths), variant)
-            ]
-        return variants
-
-    def _is_input(self, number: NumberInput | BatchNumber) -> bool:
-        """Return whether a number is an input of new programs."""
-        known: list[NumberInput | BatchNumber] = [*self._number_inputs, *self._batch_numbers]
-        return any(one.path == number.path and one.kind is number.kind for one in known)
-
-    def _fewer_lengths_after(
-        self,
-        variant: _Variant,
-        lengths: BatchLengths,
-        number: NumberInput | BatchNumber | None,
-        failure: _Failure,
-    ) -> OpenLengths | None:
-        """Remember what programs cannot leave open; return fewer lengths to try, if any."""
-        if variant.lengths is None:
-            if number is not None and variant.adds_number:
-                self._constant_numbers[number.path, number.kind] = str(failure)
-            return None
-        axes = set(variant.lengths.axes)
-        if failure.decided:
-            fixed = {axis for i in failure.decided for axis in variant.lengths.groups[i].axes}
-        else:
-            fixed = {axis for axis in axes if axis[1]} or axes
-        # With a number that is added, it may be the number that cannot be an input.
-        if not variant.adds_number and all(one.lengths is None for one in self.programs):
-            self._fix(fixed, str(failure))
-        return lengths.group(axes - fixed)
-
-    def _fix(self, axes: Iterable[Axis], reason: str) -> None:
-        """Compile a program for each length of some axes from now on."""
-        for axis in axes:
-            self._fixed_axes.setdefault(axis, reason)
-
-    def _give_up(
-        self, step: EagerStep, reason: str, failure: _Failure, started: float
-    ) -> tuple[str, float, float]:
-        """Run all further steps eagerly, because no program can be made."""
-        ended = time.perf_counter()
-        traced = failure.traced or ended
-        self.clear()
-        self.fallback_reason = str(failure)
-        seconds = traced - started, ended - traced
-        self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
-        return reason, *seconds
-
-    def _describe(
-        self, reason: str, variant: _Variant, lengths: BatchLengths, batch: Mapping[str, Any]
-    ) -> str:
-        """Add to a reason what differs in the batch, and what the program leaves open."""
-        if variant.adds_number:
-            return f"{reason}; it is an input of the program from now on"
-        if reason != ANOTHER_SIGNATURE:
-            return reason
-        fixed = min(lengths.changed & self._fixed_axes.keys(), default=None)
-        if lengths.has_similar_program and variant.lengths is not None and fixed is None:
-            return f"{_ANOTHER_SIZE}{self._describe_unequal_lengths(lengths, batch)}"
-        reason = self._describe_signature(batch)
-        self._warn_of_signatures(reason, batch)
-        if fixed is None:
-            return reason
-        each = f"length of axis {fixed[1]} of '{lengths.key_of(fixed)}'" if fixed[1] else "size"
-        return f"{reason}; each {each} is compiled by itself, because {self._fixed_axes[fixed]}"
-
-    def _describe_unequal_lengths(self, lengths: BatchLengths, batch: Mapping[str, Any]) -> str:
-        """Return which axes differ that are one length for the last used program, if any do."""
-        for program in self.programs:
-            axes = program.unequal_axes(batch) if program.matches_phase() else ()
-            if axes:
-                names = [f"axis {axis[1]} of '{lengths.key_of(axis)}'" for axis in axes]
-                return f": {' and '.join(names)} were equal before"
-        return ""
-
-    def _warn_of_signatures(self, reason: str, batch: Mapping[str, Any]) -> None:
-        """Warn, once, when batches have differed in several ways."""
-        if reason in self._warned_differences:
-            return
-        self._warned_differences.add(reason)
-        if len(self._warned_differences) == _MANY_SIGNATURES:
-            warn(
-                f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
-                f"lastly because {reason}. Each takes as long as many steps. "
-                f"{self._advice_on_lengths(batch)}Pad batches to few shapes, and hold numbers that "
-                "vary in tensors. network.traces lists all programs."
-            )
-
-    def _advice_on_lengths(self, batch: Mapping[str, Any]) -> str:
-        """Return how one program takes the lengths of a batch, if that is all that differs."""
-        signatures = [program.signature for program in self.programs if program.matches_phase()]
-        lengths = BatchLengths(batch, self.keys, lambda key, rank: set(range(rank)), signatures)
-        allowed = lengths.axes(self._dynamic.allowed)
-        for axis in sorted(lengths.changed - allowed):
-            key = lengths.key_of(axis)
-            return (
-                f"One program takes any length of axis {axis[1]} of '{key}' with "
-                f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
-            )
-        return ""
-
-    def _describe_signature(self, batch: Mapping[str, Any]) -> str:
-        """Return what of a batch differs from the program that was used last."""
-        found = [
-            first_difference(program.signature, batch) or program.describe_lengths(batch)
-            for program in self.programs
-            if program.matches_phase()
-        ]
-        difference = next(filter(None, found), "")
-        return f"{ANOTHER_SIGNATURE}: {difference}" if difference else ANOTHER_SIGNATURE
-
-    def _make(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
+    def _compile(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
         number_keys = {number.key for number in variant.batch_numbers}
         values = {key: step.batch[key] for key in self.keys if key not in number_keys}
         global_state = GlobalState()
         try:
-            state = self._step_state(step.state, variant.numbers)
+            state = self._step_state(step.state, variant.op_numbers)
             phase = None
             if self.accumulation is not None:
                 phase = Phase(self.accumulation, state.parameters)
@@ -442,18 +362,18 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             with report_if_slow("compiling a step", self.records.last_compilation()):
                 lowered = lower(captured, self.options, variant.usual_lengths)
             program = TorchProgram(
-                self._signature(values, captured, variant.lengths),
+                self._signature(values, captured, variant.open_lengths),
                 captured,
                 lowered,
                 state,
                 global_state,
                 self.plan.takes_gradients,
                 phase=phase,
-                lengths=variant.lengths,
+                open_lengths=variant.open_lengths,
                 batch_numbers=variant.batch_numbers,
             )
         except Uncapturable as error:
-            raise _Failure(str(error), traced, error.decided) from None
+            raise _Failure(str(error), traced, error.specialized) from None
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
@@ -462,13 +382,13 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             raise _Failure(text, traced) from None
         return program, traced
 
-    def _step_state(self, state: State, numbers: list[NumberInput]) -> StepState:
+    def _step_state(self, state: State, op_numbers: list[OpNumber]) -> StepState:
         """Collect the tensors, numbers and optimizers that the step reads and writes."""
         # A model that joins in another epoch may not have been moved to the device yet.
-        others = [model for model in state.get(TRAINED, ()) if self._is_on_device(model)]
-        models = {id(model): model for model in (*self.plan.models, *others)}
+        trained = [model for model in state.get(TRAINED, ()) if self._is_on_device(model)]
+        models = {id(model): model for model in (*self.plan.models, *trained)}
         step_state = StepState(
-            list(models.values()), self.plan.takes_gradients, self._device, numbers
+            list(models.values()), self.plan.takes_gradients, self._device, op_numbers
         )
         if any(hook_tables_of(step_state.parameters)):
             raise Uncapturable("a parameter has hooks")
@@ -476,8 +396,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             names = (
                 f"'{name}' of model '{name_of(model)}'"
                 for model in models.values()
-                for name, one in model.named_parameters()
-                if one.grad is not None
+                for name, parameter in model.named_parameters()
+                if parameter.grad is not None
             )
             raise Uncapturable(
                 f"a parameter, {next(names, 'of an optimizer')}, has a gradient that no op uses; "
@@ -505,56 +425,173 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             batch_numbers={number: step.batch[number.key] for number in variant.batch_numbers},
             step_state=state,
             phase=phase,
-            lengths=() if variant.lengths is None else variant.lengths.groups,
+            open_lengths=() if variant.open_lengths is None else variant.open_lengths.groups,
         )
         return capture(request)
 
     def _signature(
-        self, values: Mapping[str, Any], captured: Capture, lengths: OpenLengths | None
+        self, values: Mapping[str, Any], captured: Capture, open_lengths: OpenLengths | None
     ) -> Signature:
         """Return the signature of a program, which matches any value of lengths that are open."""
         forms = [KIND.form_of(value) for value in values.values()]
-        if lengths is not None:
-            forms = with_open_axes(forms, set(lengths.axes))
+        if open_lengths is not None:
+            forms = with_open_axes(forms, set(open_lengths.axes))
         return Signature(values, KIND, forms, captured.outputs)
 
+    def _variants_to_try(
+        self,
+        batch: Mapping[str, Any],
+        batch_lengths: BatchLengths,
+        number: OpNumber | BatchNumber | None,
+    ) -> list[_Variant]:
+        """Return the variants of a program, the most general first; later ones where it fails."""
+        at_once = batch_lengths.with_batch_sizes(batch_lengths.axes(self._dynamic.at_once))
+        axes = at_once | batch_lengths.changed
+        open_lengths = batch_lengths.open_lengths(axes - self._fixed_axes.keys())
+        op_numbers = [op_number for op_number in self._op_numbers if op_number.is_readable()]
+        batch_numbers = [value for value in self._batch_numbers if value.fits(batch[value.key])]
+        variants = [_Variant(None, op_numbers, batch_numbers)]
+        if isinstance(number, BatchNumber):
+            batch_numbers = [*batch_numbers, number]
+            variants.insert(0, _Variant(None, op_numbers, batch_numbers, adds_number=True))
+        elif number is not None and number.table is not None and not self._is_input(number):
+            op_numbers = [*op_numbers, number]
+            variants.insert(0, _Variant(None, op_numbers, batch_numbers, adds_number=True))
+        if open_lengths is not None:
+            variants = [
+                alternative
+                for variant in variants
+                for alternative in (variant._replace(open_lengths=open_lengths), variant)
+            ]
+        return variants
 
-class _Variant(NamedTuple):
-    """The lengths and numbers that a program takes as inputs.
+    def _signatures_of_phase(self) -> list[Signature]:
+        """Return the signatures of the programs for the current phase."""
+        return [program.signature for program in self.programs if program.matches_phase()]
 
-    Attributes:
-        lengths: The lengths of the batch that are open; None if there are none.
-        numbers: The Python numbers of ops that are inputs.
-        batch_numbers: Those of the batch.
-        adds_number: Whether the last of either was a constant before.
-    """
+    def _is_input(self, number: OpNumber | BatchNumber) -> bool:
+        """Return whether a number is an input of new programs."""
+        inputs: list[OpNumber | BatchNumber] = [*self._op_numbers, *self._batch_numbers]
+        return any(known.path == number.path and known.kind is number.kind for known in inputs)
 
-    lengths: OpenLengths | None
-    numbers: list[NumberInput]
-    batch_numbers: list[BatchNumber]
-    adds_number: bool = False
+    def _fewer_lengths_after(
+        self, variant: _Variant, batch_lengths: BatchLengths, failure: _Failure
+    ) -> OpenLengths | None:
+        """Remember which axes programs cannot leave open; return fewer lengths to try, if any."""
+        open_lengths = variant.open_lengths
+        assert open_lengths is not None
+        axes = set(open_lengths.axes)
+        if failure.specialized:
+            fixed = {axis for i in failure.specialized for axis in open_lengths.groups[i].axes}
+        else:
+            fixed = {axis for axis in axes if axis[1]} or axes
+        # With a number that is added, it may be the number that cannot be an input.
+        if not variant.adds_number and all(
+            program.open_lengths is None for program in self.programs
+        ):
+            self._fix(fixed, str(failure))
+        return batch_lengths.open_lengths(axes - fixed)
 
-    @property
-    def usual_lengths(self) -> LengthValues:
-        """The most likely value of each open length."""
-        return () if self.lengths is None else tuple(one.usual for one in self.lengths.groups)
+    def _fix(self, axes: Iterable[Axis], reason: str) -> None:
+        """Compile a program for each length of some axes from now on."""
+        for axis in axes:
+            self._fixed_axes.setdefault(axis, reason)
 
+    def _give_up(
+        self, step: EagerStep, reason: str, failure: _Failure, started: float
+    ) -> tuple[str, float, float]:
+        """Run all further steps eagerly, because no program can be made."""
+        ended = time.perf_counter()
+        traced = failure.traced or ended
+        self.clear()
+        self.fallback_reason = str(failure)
+        seconds = traced - started, ended - traced
+        self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
+        return reason, *seconds
 
-class _Failure(Exception):
-    """Raised where no program can be made; its text is the reason.
+    # --- reasons ---
 
-    Args:
-        reason: The reason.
-        traced: The time when the trace was complete; None if it failed.
-        decided: The indices of open lengths for which the ops need one value.
-    """
+    def _describe(
+        self,
+        reason: str,
+        variant: _Variant,
+        batch_lengths: BatchLengths,
+        batch: Mapping[str, Any],
+    ) -> str:
+        """Add to a reason what differs in the batch, and what the program leaves open."""
+        if variant.adds_number:
+            return f"{reason}; it is an input of the program from now on"
+        if reason != ANOTHER_SIGNATURE:
+            return reason
+        if self._is_another_size(variant, batch_lengths):
+            return f"{_ANOTHER_SIZE}{self._describe_unequal_lengths(batch_lengths, batch)}"
+        reason = self._describe_signature(batch)
+        axis = self._changed_fixed_axis(batch_lengths)
+        if axis is None:
+            return reason
+        each = f"length of axis {axis[1]} of '{batch_lengths.key_of(axis)}'" if axis[1] else "size"
+        return f"{reason}; each {each} is compiled by itself, because {self._fixed_axes[axis]}"
 
-    def __init__(
-        self, reason: str, traced: float | None = None, decided: Sequence[int] = ()
-    ) -> None:
-        super().__init__(reason)
-        self.traced = traced
-        self.decided = decided
+    def _is_another_size(self, variant: _Variant, batch_lengths: BatchLengths) -> bool:
+        """Return whether a batch differs from those of a program in lengths that are open now."""
+        return (
+            batch_lengths.has_similar_program
+            and variant.open_lengths is not None
+            and self._changed_fixed_axis(batch_lengths) is None
+        )
+
+    def _changed_fixed_axis(self, batch_lengths: BatchLengths) -> Axis | None:
+        """Return an axis that has changed, and each length of which needs a program, if any."""
+        return min(batch_lengths.changed & self._fixed_axes.keys(), default=None)
+
+    def _describe_unequal_lengths(
+        self, batch_lengths: BatchLengths, batch: Mapping[str, Any]
+    ) -> str:
+        """Return which axes differ that are one length for the last used program, if any do."""
+        for program in self.programs:
+            axes = program.unequal_axes(batch) if program.matches_phase() else ()
+            if axes:
+                names = [f"axis {axis[1]} of '{batch_lengths.key_of(axis)}'" for axis in axes]
+                return f": {' and '.join(names)} were equal before"
+        return ""
+
+    def _warn_of_signatures(self, batch: Mapping[str, Any]) -> None:
+        """Warn, once, when batches have differed in several ways."""
+        reason = self._describe_signature(batch)
+        if reason in self._warned_differences:
+            return
+        self._warned_differences.add(reason)
+        if len(self._warned_differences) == _MANY_SIGNATURES:
+            warn(
+                f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
+                f"lastly because {reason}. Each takes as long as many steps. "
+                f"{self._advice_on_lengths(batch)}Pad batches to few shapes, and hold numbers that "
+                "vary in tensors. network.traces lists all programs."
+            )
+
+    def _advice_on_lengths(self, batch: Mapping[str, Any]) -> str:
+        """Return how one program takes the lengths of a batch, if that is all that differs."""
+        batch_lengths = BatchLengths(
+            batch, self.keys, lambda key, rank: set(range(rank)), self._signatures_of_phase()
+        )
+        allowed = batch_lengths.axes(self._dynamic.allowed)
+        for axis in sorted(batch_lengths.changed - allowed):
+            key = batch_lengths.key_of(axis)
+            return (
+                f"One program takes any length of axis {axis[1]} of '{key}' with "
+                f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
+            )
+        return ""
+
+    def _describe_signature(self, batch: Mapping[str, Any]) -> str:
+        """Return what of a batch differs from the program that was used last."""
+        differences = (
+            first_difference(program.signature, batch) or program.describe_lengths(batch)
+            for program in self.programs
+            if program.matches_phase()
+        )
+        difference = next(filter(None, differences), "")
+        return f"{ANOTHER_SIGNATURE}: {difference}" if difference else ANOTHER_SIGNATURE
 
 
 def _waits_for_update(update: UpdateOp) -> bool:
@@ -564,9 +601,9 @@ def _waits_for_update(update: UpdateOp) -> bool:
     return optimizer is not None and may_skip and waits_for_state(optimizer)
 
 
-def _scheduled_decays(plan: ExecutionPlan) -> Iterator[NumberInput]:
+def _scheduled_decays(plan: ExecutionPlan) -> Iterator[OpNumber]:
     """Yield the decays that change in each step."""
     for index, op in enumerate(plan.ops):
         if isinstance(op, EMA) and op.is_scheduled:
             table = op.compared_state()
-            yield NumberInput(f"the decay of {plan.describe(index)}", table, table, "decay", float)
+            yield OpNumber(f"the decay of {plan.describe(index)}", table, table, "decay", float)

@@ -1,4 +1,4 @@
-"""Restores the objects of a program after a trace, whatever the trace has done to them."""
+"""Restores the user's objects after a trace, whatever it has done to them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Restoration:
         )
         if self._snapshot.truncated is not None:
             raise Uncapturable(f"{self._snapshot.truncated} leads to too much data to restore")
-        values = {id(value): value for value in _values_of(self._snapshot)}.values()
-        self._tensors = [_Tensor.of(one) for one in values if type(one) in _PLAIN_TENSORS]
+        values = {id(value): value for value in self._snapshot.values()}.values()
+        self._tensors = [_Tensor.of(value) for value in values if type(value) in _PLAIN_TENSORS]
         self._arrays = _copy_arrays(values)
         self._settings = [read() for read, _ in _SETTINGS]
 
@@ -79,6 +79,7 @@ class Restoration:
 
     def _restore_once(self) -> None:
         with contextlib.ExitStack() as stack:  # A failing callback does not stop the others.
+            # In reverse: objects, tensors, arrays, settings.
             for (_, write), value in zip(_SETTINGS, self._settings, strict=True):
                 stack.callback(write, value)
             for current, saved in self._arrays:
@@ -125,7 +126,7 @@ class _Tensor(NamedTuple):
             table = getattr(tensor, name)
             if table and table != saved:
                 # Setting the attribute to None would not unregister hooks.
-                _restore_items(table, [one for item in saved.items() for one in item])
+                _restore_items(table, [part for item in saved.items() for part in item])
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
@@ -139,35 +140,27 @@ def _layout_of(tensor: torch.Tensor) -> Any:
     return storage_key(tensor), tensor.dtype, tensor.device, *position
 
 
-def _values_of(snapshot: Snapshot) -> Iterable[Any]:
-    """Yield everything that a snapshot has found."""
-    for index in range(snapshot.count):
-        kind, owner, _, _, values = snapshot.node(index)
-        if kind != Kind.LINK:
-            yield from (owner, *values)
-
-
 def _copy_arrays(values: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Copy the writable arrays, up to a total size."""
-    found: list[tuple[Any, Any]] = []
-    left = _MAX_ARRAY_BYTES
+    copies: list[tuple[Any, Any]] = []
+    remaining = _MAX_ARRAY_BYTES
     for value in values:
-        if isinstance(value, np.ndarray):
-            size = value.nbytes if value.flags.writeable else left + 1
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            size = value.nbytes
         elif type(value) in (bytearray, array.array):
             size = memoryview(value).nbytes
         else:
             continue
-        if size <= left:
-            left -= size
-            found.append((value, np.array(value) if isinstance(value, np.ndarray) else value[:]))
-    return found
+        if size <= remaining:
+            remaining -= size
+            copies.append((value, np.array(value) if isinstance(value, np.ndarray) else value[:]))
+    return copies
 
 
-def _have_same_items(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
-    return bytes(one) == bytes(other)  # NaN equals NaN, unlike in array.array.
+def _have_same_items(current: Any, saved: Any) -> bool:
+    if isinstance(current, np.ndarray):
+        return bool(current.shape == saved.shape and current.tobytes() == saved.tobytes())
+    return bytes(current) == bytes(saved)  # NaN equals NaN, unlike in array.array.
 
 
 def _restore_array(current: Any, saved: Any) -> None:
@@ -190,6 +183,11 @@ def _restore_snapshot(snapshot: Snapshot) -> None:
 
 
 def _restore_node(kind: Kind, owner: Any, values: Sequence[Any]) -> None:
+    """Restore the data of a node.
+
+    Its values are those of `fastnet.guards`: the header of its kind (`_HEADERS` there), and then in
+    dicts, attributes and slots a key or name before each value.
+    """
     if kind == Kind.OBJECT:
         if type(owner) is not values[0]:
             object.__setattr__(owner, "__class__", values[0])

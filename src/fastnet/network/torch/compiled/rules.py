@@ -20,7 +20,8 @@ class Group(NamedTuple):
 
     Attributes:
         numbers: Its numeric settings, each a 0-d float64 tensor.
-        settings: Its other settings.
+        settings: Its constant settings, and for each number its sign (-1, 0 or 1), because torch
+            leaves out a weight decay or momentum of 0.
         dtype: The dtype of the first parameter with a gradient.
     """
 
@@ -262,9 +263,9 @@ def _update_moments(state: Tensors, gradient: torch.Tensor, numbers: Tensors) ->
     return square
 
 
-def _product(one: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def _product(left: torch.Tensor, right: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply in torch's order, to overflow where torch does."""
-    return one * factor * other
+    return left * factor * right
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,47 @@ _IN_PROGRAM = (
 )
 
 
+def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
+    """Return why no step of a plan can be captured, whatever its batch: all that is known."""
+    reasons = _reasons_against(plan, device, is_distributed)
+    return "; ".join(dict.fromkeys(reasons)) or None
+
+
+def _reasons_against(
+    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+) -> Iterator[str]:
+    if device.type not in ("cpu", "cuda"):
+        yield f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
+    if is_distributed:
+        yield "the gradients of several processes are communicated"
+    for model in plan.models:
+        engine = parallel_type(model)
+        if engine is not None:
+            yield f"the model '{name_of(model)}' is run by {engine}"
+        for module in model.modules():
+            if hasattr(module, COMPILED):
+                yield f"the model '{name_of(model)}' comes from torch.compile"
+            function = weight_hook_of(module)
+            if function is not None:
+                yield (
+                    f"a hook of torch.nn.utils.{function} replaces a weight of the model "
+                    f"'{name_of(model)}'; use torch.nn.utils.parametrizations.{function}"
+                )
+    for index, op in enumerate(plan.ops):
+        if any(isinstance(inner, OneOfOps) for inner in with_inner_ops([op])):
+            yield f"{describe_op(op, index)} draws one of its ops outside of torch"
+        if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
+            yield f"{describe_op(op, index)} merges the gradients of several steps"
+    followed = {id(op.model): op for op in plan.ops if isinstance(op, FollowsUpdates)}
+    for update in update_ops_in(plan.ops):
+        if (update.skip_nonfinite or update.weight is not None) and id(update.model) in followed:
+            yield (
+                f"{describe_op(followed[id(update.model)])} follows the updates of "
+                f"'{name_of(update.model)}', which may skip a step because of `weight` or "
+                "`skip_nonfinite`"
+            )
+
+
 class CompiledSession:
     """The compiled steps of one session.
 
@@ -51,7 +92,7 @@ class CompiledSession:
         make_autocast: Callable[[], AbstractContextManager[Any]] | None,
         step_options: StepOptions,
     ) -> None:
-        programs.prepare_session()
+        programs.find_merging_updates()
         self.programs = programs
         self._state = state
         self._make_autocast = make_autocast
@@ -97,7 +138,7 @@ class CompiledSession:
             if times.awaits_uncompiled:
                 return times.run_uncompiled(lambda: eager(batch))
             started = perf_counter()
-            programs.find(moved)  # Once more, because it is a part of a compiled step.
+            programs.find(moved)  # Timed with the step: each compiled step looks for its program.
             result = self._run_program(program, eager, batch, moved, tensors, on_call)
             times.add_compiled(perf_counter() - started)
             if times.is_complete:
@@ -132,18 +173,18 @@ class CompiledSession:
                         tensors = program.match(moved)
                         # Only what follows updates may have changed numbers since the last step.
                         if tensors is not None and (
-                            not program.followed or program.changed_state() is None
+                            not program.followed or program.adopt_changes() is None
                         ):
                             return self._run_program(
                                 program, run_eagerly, batch, moved, tensors, None
                             )
-                found, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
+                valid, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
             except KeyError:
                 return run_eagerly(batch)  # Raises the error for a missing key.
-            if found is None or found.awaits_verification or found.times is not None:
+            if valid is None or valid.awaits_verification or valid.times is not None:
                 return step(batch)
-            compared.append(found)
-            return self._run_program(found, run_eagerly, batch, moved, tensors, None)
+            compared.append(valid)
+            return self._run_program(valid, run_eagerly, batch, moved, tensors, None)
 
         return run
 
@@ -194,18 +235,22 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for a step of the phase of this one, not of the next one.
+        # The program is compiled for the phase of this step, so its windows return for that.
         accumulation = programs.accumulation
-        preserved = nullcontext() if accumulation is None else accumulation.preserved()
+        as_before = (
+            nullcontext()
+            if accumulation is None
+            else accumulation.with_windows(accumulation.windows())
+        )
         result = eager(batch)
         self._has_run = True
         if programs.fallback_reason is not None:
             return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with preserved, TRACING:
+        with as_before, TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
-            programs.prepare(step, reason, on_compile)
+            programs.compile_for(step, reason, on_compile)
         return result
 
     # --- verification ---
@@ -215,8 +260,11 @@ class CompiledSession:
         programs = self.programs
         verify = programs.options.verify
         if not isinstance(verify, int):
-            lengths = program.lengths
-            return lengths is None or read_lengths(lengths, tensors) != program.verified_lengths
+            open_lengths = program.open_lengths
+            return (
+                open_lengths is None
+                or read_lengths(open_lengths, tensors) != program.verified_lengths
+            )
         programs.steps_for_verification += 1
         return programs.steps_for_verification % verify == 0
 
@@ -228,9 +276,9 @@ class CompiledSession:
         moved: Mapping[str, Any],
         tensors: list[torch.Tensor],
     ) -> dict[str, Any] | None:
-        """Run a step compiled and eagerly, and return the eager results.
+        """Run a step eagerly and on copies compiled, compare both, and return the eager results.
 
-        Another thread may be verifying the program. If it finds no difference, return None.
+        Return None if another thread has verified the program meanwhile.
 
         Args:
             program: The program.
@@ -275,49 +323,8 @@ class CompiledSession:
 
 def _end_verification(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
     """Verify no further step of a program, or one more if that has other lengths."""
-    if program.lengths is not None and program.verified_lengths is None:
-        program.verified_lengths = read_lengths(program.lengths, tensors)
+    if program.open_lengths is not None and program.verified_lengths is None:
+        program.verified_lengths = read_lengths(program.open_lengths, tensors)
         return
     program.awaits_verification = False
     program.graph = None
-
-
-def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch: all that is known."""
-    reasons = _reasons_against(plan, device, is_distributed)
-    return "; ".join(dict.fromkeys(reasons)) or None
-
-
-def _reasons_against(
-    plan: ExecutionPlan, device: torch.device, is_distributed: bool
-) -> Iterator[str]:
-    if device.type not in ("cpu", "cuda"):
-        yield f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
-    if is_distributed:
-        yield "the gradients of several processes are communicated"
-    for model in plan.models:
-        engine = parallel_type(model)
-        if engine is not None:
-            yield f"the model '{name_of(model)}' is run by {engine}"
-        for module in model.modules():
-            if hasattr(module, COMPILED):
-                yield f"the model '{name_of(model)}' comes from torch.compile"
-            function = weight_hook_of(module)
-            if function is not None:
-                yield (
-                    f"a hook of torch.nn.utils.{function} replaces a weight of the model "
-                    f"'{name_of(model)}'; use torch.nn.utils.parametrizations.{function}"
-                )
-    for index, op in enumerate(plan.ops):
-        if any(isinstance(inner, OneOfOps) for inner in with_inner_ops([op])):
-            yield f"{describe_op(op, index)} draws one of its ops outside of torch"
-        if as_tensor_op(op).merge_grad != 1 and not isinstance(op, UpdateOp):
-            yield f"{describe_op(op, index)} merges the gradients of several steps"
-    followed = {id(op.model): op for op in plan.ops if isinstance(op, FollowsUpdates)}
-    for update in update_ops_in(plan.ops):
-        if (update.skip_nonfinite or update.weight is not None) and id(update.model) in followed:
-            yield (
-                f"{describe_op(followed[id(update.model)])} follows the updates of "
-                f"'{name_of(update.model)}', which may skip a step because of `weight` or "
-                "`skip_nonfinite`"
-            )

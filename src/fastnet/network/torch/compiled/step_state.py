@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -15,52 +15,16 @@ from fastnet.backend.model_metadata import every_optimizer_of, holder_of
 from fastnet.backend.torch._internals import tables_of
 from fastnet.backend.torch.optimizer_step import STEP_IF
 from fastnet.guards import Snapshot
-from fastnet.network.torch.compiled.number_inputs import NumberInput
+from fastnet.network.torch.compiled.number_inputs import OpNumber
 from fastnet.network.torch.compiled.optimizers import (
-    Rule,
+    OptimizerSpec,
     is_number_tensor,
     require_dense,
-    rule_of,
+    spec_of,
 )
 from fastnet.network.torch.compiled.rules import Group
+from fastnet.network.torch.compiled.trace_watch import RecordingDict
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
-
-_OF_ONE_KEY = ("__contains__", "__delitem__", "__getitem__", "__setitem__", "get", "pop")
-_OF_ALL = (
-    *("__eq__", "__ior__", "__iter__", "__len__", "__or__", "__ror__", "clear", "copy", "items"),
-    *("keys", "popitem", "update", "values"),
-)
-
-
-class RecordingDict(dict[Any, Any]):
-    """A dict that calls `note` with each key that is used, or None for all of them."""
-
-    def __init__(self, entries: dict[Any, Any], note: Callable[[Any], None]) -> None:
-        super().__init__(entries)
-        self._note = note
-
-    def base(self) -> dict[Any, Any]:
-        """Return a plain dict of the entries."""
-        return dict(dict.items(self))
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Record the key, then as `dict.setdefault`."""
-        self._note(key)
-        return super().setdefault(key, default)
-
-
-def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
-    method = getattr(dict, name)
-
-    def recorded(self: Any, *args: Any, **keyword_arguments: Any) -> Any:
-        self._note(args[0] if has_key else None)
-        return method(self, *args, **keyword_arguments)
-
-    return recorded
-
-
-for _name in (*_OF_ONE_KEY, *_OF_ALL):
-    setattr(RecordingDict, _name, _recorded(_name, _name in _OF_ONE_KEY))
 
 
 class OptimizerState:
@@ -73,7 +37,7 @@ class OptimizerState:
 
     def __init__(self, optimizer: torch.optim.Optimizer, first_number: int) -> None:
         self.optimizer = optimizer
-        self.rule: Rule = rule_of(optimizer)
+        self.spec: OptimizerSpec = spec_of(optimizer)
         self.first_number = first_number
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
@@ -85,7 +49,7 @@ class OptimizerState:
         """
         return [
             (
-                self.rule.settings_of(group),
+                self.spec.constants_of(group),
                 self._number_tensors(group),
                 list(map(id, group["params"])),
             )
@@ -94,24 +58,28 @@ class OptimizerState:
 
     def _number_tensors(self, group: Mapping[str, Any]) -> list[str]:
         """Return the names of the numbers of a group that are tensors."""
-        return [name for name in self.rule.scalars if is_number_tensor(group[name])]
+        return [name for name in self.spec.entry_inputs if is_number_tensor(group[name])]
 
     def guard(self) -> tuple[Snapshot, list[tuple[dict[str, Any], Any]]]:
-        """Return a snapshot without the numbers of the groups, and what reads these."""
-        names = self.rule.scalars
+        """Return a snapshot of the optimizer without the numbers of its groups.
+
+        Returns:
+            The snapshot, and each group with a function that reads its numbers.
+        """
+        names = self.spec.entry_inputs
         groups = self.optimizer.param_groups
         skip: list[tuple[Any, str]] = [(self.optimizer, "_opt_called")]
         skip += [(group, name) for group in groups for name in names]
         snapshot = Snapshot([("the optimizer", self.optimizer)], skip)
         readers: list[Callable[[dict[str, Any]], Any]] = [
-            self.rule.numbers_of if self._number_tensors(group) else itemgetter(*names)
+            self.spec.numbers_of if self._number_tensors(group) else itemgetter(*names)
             for group in groups
         ]
         return snapshot, list(zip(groups, readers, strict=True))
 
     def numbers(self) -> list[float]:
         """Return the numbers of its groups, as they are now."""
-        groups = map(self.rule.numbers_of, self.optimizer.param_groups)
+        groups = map(self.spec.numbers_of, self.optimizer.param_groups)
         return [number for numbers in groups for number in numbers]
 
     def tensors(self) -> list[torch.Tensor]:
@@ -135,19 +103,21 @@ class OptimizerState:
             for group in optimizer.param_groups
             for parameter in group["params"]
             if parameter in optimizer.state
-            for name in self.rule.state_names(group, parameter)
+            for name in self.spec.state_names(group, parameter)
             if name in optimizer.state[parameter]
         ]
 
 
 class StepState:
-    """The tensors that a step of some models reads and writes, wherever its batch comes from.
+    """The tensors, numbers and optimizers that steps of some models read and write.
+
+    The batch and the tensors that ops hold are not among them.
 
     Args:
         models: The models.
         takes_gradients: Whether the step may update them.
         device: The device of the ops.
-        number_inputs: The Python numbers of ops that are inputs.
+        op_numbers: The Python numbers of ops that are inputs.
 
     Attributes:
         tensors: Parameters and buffers, and then the state of optimizers.
@@ -161,14 +131,14 @@ class StepState:
         models: Sequence[torch.nn.Module],
         takes_gradients: bool,
         device: torch.device,
-        number_inputs: Sequence[NumberInput] = (),
+        op_numbers: Sequence[OpNumber],
     ) -> None:
         self.device = device
-        self.number_inputs = list(number_inputs)
+        self.op_numbers = list(op_numbers)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
         # The table of a module, a name and the tensor under it.
-        self._slots: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._recurrent: list[torch.nn.Module] = []
         self._add_modules(models)
 
@@ -185,7 +155,7 @@ class StepState:
             if id(optimizer) not in by_id
         ]
 
-        tensors = {id(tensor): tensor for _, _, tensor in self._slots}
+        tensors = {id(tensor): tensor for _, _, tensor in self._entries}
         for optimizer in self._active_optimizers:
             for group in optimizer.param_groups:
                 tensors.update((id(parameter), parameter) for parameter in group["params"])
@@ -205,12 +175,12 @@ class StepState:
             if isinstance(module, torch.nn.RNNBase):
                 self._recurrent.append(module)
             for table in tables_of(module):
-                self._slots += [
+                self._entries += [
                     (table, name, tensor) for name, tensor in table.items() if tensor is not None
                 ]
 
     def _add_optimizers(self) -> None:
-        number_count = len(self.number_inputs)
+        number_count = len(self.op_numbers)
         for optimizer in self._active_optimizers:
             if getattr(optimizer, "scaler", None) is not None:
                 raise Uncapturable(
@@ -239,7 +209,6 @@ class StepState:
 
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""
-        memory: dict[int, int] = {}
         for index, tensor in enumerate(self.tensors):
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 raise Uncapturable(f"a parameter or a buffer is of type {type(tensor).__name__}")
@@ -252,20 +221,21 @@ class StepState:
                 raise Uncapturable(f"{what} is on {tensor.device}")
             if not tensor.is_leaf:
                 raise Uncapturable("a parameter or a buffer has a graph")
-            address = tensor.untyped_storage().data_ptr()
-            if address and memory.setdefault(address, id(tensor)) != id(tensor):
-                raise Uncapturable("two parameters or buffers share memory")
+        if share_memory(self.tensors):
+            raise Uncapturable(
+                "two parameters, buffers or tensors of an optimizer's state share memory"
+            )
 
-    def by_id(self, fakes: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def fakes_by_id(self, fakes: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Return the fake tensor for each of `tensors`, by the id of the latter."""
         return {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
 
     def numbers(self) -> list[float]:
         """Return the numbers of ops, then of all optimizers, as they are now."""
-        own_numbers = [float(number.read()) for number in self.number_inputs]
-        return own_numbers + [
-            number for state in self.optimizers.values() for number in state.numbers()
-        ]
+        numbers = [float(number.read()) for number in self.op_numbers]
+        for state in self.optimizers.values():
+            numbers += state.numbers()
+        return numbers
 
     def new_numbers(self) -> torch.Tensor:
         """Create the tensor that a program reads the numbers from."""
@@ -281,42 +251,42 @@ class StepState:
         Args:
             fakes: A fake tensor for each of `tensors`.
             numbers: A fake tensor of the numbers.
-            symbols: A symbol for each of `number_inputs`.
+            symbols: A symbol for each of `op_numbers`.
 
         Yields:
             The number of steps of each optimizer, by its id.
         """
-        by_id = self.by_id(fakes)
-        updates: dict[int, int] = {}
+        fakes_by_id = self.fakes_by_id(fakes)
+        step_counts: dict[int, int] = {}
         with ExitStack() as stack:
             for module in self._recurrent:
                 # Its forward replaces the list of its weights where it finds other parameters.
                 stack.callback(vars(module).update, dict(vars(module)))
-            for table, name, tensor in self._slots:
+            for table, name, tensor in self._entries:
                 stack.callback(table.__setitem__, name, tensor)
-                table[name] = by_id[id(tensor)]
-            for number, symbol in zip(self.number_inputs, symbols, strict=True):
-                table, name = number.attributes(), number.name
+                table[name] = fakes_by_id[id(tensor)]
+            for number, symbol in zip(self.op_numbers, symbols, strict=True):
+                table, name = number.require_table(), number.name
                 stack.callback(table.__setitem__, name, number.read())
                 table[name] = symbol
             for optimizer in self._active_optimizers:
-                self._replace_optimizer(stack, optimizer, by_id, numbers, updates)
+                self._replace_optimizer(stack, optimizer, fakes_by_id, numbers, step_counts)
             for optimizer in self._inactive_optimizers:
                 self._replace_groups(stack, optimizer, optimizer.param_groups)
-            yield updates
+            yield step_counts
 
-    def changed_number(self, symbols: Sequence[Any]) -> NumberInput | None:
+    def replaced_number(self, symbols: Sequence[Any]) -> OpNumber | None:
         """Return a number that the ops have replaced in the trace."""
-        for number, symbol in zip(self.number_inputs, symbols, strict=True):
-            if number.attributes().get(number.name) is not symbol:
+        for number, symbol in zip(self.op_numbers, symbols, strict=True):
+            if number.require_table().get(number.name) is not symbol:
                 return number
         return None
 
-    def first_replaced(self, fakes: list[torch.Tensor]) -> str | None:
+    def replaced_tensor(self, fakes: list[torch.Tensor]) -> str | None:
         """Return the name of a parameter or buffer that the ops have replaced in the trace."""
-        by_id = self.by_id(fakes)
-        for table, name, tensor in self._slots:
-            if table.get(name) is not by_id[id(tensor)]:
+        fakes_by_id = self.fakes_by_id(fakes)
+        for table, name, tensor in self._entries:
+            if table.get(name) is not fakes_by_id[id(tensor)]:
                 return name
         return None
 
@@ -333,16 +303,16 @@ class StepState:
         self,
         stack: ExitStack,
         optimizer: torch.optim.Optimizer,
-        by_id: dict[int, torch.Tensor],
+        fakes_by_id: dict[int, torch.Tensor],
         numbers: torch.Tensor,
-        updates: dict[int, int],
+        step_counts: dict[int, int],
     ) -> None:
         state = self.optimizers.get(id(optimizer))
         tensors: dict[int, dict[str, torch.Tensor]] = {}
         if state is not None:
             for parameter, name in state.entries():
                 real = optimizer.state[parameter][name]
-                tensors.setdefault(id(by_id[id(parameter)]), {})[name] = by_id[id(real)]
+                tensors.setdefault(id(fakes_by_id[id(parameter)]), {})[name] = fakes_by_id[id(real)]
         groups = [
             {
                 # A tensor has no value in the trace.
@@ -350,7 +320,7 @@ class StepState:
                     name: value.item() if is_number_tensor(value) else value
                     for name, value in group.items()
                 },
-                "params": [by_id[id(parameter)] for parameter in group["params"]],
+                "params": [fakes_by_id[id(parameter)] for parameter in group["params"]],
             }
             for group in optimizer.param_groups
         ]
@@ -365,11 +335,26 @@ class StepState:
         def step() -> None:
             if state is None:
                 raise Uncapturable(self.refused[id(optimizer)])
-            updates[id(optimizer)] = updates.get(id(optimizer), 0) + 1
+            step_counts[id(optimizer)] = step_counts.get(id(optimizer), 0) + 1
             _update(state, groups, tensors, numbers)
 
         attributes["step"] = step
         attributes[STEP_IF] = partial(_step_if, step, groups, tensors)
+
+
+def memory_ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """Return the begin and end addresses of the storage of each tensor, in ascending order."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sorted(
+        (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        for storage in storages
+        if storage.nbytes()
+    )
+
+
+def share_memory(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether the storages of two tensors overlap, as those of numpy's views do."""
+    return any(begin < end for (_, end), (begin, _) in pairwise(memory_ranges(tensors)))
 
 
 def _refuse_settings(key: Any) -> None:
@@ -405,20 +390,23 @@ def _update(
     tensors: dict[int, dict[str, torch.Tensor]],
     numbers: torch.Tensor,
 ) -> None:
-    rule, index = state.rule, state.first_number
+    """Update the parameters that have gradients, by the rule of their optimizer."""
+    spec, index = state.spec, state.first_number
     with torch.no_grad():
         for group in groups:
             group_numbers = {
-                name: numbers[index + offset] for offset, name in enumerate(rule.numbers)
+                name: numbers[index + offset] for offset, name in enumerate(spec.inputs)
             }
-            index += len(rule.numbers)
+            index += len(spec.inputs)
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not trained:
+                continue
+            group_settings = Group(group_numbers, spec.constants_of(group), trained[0].dtype)
             for parameter in trained:
                 require_dense("a gradient", parameter.grad)
                 parameter_state = tensors.get(id(parameter), {})
-                names = set(rule.state_names(group, parameter))
+                names = set(spec.state_names(group, parameter))
                 missing = sorted(names - parameter_state.keys())
                 if missing:
-                    raise Uncapturable(f"{rule.kind.__name__} has no state {missing} yet")
-                settings = Group(group_numbers, rule.settings_of(group), trained[0].dtype)
-                rule.update(parameter, parameter.grad, parameter_state, settings)
+                    raise Uncapturable(f"{spec.kind.__name__} has no state {missing} yet")
+                spec.update(parameter, parameter.grad, parameter_state, group_settings)

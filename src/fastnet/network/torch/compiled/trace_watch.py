@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FrameType
@@ -332,7 +332,51 @@ class RealTensors(_DispatchMode):  # type: ignore[misc]
         self._saved.clear()
 
 
-# --- the session's state and followers ------------------------------------------------------------
+# --- entries that ops read ------------------------------------------------------------------------
+
+# The methods of a dict that use one key, and those that use all of them.
+_OF_ONE_KEY = (
+    "__contains__",
+    "__delitem__",
+    "__getitem__",
+    "__setitem__",
+    "get",
+    "pop",
+    "setdefault",
+)
+_OF_ALL = (
+    *("__eq__", "__ior__", "__iter__", "__len__", "__or__", "__ror__", "clear", "copy", "items"),
+    *("keys", "popitem", "update", "values"),
+)
+
+
+class RecordingDict(dict[Any, Any]):
+    """A dict that calls `note` with each key that is used, or None for all of them."""
+
+    def __init__(self, entries: dict[Any, Any], note: Callable[[Any], None]) -> None:
+        super().__init__(entries)
+        self._note = note
+
+    def as_dict(self) -> dict[Any, Any]:
+        """Return a plain dict of the entries."""
+        return dict(dict.items(self))
+
+
+def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def recorded(self: Any, *args: Any, **keyword_arguments: Any) -> Any:
+        self._note(args[0] if has_key else None)
+        return method(self, *args, **keyword_arguments)
+
+    return recorded
+
+
+for _name in (*_OF_ONE_KEY, *_OF_ALL):
+    setattr(RecordingDict, _name, _recorded(_name, _name in _OF_ONE_KEY))
+
+
+# --- followers ------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -11,11 +11,13 @@ class Uncapturable(Exception):
     Args:
         reason: The reason.
         index: The index of the op, if it is because of one.
-        decided: The indices of open lengths for which the ops need one value, if it is because of
-            these.
+        specialized: The indices of open lengths to whose values the trace is specialized, if it is
+            because of these.
     """
 
-    def __init__(self, reason: str, index: int | None = None, decided: Sequence[int] = ()) -> None:
+    def __init__(
+        self, reason: str, index: int | None = None, specialized: Sequence[int] = ()
+    ) -> None:
         super().__init__(reason)
         self.index = index
-        self.decided = decided
+        self.specialized = specialized

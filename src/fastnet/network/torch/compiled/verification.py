@@ -40,9 +40,11 @@ from fastnet.network.verification_limits import TORCH
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
-# After so many, a tensor that the program does not change at all is known to need a change.
-_FEW = 3
-# Few draws, such as those of a small dropout, may be the same by chance in so many steps.
+# Disturbed steps after which a tensor that they all change, and the program does not, is a lost
+# update.
+_STEPS_OF_LOST_UPDATE = 3
+# A program that gives the same results for so many seeds draws no numbers: even few draws, as of a
+# small dropout, hardly repeat so often.
 _REPETITIONS = 15
 
 
@@ -146,7 +148,7 @@ class Verification:
         tensors, writes = self._program.tensors, self._program.writes
         written = set(writes)
         self._batch, self._batch_tensors = batch, batch_tensors
-        self._merged = [] if self._accumulation is None else self._accumulation.now()
+        self._merged = [] if self._accumulation is None else self._accumulation.windows()
         before = [_copy(tensors[index]) for index in writes]
         unwritten = [tensor for index, tensor in enumerate(tensors) if index not in written]
         versions = [_version(tensor) for tensor in unwritten]
@@ -159,7 +161,7 @@ class Verification:
                 self.difference = f"{self._name(tensor)} is written by the eager step alone"
                 return result
         self._before, self._work = before, list(map(_copy, before))
-        merged = [] if self._accumulation is None else self._accumulation.now()
+        merged = [] if self._accumulation is None else self._accumulation.windows()
         self._expected = self._values([tensors[index] for index in writes], result, merged)
         try:
             self.difference = self._check(compiled=False) or self._check(compiled=True)
@@ -192,7 +194,9 @@ class Verification:
             if excess is None:
                 break
             number = len(disturbed)
-            if number >= (_FEW if excess.is_unwritten else len(TORCH.disturbances)):
+            if number >= (
+                _STEPS_OF_LOST_UPDATE if excess.is_unwritten else len(TORCH.disturbances)
+            ):
                 return self._describe(excess.index, deviations[excess.index])
             if not compiled and not disturbed:
                 undisturbed = [value.copied() for value in self._run(compiled=False)]
@@ -240,9 +244,9 @@ class Verification:
             if self._accumulation is None:
                 results = self._program.run_on(tensors, batch_tensors, compiled)
             else:
-                with self._accumulation.replaced_by(self._merged):
+                with self._accumulation.with_windows(self._merged):
                     results = self._program.run_on(tensors, batch_tensors, compiled)
-                    merged = self._accumulation.now()
+                    merged = self._accumulation.windows()
             result = self._program.signature.merge(results, self._batch)
         except Exception as error:
             if is_from_signal_handler(error):
