@@ -26,6 +26,9 @@ FIRST_STEP = "first step"
 ANOTHER_SIGNATURE = "a batch has another input signature"
 ANOTHER_PHASE = "gradients of another number of steps are merged"
 
+# Records in a profile why a program was made, and the seconds of tracing and compiling it.
+OnProgram = Callable[[str, float, float], None]
+
 
 class Program(ABC):
     """A traced or compiled step.
@@ -36,8 +39,8 @@ class Program(ABC):
     Attributes:
         signature: The signature.
         match: Returns the tensors of a batch as a list, or None if the program is not for it.
-        unverified: Why its steps are not compared with uncompiled ones; None if they are.
-        awaits_verification: Whether a step is still to be compared.
+        unverified: Why its first step is not compared with an uncompiled one although it is
+            compiled; None otherwise.
         is_general: Whether programs that are for fewer batches come before it.
         times: How long its first steps take; None if they are not timed, or were.
     """
@@ -46,7 +49,6 @@ class Program(ABC):
         self.signature = signature
         self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
         self.unverified: str | None = None
-        self.awaits_verification = True
         self.is_general = False
         self.times: StepTimes | None = None
 
@@ -151,6 +153,15 @@ class ProgramSet(Generic[P]):
         """Remove all programs."""
         with self._lock:
             self.programs = ()
+
+    def note_compiled(self, program: P, seconds: float, state: State) -> None:
+        """Note how long a compiled step took, while they are timed, and warn of a slow program."""
+        times = program.times
+        if times is not None:
+            times.add_compiled(seconds)
+            if times.is_complete:
+                program.times = None
+                self.records.warn_if_slower(state, times)
 
     def fall_back(self, reason: str, state: State) -> None:
         """Make no further programs, and record why."""

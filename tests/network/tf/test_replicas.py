@@ -436,3 +436,17 @@ def test_models_are_mirrored_over_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         network.run_step(STEPS[0])
     by_hand(twin, momentum(), STEPS[:1])
     assert_same_weights(model, twin)
+
+
+def test_unknown_number_of_samples_in_a_function_is_refused() -> None:
+    network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"))
+    with STRATEGY.scope(), network("infer", 1):
+        for rows, fails in ((4, False), (None, True)):
+            spec = [{"x": tf.TensorSpec((rows, 2))}]
+            step = tf.function(lambda batch: network.run_step(batch)["y"], input_signature=spec)
+            if fails:
+                with pytest.raises(ValueError, match="how many samples 'x' has is unknown"):
+                    step({"x": tf.ones((4, 2))})
+            else:
+                result = STRATEGY.experimental_local_results(step({"x": tf.ones((4, 2))}))
+                assert np.concatenate(result).tolist() == [[2.0, 2.0]] * 4

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
 from fastnet.backend.tf.graph import FOREIGN, KIND, holds_foreign, is_recorded
+from fastnet.network.program_set import OnProgram
 from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.compiled import XlaProgram
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.types import RunStep, State
-
-# Records in a profile why ops were traced, and the seconds of tracing and compiling.
-OnTrace = Callable[[str, float, float], None]
 
 
 class GraphSession:
@@ -39,12 +37,12 @@ class GraphSession:
         self._epoch = state["epoch"]
         self._is_transform = is_transform
 
-    def step(self, eager: RunStep, on_trace: OnTrace | None = None) -> RunStep:
+    def step(self, eager: RunStep, on_trace: OnProgram | None = None) -> RunStep:
         """Return the function that runs the steps of the session.
 
         Args:
             eager: Runs a step of a transform eagerly.
-            on_trace: Called with the reason and the seconds when a program was traced.
+            on_trace: Called when a program was traced.
         """
         programs, epoch = self._programs, self._epoch
 
@@ -60,7 +58,7 @@ class GraphSession:
         return run
 
     def _run_unmatched(
-        self, batch: Mapping[str, Any], eager: RunStep, on_trace: OnTrace | None
+        self, batch: Mapping[str, Any], eager: RunStep, on_trace: OnProgram | None
     ) -> dict[str, Any]:
         """Run a step for a batch that no program was found for, and trace one if there is none."""
         programs = self._programs
@@ -84,7 +82,7 @@ class GraphSession:
         program: GraphProgram,
         batch: Mapping[str, Any],
         inputs: list[Any],
-        on_trace: OnTrace | None,
+        on_trace: OnProgram | None,
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
         if isinstance(program, XlaProgram):
@@ -99,7 +97,7 @@ class GraphSession:
         program: GraphProgram,
         batch: Mapping[str, Any],
         inputs: list[Any],
-        on_trace: OnTrace | None,
+        on_trace: OnProgram | None,
         traced_from: float | None = None,
     ) -> dict[str, Any]:
         """Run the first step of a program, which XLA compiles if it is to, and record it.
@@ -134,10 +132,7 @@ class GraphSession:
             return times.run_uncompiled(lambda: program.run_as_graph(batch, inputs))
         started = perf_counter()
         result = program.run(batch, inputs)
-        times.add_compiled(perf_counter() - started)
-        if times.is_complete:
-            program.times = None
-            self._programs.records.warn_if_slower(self._state, times)
+        self._programs.note_compiled(program, perf_counter() - started, self._state)
         return result
 
 

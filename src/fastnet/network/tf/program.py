@@ -44,7 +44,6 @@ class GraphProgram(Program):
         is_open: bool = False,
     ) -> None:
         super().__init__(Signature(keys, KIND, traced.inputs, traced.outputs))
-        self.awaits_verification = False
         self.is_general = is_open
         self.guard = guard
         self.reason = reason

@@ -12,10 +12,10 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf._internals import profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizers
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.program_set import key_of_ops
+from fastnet.network.program_set import OnProgram, key_of_ops
 from fastnet.network.session import Session
 from fastnet.network.step import StepMeter, titles
-from fastnet.network.tf.graph_session import GraphSession, OnTrace
+from fastnet.network.tf.graph_session import GraphSession
 from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
 from fastnet.network.tf.step_tracer import uses_optimizers
@@ -102,7 +102,7 @@ class TFSession(Session):
             return "graphs of the devices"
         return "graph" if self._network._compile_options is None else "compiled step"
 
-    def _make_step(self, on_trace: OnTrace | None) -> RunStep:
+    def _make_step(self, on_trace: OnProgram | None) -> RunStep:
         """Return the step as a graph, or eager, on each replica if there are several."""
         replicas, plan = self._replicas, self.plan
         eager = self.bound.step if replicas is None else self._eager_step_on(replicas)

@@ -250,6 +250,17 @@ class TestSignatures:
         assert fallbacks(network) == [None, None]
         assert is_compiled(network)
 
+    def test_many_lengths_are_advised_to_be_padded(self) -> None:
+        network = of(lambda x: x * 2, compile=CompileOptions(max_programs=10))
+        with network("infer", 1):
+            for width in range(1, 8):
+                network.run_step({"x": tf.ones((2, width))})
+            with pytest.warns(UserWarning, match="traced 8 times") as caught:
+                network.run_step({"x": tf.ones((2, 8))})
+        text = str(caught[0].message)
+        assert "pad batches to fewer shapes" in text
+        assert "dynamic" not in text
+
     def test_change_in_each_step_ends_compiling(self) -> None:
         op = Scale(1.0)
         network = TFNetwork(op, compile=True)

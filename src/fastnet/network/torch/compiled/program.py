@@ -73,6 +73,7 @@ class TorchProgram(Program):
         writes: The indices of those that it writes to.
         graph: The captured graph, which runs when the program is verified; None if it never is.
         changed_number: The number whose change has made the program invalid, if it was one.
+        awaits_verification: Whether a step is still to be compared with an eager one.
         verified_lengths: The open lengths of the first verified step; None before it.
     """
 
@@ -101,6 +102,7 @@ class TorchProgram(Program):
         self._phase = phase
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
+        self.awaits_verification = True
         self.verified_lengths: LengthValues | None = None
         self._admits = lowered.admits
         self._admitted: dict[LengthValues, bool] = {}

@@ -18,7 +18,13 @@ from fastnet.errors import is_from_signal_handler
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.program_set import ANOTHER_PHASE, ANOTHER_SIGNATURE, FIRST_STEP, ProgramSet
+from fastnet.network.program_set import (
+    ANOTHER_PHASE,
+    ANOTHER_SIGNATURE,
+    FIRST_STEP,
+    OnProgram,
+    ProgramSet,
+)
 from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import capture
@@ -52,9 +58,6 @@ _OBSERVED = (
 _ANOTHER_SIZE = "a batch has another size"
 # After this number of programs for other kinds of batches there is a warning.
 _MANY_SIGNATURES = 2
-
-# Record in a step why a program was compiled, and the seconds that tracing and compiling took.
-OnCompile = Callable[[str, float, float], None]
 
 
 class EagerStep(NamedTuple):
@@ -188,7 +191,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             self.fall_back(difference, state)
 
     def compile_for(
-        self, step: EagerStep, reason: str | None, on_compile: OnCompile | None
+        self, step: EagerStep, reason: str | None, on_compile: OnProgram | None
     ) -> None:
         """Compile a program for steps like one that has run eagerly, unless there is one.
 

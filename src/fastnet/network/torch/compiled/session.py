@@ -14,11 +14,12 @@ from fastnet.backend.torch._internals import COMPILED, weight_hook_of
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
+from fastnet.network.program_set import OnProgram
 from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.captured import TRACING
 from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
-from fastnet.network.torch.compiled.program_set import EagerStep, OnCompile, TorchProgramSet
+from fastnet.network.torch.compiled.program_set import EagerStep, TorchProgramSet
 from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
 from fastnet.network.updates import update_ops_in
 from fastnet.op.meta_op import OneOfOps
@@ -104,7 +105,7 @@ class CompiledSession:
         self,
         eager: RunStep,
         on_call: Callable[[], None] | None = None,
-        on_compile: OnCompile | None = None,
+        on_compile: OnProgram | None = None,
     ) -> RunStep:
         """Return the function that runs the steps of the session.
 
@@ -140,10 +141,7 @@ class CompiledSession:
             started = perf_counter()
             programs.find(moved)  # Timed with the step: each compiled step looks for its program.
             result = self._run_program(program, eager, batch, moved, tensors, on_call)
-            times.add_compiled(perf_counter() - started)
-            if times.is_complete:
-                program.times = None
-                programs.records.warn_if_slower(self._state, times)
+            programs.note_compiled(program, perf_counter() - started, self._state)
             return result
 
         return run
@@ -230,7 +228,7 @@ class CompiledSession:
         self,
         batch: Mapping[str, Any],
         eager: RunStep,
-        on_compile: OnCompile | None,
+        on_compile: OnProgram | None,
         reason: str | None,
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""

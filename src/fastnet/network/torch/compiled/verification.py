@@ -36,7 +36,7 @@ from fastnet.network.torch.compiled.accumulation import Accumulation
 from fastnet.network.torch.compiled.deviations import deviation_of
 from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.network.torch.compiled.step_state import StepState
-from fastnet.network.verification_limits import TORCH
+from fastnet.network.verification_limits import GRAPH_TOLERANCES, TORCH
 from fastnet.types import Model
 from fastnet.util.memory import free_memory
 
@@ -128,7 +128,7 @@ class Verification:
         self._accumulation = accumulation
         self._draws_others = draws_others
         self._names = _names_of(program.state, models)
-        self._graph_tolerance = _tolerance(TORCH.graph_tolerances, program.precision)
+        self._graph_tolerance = _tolerance(GRAPH_TOLERANCES, program.precision)
         self._program_tolerance = _tolerance(TORCH.program_tolerances, program.precision)
         self.difference: str | None = None
 
