@@ -81,6 +81,34 @@ class TestInputs:
         np.testing.assert_allclose(y, twin(tf.constant(x, tf.float32)), rtol=1e-6)
 
 
+@EITHER_WAY
+@pytest.mark.filterwarnings("error:The structure of `inputs`")
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([[1.0, 2.0], [3.0, 4.0]], "list"),
+        ([3.0, 4.0], "list"),
+        (["a", "b"], "list"),
+        ([], "list"),
+        # Keras would read the first item only.
+        ((tf.ones((3, 2)), tf.zeros((3, 2))), "tuple"),
+    ],
+)
+def test_list_in_place_of_a_tensor(value: Any, kind: str, eager: bool) -> None:
+    network = TFNetwork([ModelOp(made(line(), model_name="m"), "image", "y")])
+    with pytest.raises(
+        TypeError, match=rf"ModelOp of 'm' .*'image', whose value is a {kind}.*array"
+    ):
+        infer(network, {"image": value}, eager=eager)
+
+
+@EITHER_WAY
+def test_list_of_the_tensors_of_all_inputs(eager: bool) -> None:
+    network = TFNetwork([ModelOp(made(functional_pair()), "pair", "y")])
+    batch = {"pair": [tf.constant([[2.0]]), tf.constant([[5.0]])]}
+    assert infer(network, batch, eager=eager)["y"].numpy().tolist() == [[-3.0]]
+
+
 def test_inputs_that_there_are_not() -> None:
     model = made(line(), model_name="m")
     (only,) = model.inputs
