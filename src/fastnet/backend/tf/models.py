@@ -20,10 +20,11 @@ from fastnet.backend.named_values import (
     takes_several_arguments,
 )
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
+from fastnet.backend.tf._keras_internals import has_mask, is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.errors import shorten
 from fastnet.types import Model, State
+from fastnet.util.warnings import warn
 
 CONTROLS = frozenset({"self", "training", "mask"})
 """The arguments of a model's `call` that are no inputs."""
@@ -86,6 +87,27 @@ def _recorded(layer: Any) -> Iterator[list[Any]]:
 def all_layers(model: Model) -> list[Any]:
     """List a model and its nested layers, each once, in a stable order."""
     return [model, *sublayers(model)]
+
+
+def needs_batch_size(model: Model) -> bool:
+    """Return whether a layer is wrong in a graph for batches of any size.
+
+    There RandomElasticTransform replaces all images by the first one.
+    """
+    classes = (base for layer in all_layers(model) for base in type(layer).__mro__)
+    return any(base.__name__ == "RandomElasticTransform" for base in classes)
+
+
+def warn_of_masks(batch: Mapping[str, Any]) -> None:
+    """Warn of masks that Keras has left on tensors, which are lost where these enter a graph."""
+    for key, value in batch.items():
+        if any(tf.is_tensor(leaf) and has_mask(leaf) for leaf in leaves_of(value)):
+            warn(
+                f"The value of '{key}' in the batch has a mask, which Keras has left on it. A step "
+                "that runs as a graph does not see it, and neither does a tf.function. Compute the "
+                "value by an op of the network, pass the mask in the batch, or open the network "
+                "with eager=True."
+            )
 
 
 def no_variables(model: Model, problem: str) -> ValueError:

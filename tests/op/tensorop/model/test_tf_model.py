@@ -158,6 +158,34 @@ class TestTraining:
         assert self.run(make, eager, "train", trainable=False, gradients=False) == (False, False)
 
 
+class TestMasksOfKeras:
+    IDS = tf.constant([[1, 2, 0], [3, 0, 0], [1, 2, 3]])
+
+    def models(self) -> tuple[Any, Any]:
+        embedding = keras.Sequential([layers.Input((3,)), layers.Embedding(4, 2, mask_zero=True)])
+        return embedding, keras.Sequential([layers.Input((3, 2)), layers.LSTM(2)])
+
+    @EITHER_WAY
+    @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+    def test_reach_the_next_model(self, eager: bool) -> None:
+        embedding, recurrent = (made(one) for one in self.models())
+        network = TFNetwork([ModelOp(embedding, "ids", "x"), ModelOp(recurrent, "x", "y")])
+        y = infer(network, {"ids": self.IDS}, eager=eager)["y"]
+        np.testing.assert_allclose(y, recurrent(embedding(self.IDS)), rtol=1e-5)
+
+    @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+    def test_of_a_batch_are_reported_where_a_graph_loses_them(self) -> None:
+        embedding, recurrent = self.models()
+        x = embedding(self.IDS)
+        unmasked = recurrent(tf.constant(x.numpy()))
+        network = TFNetwork(ModelOp(made(recurrent), "x", "y"))
+        y = infer(network, {"x": x}, eager=True)["y"]
+        np.testing.assert_allclose(y, recurrent(x), rtol=1e-5)
+        with pytest.warns(UserWarning, match=r"'x' in the batch has a mask.*eager=True"):
+            y = infer(network, {"x": x})["y"]
+        np.testing.assert_allclose(y, unmasked, rtol=1e-5)
+
+
 class Block(layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
