@@ -386,7 +386,7 @@ def _is_own_module(namespace: Mapping[str, Any]) -> bool:
     if type(name) is not str or name == "__main__":
         return True
     if type(file) is str:
-        return _is_own_file(file)
+        return is_own_file(file)
     # Submodules that are written in C, or created when their package is imported, have no file.
     package = name.partition(".")[0]
     outer = sys.modules.get(package)
@@ -396,7 +396,7 @@ def _is_own_module(namespace: Mapping[str, Any]) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_own_file(path: str) -> bool:
+def is_own_file(path: str) -> bool:
     """Return whether a file belongs to neither Python, an installed package nor fastnet."""
     path = os.path.normcase(path)
     if path.startswith("<frozen "):
@@ -407,7 +407,7 @@ def _is_own_file(path: str) -> bool:
 
 def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
     """Return the kinds of nodes of a function; of library code, only `__wrapped__` is followed."""
-    if _is_own_file(function.__code__.co_filename):
+    if is_own_file(function.__code__.co_filename):
         return (Kind.FUNCTION,)
     if hasattr(function, "registry"):  # Of `functools.singledispatch`.
         return (Kind.FUNCTION,)

@@ -258,6 +258,47 @@ class TestFrozenLayers:
         for one, two in zip(self.inside(*saved), self.inside(*other), strict=True):
             np.testing.assert_array_equal(one, two)
 
+    @pytest.mark.filterwarnings("ignore:The names in the file do not tell the order")
+    @pytest.mark.parametrize("frozen", [(True, False), (False, True)])
+    def test_other_trainable_flags_are_no_damage(
+        self, tmp_path: Path, frozen: tuple[bool, bool]
+    ) -> None:
+        """Keras orders the weights of `inner`, of different shapes, by what is trainable."""
+
+        def make(is_frozen: bool, *names: str) -> Any:
+            inner = keras.Sequential(
+                [layers.Input((6,)), *(layers.Dense(2 + len(name), name=name) for name in names)],
+                name="inner",
+            )
+            inner.layers[0].trainable = not is_frozen
+            return keras.Sequential([layers.Input((6,)), inner])
+
+        path = save(make(frozen[0], "one", "three"), tmp_path, ".h5")
+        with pytest.raises(
+            ValueError, match=r"Sequential's weights.*have been trainable"
+        ) as caught:
+            load_model(make(frozen[1], "two", "seven"), path)
+        assert "damaged" not in str(caught.value)
+        assert path in str(caught.value)
+
+    def test_optimizer_of_other_trainable_flags(self, tmp_path: Path) -> None:
+        def build(frozen: bool) -> Any:
+            model = mlp()
+            model.layers[0].trainable = not frozen
+            optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+            optimizer.build(model.trainable_variables)
+            return fastnet.build(lambda: model, lambda: optimizer, model_name="net")
+
+        paths = [
+            save_model(build(frozen), tmp_path / str(frozen), save_optimizer=True)
+            for frozen in (False, True)
+        ]
+        for path, frozen in zip(paths, (True, False), strict=True):
+            with pytest.raises(
+                ValueError, match=r"because \['.*bias', '.*kernel'\] were trainable"
+            ):
+                load_model(build(frozen), path, load_optimizer=True)
+
     def test_optimizer(self, tmp_path: Path) -> None:
         """Its state is paired by the weights it is of, also if it was made in another order."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,19 @@ def line_of(function: Any, offset: int) -> str:
     return f'In the source: File "{code.co_filename}", line {number}, in {code.co_name}: {text}'
 
 
+def installed(folder: Path, code: str) -> Any:
+    """Import code as a package that is installed."""
+    path = folder / "site-packages" / "library.py"
+    path.parent.mkdir()
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location("library", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Refusal(Exception):
     """An error that takes more than a text."""
 
@@ -156,6 +171,43 @@ class TestErrors:
         assert line == line_of(inner, 2)
         assert "LambdaOp (op 0, inputs ['x'], outputs ['y'])" in op
         assert "eager=True" in tracing
+
+    def test_have_the_line_of_the_program_rather_than_of_a_library(self, tmp_path: Path) -> None:
+        library = installed(tmp_path, "def refuse(x):\n    raise ValueError('no')\n")
+
+        def own(x: Any) -> Any:
+            return library.refuse(x)
+
+        with pytest.raises(ValueError, match="no") as caught:
+            infer(TFNetwork(LambdaOp(own, "x", "y")), {"x": ones()})
+        assert caught.value.__notes__[0] == line_of(own, 1)
+        # The program may be installed, too.
+        with pytest.raises(ValueError, match="no") as caught:
+            infer(TFNetwork(LambdaOp(library.refuse, "x", "y")), {"x": ones()})
+        assert caught.value.__notes__[0] == line_of(library.refuse, 1)
+
+    def test_of_running_have_the_line_of_the_program(self, tmp_path: Path) -> None:
+        code = "def check(x):\n    return tf.debugging.check_numerics(x, 'bad')\n"
+        library = installed(tmp_path, "import tensorflow as tf\n" + code)
+
+        def own(x: Any) -> Any:
+            return library.check(x)
+
+        for function in (own, library.check):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="bad") as caught:
+                infer(TFNetwork(LambdaOp(function, "x", "y")), {"x": ones() / 0})
+            assert line_of(function, 1) in caught.value.__notes__
+
+    def test_in_a_condition_have_no_line_of_generated_code(self) -> None:
+        def own(x: Any) -> Any:
+            if tf.reduce_sum(x) > 0:
+                return x @ tf.ones((3, 3))
+            return x
+
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            infer(TFNetwork(LambdaOp(own, "x", "y")), {"x": ones(2, 2)})
+        # TensorFlow has dropped the frame of the line below.
+        assert caught.value.__notes__[0] == line_of(own, 1)
 
     @pytest.mark.parametrize("in_a_function", [False, True])
     def test_in_the_code_of_a_model(self, in_a_function: bool) -> None:

@@ -369,6 +369,16 @@ class TestErrors:
             pass
 
     @EITHER_WAY
+    def test_average_that_was_made_without_the_strategy(self, eager: bool) -> None:
+        model = built(model_name="m")
+        network = TFNetwork([*regression(model), EMA(model)])
+        with (
+            pytest.raises(ValueError, match=r"^EMA of 'm' .* Mirrored.*within `with strategy"),
+            network("train", 1, eager=eager),
+        ):
+            pass
+
+    @EITHER_WAY
     def test_an_error_on_one_device_names_the_op(self, eager: bool) -> None:
         check = LambdaOp(lambda x: tf.debugging.check_numerics(x, "bad"), "x", "y")
         network = TFNetwork([check])

@@ -12,8 +12,10 @@ import pytest
 import fastnet
 from fastnet.backend import load_model, save_model
 from fastnet.network import TFNetwork
+from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.keras_models import (
+    KERAS_3,
     assert_close,
     batches,
     infer,
@@ -265,6 +267,22 @@ class TestDynamicAxes:
     @pytest.mark.parametrize("dynamic", [None, {"other": 1}])
     def test_none_opens_the_batch_size_with_the_second(self, dynamic: Any) -> None:
         assert self.runs(dynamic, [(2, 3), (5, 3), (6, 3), (2, 4), (5, 4), (9, 4)]) == 4
+
+    @pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no such layer")
+    @pytest.mark.parametrize("dynamic", [None, True])
+    def test_layer_that_is_wrong_for_any_batch_size(self, dynamic: Any) -> None:
+        """In a trace for any size RandomElasticTransform replaces all images by the first one."""
+
+        def make() -> Any:
+            elastic = keras.layers.RandomElasticTransform((1.0, 1.0), scale=0.5, seed=1)
+            return keras.Sequential([keras.layers.Input((6, 6, 1)), elastic])
+
+        twin, network = make(), TFNetwork(ModelOp(built(make, None), "x", "y"), dynamic=dynamic)
+        for size in (3, 2, 3):
+            x = tf.random.stateless_uniform((size, 6, 6, 1), (0, size)) * 255
+            y = infer(network, {"x": x}, "train")["y"]
+            np.testing.assert_allclose(y, twin(x, training=True), rtol=1e-4, atol=1e-3)
+        assert len(network.traces) == 2
 
     @pytest.mark.parametrize("dynamic", [{"x": 1}, {"x": (-1, 7)}])
     def test_axis_of_a_key_is_open_at_once(self, dynamic: Any) -> None:

@@ -42,6 +42,14 @@ def is_keras3(thing: Any) -> bool:
     return int(keras_of(thing).__version__.partition(".")[0]) >= 3
 
 
+def has_mask(value: Any) -> bool:
+    """Return whether Keras has left a mask on a tensor.
+
+    Without the private name none is found.
+    """
+    return getattr(value, "_keras_mask", None) is not None
+
+
 def sublayers(layer: Any) -> list[Any]:
     """List the nested layers of a layer depth first, each once, input layers included.
 

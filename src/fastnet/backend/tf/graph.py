@@ -6,7 +6,7 @@ import dataclasses
 import linecache
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from fastnet.backend.tf._internals import (
     unregister_gradients,
 )
 from fastnet.errors import add_note
+from fastnet.guards import is_own_file
 
 # The length of an axis that is unknown in a graph around the step. A trace for any length accepts
 # such a tensor; a trace for such tensors accepts no others.
@@ -35,7 +36,8 @@ UNKNOWN = -1
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras"))
-
+# AutoGraph's own code, where TensorFlow has shortened the traceback.
+_GENERATED = f"{os.sep}__autograph_generated_file"
 
 _COMPOSITES = (
     tf.RaggedTensor,
@@ -204,8 +206,8 @@ def _source_of_error(error: Exception) -> Exception:
     if found is None:
         return error
     source, stack, layers = found
-    frames = [one for one in stack if not _is_foreign(one[0])]
-    for frame in frames[:1]:
+    frame = _frame_of_user(stack)
+    if frame is not None:
         add_note(source, _line(*frame))
     for layer in layers:
         add_note(source, layer)
@@ -220,18 +222,33 @@ def source_of(graph: Any, node: str) -> str | None:
         node = node.rpartition("/")[0]
     if not node:
         return None
-    found = None
-    for frame in operations[node].traceback:
+    stack = []
+    for frame in reversed(operations[node].traceback):
         if frame.filename.startswith(_PACKAGE):
-            found = None  # The caller of the network did not create the node.
-        elif not _is_foreign(frame.filename):
-            found = _line(frame.filename, frame.lineno, frame.name)
-    return found
+            break  # The caller of the network did not create the node.
+        stack.append((frame.filename, frame.lineno, frame.name))
+    found = _frame_of_user(stack)
+    return None if found is None else _line(*found)
+
+
+_Frame = tuple[str, int, str]
+"""The file, line and function of a frame."""
+
+
+def _frame_of_user(stack: Sequence[_Frame]) -> _Frame | None:
+    """Return the innermost frame of the user's program in a stack, which lists inner frames first.
+
+    A library's frame is returned where there are no others: the program may be installed as well.
+    """
+    frames = [frame for frame in stack if not _is_foreign(frame[0])]
+    return next((frame for frame in frames if is_own_file(frame[0])), next(iter(frames), None))
 
 
 def _is_foreign(filename: str) -> bool:
-    """Return whether a file is no part of the user's program."""
-    return filename.startswith(_PACKAGE) or any(name in filename for name in _FRAMEWORKS)
+    """Return whether a file belongs to fastnet or TensorFlow, or was generated."""
+    return filename.startswith(_PACKAGE) or any(
+        name in filename for name in (*_FRAMEWORKS, _GENERATED)
+    )
 
 
 def _line(filename: str, number: int, function: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet._nest import leaves_of
 from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.named_values import (
@@ -19,13 +20,17 @@ from fastnet.backend.named_values import (
     takes_several_arguments,
 )
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import is_keras3, keras_of, sublayers
+from fastnet.backend.tf._keras_internals import has_mask, is_keras3, keras_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.errors import shorten
 from fastnet.types import Model, State
+from fastnet.util.warnings import warn
 
 CONTROLS = frozenset({"self", "training", "mask"})
 """The arguments of a model's `call` that are no inputs."""
+
+_PLAIN = (int, float, complex, str, bytes)
+"""Types of values that are no tensors."""
 
 
 def ends_linearly(model: Model) -> bool:
@@ -84,6 +89,27 @@ def all_layers(model: Model) -> list[Any]:
     return [model, *sublayers(model)]
 
 
+def needs_batch_size(model: Model) -> bool:
+    """Return whether a layer is wrong in a graph for batches of any size.
+
+    There RandomElasticTransform replaces all images by the first one.
+    """
+    classes = (base for layer in all_layers(model) for base in type(layer).__mro__)
+    return any(base.__name__ == "RandomElasticTransform" for base in classes)
+
+
+def warn_of_masks(batch: Mapping[str, Any]) -> None:
+    """Warn of masks that Keras has left on tensors, which are lost where these enter a graph."""
+    for key, value in batch.items():
+        if any(tf.is_tensor(leaf) and has_mask(leaf) for leaf in leaves_of(value)):
+            warn(
+                f"The value of '{key}' in the batch has a mask, which Keras has left on it. A step "
+                "that runs as a graph does not see it, and neither does a tf.function. Compute the "
+                "value by an op of the network, pass the mask in the batch, or open the network "
+                "with eager=True."
+            )
+
+
 def no_variables(model: Model, problem: str) -> ValueError:
     """Return the error for a model whose variables are created in its first call."""
     return ValueError(
@@ -132,6 +158,8 @@ class TFPass:
         self._spread = has_several and _spreads_inputs(model)
         own = _layers_of(model)
         self._layers = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
+        self._keys = tuple(op.inputs)
+        self._is_of_layers = is_of_layers(model)
         self._is_plain = self._gradients and not self._spread and not self._layers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,12 +181,34 @@ class TFPass:
         if self._is_plain and type(data) is EAGER:
             return self._called(data, training=training)
         if not tf.is_tensor(data):
+            self._refuse_lists(data)
             data = to_tensor(data, "tf")
         tape = state.get("tape")
         if self._gradients or tape is None:
             return self._run(data, training)
         with tape.stop_recording():
             return self._run(data, training)
+
+    def _refuse_lists(self, data: Any) -> None:
+        """Raise a TypeError for a list in the place of a tensor, of which Keras reads a part.
+
+        The `call` of a user's model may take lists of numbers.
+        """
+        if not self._is_of_layers:
+            return
+        keys = self._keys
+        limit = _input_count(self._model)
+        has_too_many = limit is not None and len(leaves_of(data)) > limit
+        for key, value in zip(keys, data if len(keys) > 1 else [data], strict=True):
+            if not isinstance(value, (list, tuple)):
+                continue
+            leaves = leaves_of(value)
+            if has_too_many or not leaves or any(isinstance(leaf, _PLAIN) for leaf in leaves):
+                raise TypeError(
+                    f"ModelOp of '{name_of(self._model)}' reads the key '{key}', whose value is a "
+                    f"{type(value).__name__}, not a tensor. Make one tensor or array of it, such "
+                    f"as np.array(batch['{key}'])."
+                )
 
     def close(self) -> None:
         """Do nothing: layers have hooks only while they run."""
@@ -227,18 +277,24 @@ def _require_inputs(model: Model, keys: Sequence[str]) -> None:
 
     Fewer are allowed, because the value of a key may hold several tensors.
     """
+    count = _input_count(model)
+    if count is None or _spreads_inputs(model):
+        return
+    if len(keys) > count:
+        names = shorten([one.name for one in model.inputs])
+        raise ValueError(
+            f"ModelOp of '{name_of(model)}' reads the keys {list(keys)}, one for each of the "
+            f"model's inputs, but the model has {count}: {names}."
+        )
+
+
+def _input_count(model: Model) -> int | None:
+    """Return how many inputs a model has, or None if it does not know."""
     try:
         inputs = getattr(model, "inputs", None)
     except ValueError:  # An unbuilt Sequential of Keras 3 raises it.
-        return
-    if inputs is None or _spreads_inputs(model):
-        return
-    if len(keys) > len(inputs):
-        names = shorten([one.name for one in inputs])
-        raise ValueError(
-            f"ModelOp of '{name_of(model)}' reads the keys {list(keys)}, one for each of the "
-            f"model's inputs, but the model has {len(inputs)}: {names}."
-        )
+        return None
+    return None if inputs is None else len(inputs)
 
 
 def _layers_of(model: Model) -> list[tuple[str, Any]]:

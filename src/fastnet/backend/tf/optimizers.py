@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def load_optimizer_state(optimizer: Any, model: Model, state: dict[str, Any], so
             )
             raise ValueError(
                 f"it has arrays of the shapes {shorten(only)}, where the model's are "
-                f"{shorten(lacks)}"
+                f"{shorten(lacks)}{_describe_frozen(saved, shapes)}"
             )
         for name, variable in variables.items():
             variable.assign(tf.cast(values[name], variable.dtype))
@@ -137,6 +138,17 @@ def load_optimizer_state(optimizer: Any, model: Model, state: dict[str, Any], so
             f"{source} does not fit the optimizer, {_kind(optimizer)}: {error}. Use the optimizer "
             "that was saved, or leave its state out."
         ) from error
+
+
+def _describe_frozen(saved: Iterable[str], own: Iterable[str]) -> str:
+    """Return that two optimizers were made while other weights were trainable, or ""."""
+    saved_weights, own_weights = (
+        {name.partition("/")[2] for name in names if "/" in name} for names in (saved, own)
+    )
+    if saved_weights.isdisjoint(own_weights) or saved_weights == own_weights:
+        return ""
+    frozen = sorted(saved_weights ^ own_weights)
+    return f", because {shorten(frozen)} were trainable only when one of the two was made"
 
 
 def _with_missing_slots(optimizer: Any, model: Model, values: dict[str, Any]) -> dict[str, Any]:

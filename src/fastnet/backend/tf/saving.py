@@ -6,7 +6,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -148,15 +148,29 @@ def load_weights(model: Model, name: str) -> None:
         )
     if not model.built:
         raise no_variables(model, f"so that '{name}' cannot be loaded")
-    problem = f"is damaged, or of another model than {type(model).__name__}"
-    with reading(f"The weights file '{name}'", problem):
+    source, title = f"The weights file '{name}'", type(model).__name__
+    order_error: ValueError | None = None
+    with reading(source, f"is damaged, or of another model than {title}"):
         require_content(name, "weights")
         _compare_checksum(name)
         _require_known_arrays(model, name)
-        if _is_legacy(name):
-            load_legacy(model, name)
-        else:
-            model.load_weights(name)
+        try:
+            if _is_legacy(name):
+                load_legacy(model, name)
+            else:
+                model.load_weights(name)
+        except ValueError as error:
+            if not _has_same_shapes(model, name):
+                raise
+            order_error = error
+    if order_error is not None:
+        reason = " ".join(str(order_error).split())
+        raise ValueError(
+            f"{source} has arrays of the shapes of {title}'s weights, but in another or an unknown "
+            "order. Other weights may have been trainable when it was saved: "
+            f"{reason[:400].rstrip('.')}. Load it while the same weights are trainable as then, "
+            "and set `trainable` afterwards."
+        ) from order_error
 
 
 def _is_legacy(path: str) -> bool:
@@ -190,31 +204,40 @@ def _checksum(file: Any) -> int:
 
 def _require_known_arrays(model: Model, path: str) -> None:
     """Raise an error for arrays that the model does not have, which Keras itself would ignore."""
-    if path.endswith(".keras"):
-        with zipfile.ZipFile(path) as archive, archive.open(INSIDE) as file:
-            names = _names_in(file)
-    elif path.endswith(".weights.h5"):
-        names = _names_in(path)
-    else:
+    if _is_legacy(path):
         return  # Keras counts the layers in files of this older layout.
-    names = [name for name in names if not is_beside(name)]
+    names = _shapes_in(path).keys()
     if len(names) <= len(model.weights):
         return
     # Layers may save more than their weights, so compare with a file of this model.
     with TemporaryDirectory() as folder:
         own_path = os.path.join(folder, INSIDE)
         model.save_weights(own_path)
-        unknown = sorted(set(names) - set(_names_in(own_path)))
+        unknown = sorted(names - _shapes_in(own_path).keys())
     if unknown:
         raise ValueError(f"it has {unknown[:4]}, which the model does not have")
 
 
-def _names_in(path: str | IO[bytes]) -> list[str]:
-    """List the paths of the arrays in a file of HDF5."""
+def _has_same_shapes(model: Model, path: str) -> bool:
+    """Return whether the arrays of a file have the shapes of a model's weights, in any order."""
+    shapes = sorted(tuple(weight.shape) for weight in model.weights)
+    return shapes == sorted(_shapes_in(path).values())
+
+
+def _shapes_in(path: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights in a file of Keras by path."""
     import h5py
 
-    with h5py.File(path, "r") as file:
-        return list(_arrays_in(file))
+    with ExitStack() as stack:
+        opened: str | IO[bytes] = path
+        if path.endswith(".keras"):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            opened = stack.enter_context(archive.open(INSIDE))
+        file = stack.enter_context(h5py.File(opened, "r"))
+        # A file of a whole model in the older layout has its optimizer, too.
+        group = file.get("model_weights", file) if _is_legacy(path) else file
+        arrays = _arrays_in(group)
+        return {name: array.shape for name, array in arrays.items() if not is_beside(name)}
 
 
 def _arrays_in(file: Any) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class TFNetwork(BaseNetwork):
             ops.
         slicers: Slicers, which split a batch into minibatches and merge their results.
         dynamic: Which lengths may vary within one trace: see `Network`. XLA compiles a program for
-            each length. Ragged and sparse tensors always have a dynamic number of values.
+            each length. Sparse and ragged tensors and IndexedSlices do not follow it: one trace
+            takes any number of their rows and values; lengths of other axes of sparse and ragged
+            tensors are exact.
         compile: Whether to compile each graph with XLA, or the `CompileOptions` for it. A graph
             that XLA cannot compile, or whose first step gives different results, runs uncompiled,
             and `traces` gives the reason.

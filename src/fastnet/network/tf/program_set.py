@@ -9,6 +9,7 @@ from typing import Any
 
 from fastnet._trace import FORMS, Parts, Slot, map_form
 from fastnet.backend.tf.graph import KIND, caller
+from fastnet.backend.tf.models import needs_batch_size, warn_of_masks
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.dynamic_axes import AxesOf, DynamicAxes
@@ -109,8 +110,10 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         exact = [_form_of(key, batch[key]) for key in self.keys]
         forms = [map_form(form, _with_open_rows, as_form=True) for form in exact]
         valid = [program for program in self.programs if program.difference() is None]
+        warn_of_masks({key: batch[key] for key in self.keys})
         if not valid:
-            self._fixed_axes = set()
+            batch_axes = self._axes_of(exact, lambda key, rank: {0})
+            self._fixed_axes = batch_axes if any(map(needs_batch_size, self._models)) else set()
         latest = self._latest if self._latest in valid else next(iter(valid), None)
         before = None if latest is None else latest.signature.inputs
         reason = self._reason_to_trace(forms, before, epoch)

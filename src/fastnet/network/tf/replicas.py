@@ -19,6 +19,7 @@ from fastnet.distributed import combine
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
 from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.model.ema import EMA
 from fastnet.types import Model, RunStep, State
 from fastnet.util.launchers import tf_workers
 
@@ -47,15 +48,28 @@ class Replicas:
 
     def check(self, plan: ExecutionPlan) -> None:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
-        for op in plan.ops if plan.takes_gradients else ():
+        if self.count == 1 or not plan.takes_gradients:
+            return
+        for op in plan.ops:
+            if isinstance(op, EMA):
+                self._check_average(op)
             adapted = as_tensor_op(op)
             for model in adapted.get_fe_models() if adapted.updates_models else ():
-                if self.count > 1 and strategy_of(model) is not self.strategy:
+                if strategy_of(model) is not self.strategy:
                     raise ValueError(
                         f"Model '{name_of(model)}' is to be updated under a "
                         f"{strategy_name(self.strategy)}, but was not built under it. Call "
                         "fastnet.build within `with strategy.scope():`."
                     )
+
+    def _check_average(self, op: EMA) -> None:
+        is_updated = strategy_of(op.model) is self.strategy
+        if is_updated and strategy_of(op.averaged) is not self.strategy:
+            raise ValueError(
+                f"EMA of '{name_of(op.model)}' is to average weights under a "
+                f"{strategy_name(self.strategy)}, but was not made under it. Make the EMA within "
+                "`with strategy.scope():`."
+            )
 
     def run(self, step: Callable[..., Mapping[str, Any]], batch: dict[str, Any]) -> dict[str, Any]:
         """Run a step on each replica of this process, and join the results.

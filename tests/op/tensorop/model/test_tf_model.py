@@ -81,6 +81,34 @@ class TestInputs:
         np.testing.assert_allclose(y, twin(tf.constant(x, tf.float32)), rtol=1e-6)
 
 
+@EITHER_WAY
+@pytest.mark.filterwarnings("error:The structure of `inputs`")
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([[1.0, 2.0], [3.0, 4.0]], "list"),
+        ([3.0, 4.0], "list"),
+        (["a", "b"], "list"),
+        ([], "list"),
+        # Keras would read the first item only.
+        ((tf.ones((3, 2)), tf.zeros((3, 2))), "tuple"),
+    ],
+)
+def test_list_in_place_of_a_tensor(value: Any, kind: str, eager: bool) -> None:
+    network = TFNetwork([ModelOp(made(line(), model_name="m"), "image", "y")])
+    with pytest.raises(
+        TypeError, match=rf"ModelOp of 'm' .*'image', whose value is a {kind}.*array"
+    ):
+        infer(network, {"image": value}, eager=eager)
+
+
+@EITHER_WAY
+def test_list_of_the_tensors_of_all_inputs(eager: bool) -> None:
+    network = TFNetwork([ModelOp(made(functional_pair()), "pair", "y")])
+    batch = {"pair": [tf.constant([[2.0]]), tf.constant([[5.0]])]}
+    assert infer(network, batch, eager=eager)["y"].numpy().tolist() == [[-3.0]]
+
+
 def test_inputs_that_there_are_not() -> None:
     model = made(line(), model_name="m")
     (only,) = model.inputs
@@ -128,6 +156,34 @@ class TestTraining:
         assert self.run(make, eager, "eval") == (False, False)
         assert self.run(make, eager, "train", trainable=False) == (False, False)
         assert self.run(make, eager, "train", trainable=False, gradients=False) == (False, False)
+
+
+class TestMasksOfKeras:
+    IDS = tf.constant([[1, 2, 0], [3, 0, 0], [1, 2, 3]])
+
+    def models(self) -> tuple[Any, Any]:
+        embedding = keras.Sequential([layers.Input((3,)), layers.Embedding(4, 2, mask_zero=True)])
+        return embedding, keras.Sequential([layers.Input((3, 2)), layers.LSTM(2)])
+
+    @EITHER_WAY
+    @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+    def test_reach_the_next_model(self, eager: bool) -> None:
+        embedding, recurrent = (made(one) for one in self.models())
+        network = TFNetwork([ModelOp(embedding, "ids", "x"), ModelOp(recurrent, "x", "y")])
+        y = infer(network, {"ids": self.IDS}, eager=eager)["y"]
+        np.testing.assert_allclose(y, recurrent(embedding(self.IDS)), rtol=1e-5)
+
+    @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+    def test_of_a_batch_are_reported_where_a_graph_loses_them(self) -> None:
+        embedding, recurrent = self.models()
+        x = embedding(self.IDS)
+        unmasked = recurrent(tf.constant(x.numpy()))
+        network = TFNetwork(ModelOp(made(recurrent), "x", "y"))
+        y = infer(network, {"x": x}, eager=True)["y"]
+        np.testing.assert_allclose(y, recurrent(x), rtol=1e-5)
+        with pytest.warns(UserWarning, match=r"'x' in the batch has a mask.*eager=True"):
+            y = infer(network, {"x": x})["y"]
+        np.testing.assert_allclose(y, unmasked, rtol=1e-5)
 
 
 class Block(layers.Layer):
