@@ -63,6 +63,9 @@ class GraphSession:
         """Run a step for a batch that no program was found for, and trace one if there is none."""
         programs = self._programs
         started = perf_counter()
+        missing = self._kernel.missing(batch)
+        if missing is not None:
+            raise missing
         # What has changed while the network is open takes effect now.
         programs.forget_comparisons()
         batch = _with_own_tensors(batch, programs.keys)
