@@ -151,7 +151,7 @@ def _measure(
 ) -> list[Measured]:
     """Measure workloads in the same rounds."""
     first = workloads[0]
-    if not machine.has(first.framework):
+    if not machine.has(first.framework) or first.is_missing_package:
         return [Measured(one.name, absent=names_of(one, only)) for one in workloads]
     if isinstance(first, DigitsFit):
         return [_measure_fits(first, only, rounds)]

@@ -178,10 +178,17 @@ def remarks(report: Report) -> str:
     lines += [f"- {line}" for line in dict.fromkeys(report.failed())]
     missing, found_peers = set(), set()
     for measured in (one for many in report.environments.values() for one in many):
-        missing |= set(measured.absent)
         if measured.workload in BY_NAME:
-            framework = BY_NAME[measured.workload].framework
+            workload = BY_NAME[measured.workload]
+            if workload.is_missing_package:
+                lines.append(
+                    f"- Not measured, because {workload.package} is not installed: "
+                    f"{workload.title}."
+                )
+                continue
+            framework = workload.framework
             found_peers |= set(peers.BY_FRAMEWORK[framework]) - set(measured.absent)
+        missing |= set(measured.absent)
     if absent := sorted(missing - found_peers):
         lines.append(f"- Not installed, so not measured: {', '.join(absent)}.")
     return "\n".join(lines)

@@ -39,6 +39,8 @@ def _set_up(workload: Workload, peer: str) -> None:
     """Set up the framework of the workload; skip the test if it or the peer is not installed."""
     if not machine.has(workload.framework):
         pytest.skip(f"{workload.framework} is not installed")
+    if workload.is_missing_package:
+        pytest.skip(f"{workload.package} is not installed")
     machine.use_one_thread(workload.framework)
     if not peers.PEERS[peer].available:
         pytest.skip(f"{peers.title(peer)} is not installed")
@@ -153,3 +155,22 @@ def test_every_op_has_a_case() -> None:
         and not (issubclass(one, PairLoss) and one.__init__ is PairLoss.__init__)
     }
     assert missing == exempt
+
+
+@pytest.mark.skipif(not machine.has("torch"), reason="torch is not installed")
+def test_weights_after_adam_are_compared_by_how_far_they_moved() -> None:
+    import torch
+
+    workload: Any = BY_NAME["compiled_mlp_adam"]
+    programs: list[Any] = [peers.make("bare", workload) for _ in range(2)]
+    for program in programs:
+        program.run_once()
+    expected, model = [program.model for program in programs]
+    workload.check_weights(expected, model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-6)  # As rounding errors of small gradients do.
+    workload.check_weights(expected, model)
+    programs[1].run_once()
+    with pytest.raises(AssertionError, match="weight 0 is off by"):
+        workload.check_weights(expected, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 Framework = Literal["torch", "tf"]
@@ -56,8 +57,15 @@ class Workload:
     grows: ClassVar[str | None] = None
     # The most rounds, for workloads with a round of seconds.
     most_rounds: ClassVar[int | None] = None
+    # A package that it needs beside the framework.
+    package: ClassVar[str | None] = None
     # Relative and absolute, as `torch.testing.assert_close` has them for float32.
     tolerance: ClassVar[tuple[float, float]] = (1.3e-6, 1e-5)
+
+    @property
+    def is_missing_package(self) -> bool:
+        """Whether the package that it needs is not installed."""
+        return self.package is not None and find_spec(self.package) is None
 
     @property
     def goals(self) -> dict[str, Goal]:

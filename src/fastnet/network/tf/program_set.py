@@ -109,8 +109,8 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """
         exact = [_form_of(key, batch[key]) for key in self.keys]
         forms = [map_form(form, _with_open_rows, as_form=True) for form in exact]
-        valid = [program for program in self.programs if program.difference() is None]
         warn_of_masks({key: batch[key] for key in self.keys})
+        valid = [program for program in self.programs if program.difference() is None]
         if not valid:
             batch_axes = self._axes_of(exact, lambda key, rank: {0})
             self._fixed_axes = batch_axes if any(map(needs_batch_size, self._models)) else set()
