@@ -20,6 +20,13 @@ MAX_COMPILATIONS = 64
 The frameworks keep what they have compiled, so ops that change forever would fill the memory.
 """
 
+MAX_CELLS = 32
+"""Time steps, times layers and directions, of an `nn.GRU` or `nn.RNN` on the CPU in one program.
+
+PyTorch decomposes them to the operations of each cell, 64 for a GRU with its backward pass.
+Compiling two layers over 48 steps takes more than four minutes.
+"""
+
 MAX_TRACES = 16
 """Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes."""
 

@@ -313,6 +313,9 @@ class TestEvaluation:
         with STRATEGY.scope(), network("infer", 1, eager=eager):
             result = network.run_step({"x": distributed(x, 5), "other": "kept"})
             assert np.isnan(network.run_step({"x": distributed(x[:0], 0)})["mean"])
+            one_nan = np.where(x == 1, np.nan, x)
+            assert np.isnan(network.run_step({"x": distributed(one_nan, 5)})["mean"])
+            assert network.run_step({"x": distributed(x, 8)})["mean"] == x.mean()
         assert result["mean"] == x.mean()
         assert (result["size"], result["any"]) == ((5 * 5 + 3 * 3) / 8, 3 / 8)
         assert result["word"] == b"word"

@@ -23,7 +23,6 @@ from fastnet.network.tf.random_numbers import nodes_drawing_otherwise
 from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
 from fastnet.network.tf.verification import Verifier
-from fastnet.network.trace_records import report_if_slow
 
 _T = TypeVar("_T")
 
@@ -88,7 +87,7 @@ class XlaProgram(GraphProgram):
         options: The options for compiling.
 
     Attributes:
-        is_complete: Whether it was compiled, or found not to be compilable.
+        is_settled: Whether it was compiled, or found not to be compilable.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class XlaProgram(GraphProgram):
         options: CompileOptions,
     ) -> None:
         super().__init__(keys, traced, call, guard, reason)
-        self.is_complete = False
+        self.is_settled = False
         self._graph_call = call
         self._traced = traced
         self._tracer = tracer
@@ -126,20 +125,20 @@ class XlaProgram(GraphProgram):
             return self.run_as_graph(batch, inputs), 0.0
         started = time.perf_counter()
         try:
-            with report_if_slow("compiling a step with XLA"):
-                results = self._compile_and_call(inputs)
+            results = self._compile_and_call(inputs)
         except _XLAError as error:
-            self.fallback = _describe_error(str(error), self._tracer.describe)
+            # If this raises, too, the step is to blame, and not XLA.
             results = self._graph_call(inputs)
+            self.fallback = _describe_error(str(error), self._tracer.describe)
         finally:
             self._compiling.release()
-        self.is_complete = True
+        self.is_settled = True
         seconds = time.perf_counter() - started
         return self.signature.merge(results, batch), seconds
 
     def _compile_and_call(self, inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         """Compile the step, and return the results of its first run."""
-        compiled = _compile(self._traced)
+        compiled = _function_for_xla(self._traced)
         # The compiled operations do not know the lines that they come from.
         tracer, graph = self._tracer, self._traced.concrete.graph
         launch = caller(compiled, lambda error, _: tracer.explain(error, graph), self._graph_call)
@@ -153,7 +152,7 @@ class XlaProgram(GraphProgram):
             return results
 
         # XLA compiles in the first call. Another thread may use the variables meanwhile.
-        _catch(lambda: verifier.compile(inputs))
+        _catch(lambda: verifier.run_on_copies(inputs))
         results, self.fallback = verifier.run(inputs)
         if self.fallback is not None:
             return results
@@ -199,7 +198,7 @@ def _nodes_of(concrete: Any) -> Iterator[Any]:
         yield from function.node_def
 
 
-def _compile(traced: TracedGraph) -> Any:
+def _function_for_xla(traced: TracedGraph) -> Any:
     """Return a traced step as a function that XLA compiles when it is first called."""
     concrete = traced.concrete
     inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.compiled import XlaProgram
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.program_set import GraphProgramSet
+from fastnet.network.trace_records import report_if_slow
 from fastnet.types import RunStep, State
 
 
@@ -89,10 +91,11 @@ class GraphSession:
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
         if isinstance(program, XlaProgram):
-            if not program.is_complete:
+            if not program.is_settled:
                 return self._run_first(program, batch, inputs, on_trace)
-            if program.times is not None and not is_recorded():
-                return self._run_timed(program, program.times, batch, inputs)
+            times = program.times
+            if times is not None and not is_recorded():
+                return self._run_timed(program, times, batch, inputs)
         return program.run(batch, inputs)
 
     def _run_first(
@@ -101,7 +104,7 @@ class GraphSession:
         batch: Mapping[str, Any],
         inputs: list[Any],
         on_trace: OnProgram | None,
-        traced_from: float | None = None,
+        trace_started: float | None = None,
     ) -> dict[str, Any]:
         """Run the first step of a program, which XLA compiles if it is to, and record it.
 
@@ -110,20 +113,28 @@ class GraphSession:
             batch: The batch.
             inputs: The epoch and the tensors of the batch.
             on_trace: See `step`.
-            traced_from: When tracing the program began; None if that was in an earlier step, in
+            trace_started: When tracing the program began; None if that was in an earlier step, in
                 which it was not compiled.
         """
-        compile_seconds = 0.0
-        reason, started = program.reason, traced_from
+        programs = self._programs
+        compile_seconds = 0.0  # It stays 0 if the program was not compiled now.
+        reason, started = program.reason, trace_started
         if started is None:
             reason, started = f"{reason}; compiled in a later step", perf_counter()
+        report: AbstractContextManager[None] = nullcontext()
+        if isinstance(program, XlaProgram):
+            last_seconds = programs.records.last_compilation()
+            report = report_if_slow("compiling a step with XLA", last_seconds)
         try:
-            result, compile_seconds = program.run_first(batch, inputs)
+            with report:
+                result, compile_seconds = program.run_first(batch, inputs)
+            if program.fallback is not None:
+                programs.fallback_reason = program.fallback
             return result
         finally:
-            if compile_seconds or traced_from is not None:
+            if compile_seconds or trace_started is not None:
                 seconds = perf_counter() - started - compile_seconds
-                self._programs.record(program, self._state, reason, seconds, compile_seconds)
+                programs.record(program, self._state, reason, seconds, compile_seconds)
                 if on_trace is not None:
                     on_trace(reason, seconds, compile_seconds)
 

@@ -26,7 +26,7 @@ class GraphProgram(Program):
         call: Runs the graph.
         guard: The ops and models that it was traced from, for all programs of the same state.
         reason: Why it was traced.
-        is_open: Whether axes are dynamic. An exact program for a batch is found before an open one.
+        is_general: Whether axes are dynamic. A program for exact lengths is found before it.
 
     Attributes:
         guard: See above.
@@ -41,10 +41,10 @@ class GraphProgram(Program):
         call: Call,
         guard: TraceGuard,
         reason: str,
-        is_open: bool = False,
+        is_general: bool = False,
     ) -> None:
         super().__init__(Signature(keys, KIND, traced.inputs, traced.outputs))
-        self.is_general = is_open
+        self.is_general = is_general
         self.guard = guard
         self.reason = reason
         self.fallback: str | None = None
@@ -52,7 +52,7 @@ class GraphProgram(Program):
 
     def difference(self) -> str | None:
         """Return what has changed since the program was made; it is compared once in a session."""
-        change = self.guard.compared_change()
+        change = self.guard.change_in_session()
         return None if change is None else f"{change} has changed"
 
     def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:

@@ -112,27 +112,31 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         warn_of_masks({key: batch[key] for key in self.keys})
         valid = [program for program in self.programs if program.difference() is None]
         if not valid:
-            batch_axes = self._axes_of(exact, lambda key, rank: {0})
-            self._fixed_axes = batch_axes if any(map(needs_batch_size, self._models)) else set()
+            self._fixed_axes = set()
+        if any(map(needs_batch_size, self._models)):
+            self._fixed_axes |= self._axes_of(exact, lambda key, rank: {0})
         latest = self._latest if self._latest in valid else next(iter(valid), None)
         before = None if latest is None else latest.signature.inputs
         reason = self._reason_to_trace(forms, before, epoch)
-        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
-        compiles = self._compiles and not has_unknown_lengths(exact)
-        if compiles:
+        if self._compiles:
             is_change = bool(self.programs) and not valid
             self.fallback_reason = self.refuse_another(reason, is_change)
-            compiles = self._compiles
+        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
+        compiles = self._compiles and not has_unknown_lengths(exact)
 
-        opened: set[Axis] = set()
+        axes: set[Axis] = set()
         with tracing(self._ops, self._models):
-            traced, failure = self._trace_for_xla(exact) if compiles else (None, None)
+            traced, problem = self._trace_for_xla(exact) if compiles else (None, None)
             if traced is None:
-                traced, opened, remark = self._trace_widest(forms, valid)
+                traced, axes, remark = self._trace_widest(forms, valid)
                 reason += remark
-        if failure is not None:
-            self.fallback_reason, compiles = failure, False
-        program = self._make(traced, bool(opened), reason, compiles)
+        guard = self._find_guard()
+        if compiles and problem is None:
+            program = self._make_for_xla(traced, guard, reason)
+        else:
+            # The problem is not one of the ops, which can be traced otherwise.
+            self.fallback_reason = self.fallback_reason or problem
+            program = self._make(traced, guard, reason, is_general=bool(axes))
         self._latest = program
         self._history.latest[self._setting] = self._active_items, program.guard
         self.add(program)
@@ -162,8 +166,6 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         compile_seconds: float,
     ) -> None:
         """Record why a program was traced or compiled, and the seconds of both."""
-        if program.fallback is not None:
-            self.fallback_reason = program.fallback
         found = program.fallback, program.unverified
         self.records.add(state, reason, seconds, compile_seconds, *found)
 
@@ -172,25 +174,30 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """Whether XLA is to compile further programs."""
         return self._options is not None and self.fallback_reason is None
 
-    def _make(
-        self, traced: TracedGraph, is_open: bool, reason: str, compiles: bool
-    ) -> GraphProgram:
-        """Return the program of a graph."""
+    def _make_for_xla(self, traced: TracedGraph, guard: TraceGuard, reason: str) -> GraphProgram:
+        """Return the program of a graph that was traced for XLA, if XLA can compile it."""
+        assert self._options is not None
+        self.fallback_reason = reason_not_to_compile(traced, self._tracer, self._options)
+        if self.fallback_reason is not None:
+            return self._make(traced, guard, reason, is_general=False)
         call = caller(traced.concrete, self._tracer.explain)
-        guards = dict.fromkeys(program.guard for program in self.programs)
-        guard = next((guard for guard in guards if guard.first_change() is None), None)
-        if guard is None:
-            guard = TraceGuard(self._models, self._ops, self._is_training)
-        if compiles:
-            assert self._options is not None
-            self.fallback_reason = reason_not_to_compile(traced, self._tracer, self._options)
-            if self.fallback_reason is None:
-                return XlaProgram(
-                    self.keys, traced, call, guard, reason, self._tracer, self._options
-                )
-        program = GraphProgram(self.keys, traced, call, guard, reason, is_open)
+        return XlaProgram(self.keys, traced, call, guard, reason, self._tracer, self._options)
+
+    def _make(
+        self, traced: TracedGraph, guard: TraceGuard, reason: str, is_general: bool
+    ) -> GraphProgram:
+        """Return a program that runs as a graph."""
+        call = caller(traced.concrete, self._tracer.explain)
+        program = GraphProgram(self.keys, traced, call, guard, reason, is_general)
         program.fallback = self.fallback_reason
         return program
+
+    def _find_guard(self) -> TraceGuard:
+        """Return the guard of the programs that were traced in the present state, or make it."""
+        for guard in dict.fromkeys(program.guard for program in self.programs):
+            if guard.first_change() is None:
+                return guard
+        return TraceGuard(self._models, self._ops, self._is_training)
 
     # --- why ---
 

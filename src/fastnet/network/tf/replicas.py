@@ -193,7 +193,7 @@ def _merge(value: Any) -> Any:
 
 
 def _join(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """Concatenate tensors of the replicas; of scalars return the weighted mean without NaN."""
+    """Concatenate tensors of the replicas; of scalars return the mean, weighted by samples."""
     first = parts[0]
     if not all(map(tf.is_tensor, parts)):
         return first
@@ -207,10 +207,9 @@ def _join(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
         return first
     scalars = tf.stack(parts)
     counts = tf.cast(tf.stack(weights), scalars.dtype)
-    missing = tf.math.is_nan(scalars)
-    zeros = tf.zeros_like(scalars)
-    total = tf.reduce_sum(tf.where(missing, zeros, scalars * counts))
-    return total / tf.reduce_sum(tf.where(missing, zeros, counts))
+    # A mean of no samples is NaN.
+    products = tf.where(tf.equal(counts, 0), tf.zeros_like(scalars), scalars * counts)
+    return tf.reduce_sum(products) / tf.reduce_sum(counts)
 
 
 def _to_tensor(value: Any) -> Any:

@@ -102,6 +102,11 @@ class TFSession(Session):
             return "graphs of the devices"
         return "graph" if self._network._compile_options is None else "compiled step"
 
+    def _release(self) -> None:
+        """Print what was compiled, the first time."""
+        if self._graphs is not None and self._network._compile_options is not None:
+            self._network._records.summarize()
+
     def _make_step(self, on_trace: OnProgram | None) -> RunStep:
         """Return the step as a graph, or eager, on each replica if there are several."""
         replicas, plan = self._replicas, self.plan

@@ -49,10 +49,10 @@ class TraceGuard:
             )
 
     def forget_comparison(self) -> None:
-        """Let `compared_change` compare again."""
+        """Let `change_in_session` compare again."""
         self._is_compared = False
 
-    def compared_change(self) -> str | None:
+    def change_in_session(self) -> str | None:
         """Return the path of the first change; it is compared once until `forget_comparison`."""
         if not self._is_compared:
             self._change = self.first_change()

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import direct_call, variable_spec
+from fastnet.errors import shorten
 from fastnet.network.deviations import (
     Deviation,
     DisturbedStep,
@@ -92,7 +93,7 @@ class Verifier:
             return f"copies of its variables have {needed >> 20} MB, and {free >> 20} MB are free"
         return None
 
-    def compile(self, inputs: list[tf.Tensor]) -> None:
+    def run_on_copies(self, inputs: list[tf.Tensor]) -> None:
         """Run the compiled step on copies, so that XLA compiles it."""
         with self._lock, _copies_of(self._written) as copies:
             for variable, copy in zip(self._written, copies, strict=True):
@@ -106,7 +107,10 @@ class Verifier:
             results = list(self._graph_call(inputs))
             for copy, array in zip(copies, before, strict=True):
                 _assign(copy, array)
-            compiled = self._run(self._compiled, inputs, copies)
+            try:
+                compiled = self._run(self._compiled, inputs, copies)
+            except tf.errors.OpError as error:
+                return results, f"the compiled step failed: {shorten(str(error))}"
             return results, self._describe_excesses(inputs, before, results, compiled, copies)
 
     def _describe_excesses(

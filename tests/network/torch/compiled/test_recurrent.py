@@ -9,7 +9,14 @@ import torch
 from torch import nn
 
 from fastnet import CompileOptions
-from tests.network.torch.compiled.steps import OPTIMIZERS, Pair, built, captured, network_of
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    Pair,
+    built,
+    captured,
+    falls_back,
+    network_of,
+)
 
 
 class Classifier(nn.Module):
@@ -71,3 +78,48 @@ def test_inference() -> None:
         for batch in data(4):
             torch.testing.assert_close(network.run_step(batch)["pred"], model(batch["x"]))
     assert captured(network) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "length"), [(nn.GRU, 1, 33), (nn.GRU, 2, 17), (nn.RNN, 1, 33)]
+)
+def test_layer_of_many_cells_runs_eagerly_and_lstm_is_the_way_out(
+    kind: type[nn.RNNBase], layers: int, length: int
+) -> None:
+    pair = Pair(lambda: Classifier(kind, layers), OPTIMIZERS["adam"])
+    with falls_back(pair.network, f"runs over {length} steps"):
+        for batch in data(3, length):
+            pair.step(batch)
+    pair.assert_same_weights()
+    reason = str(pair.network.traces[0].fallback)
+    assert f"{kind.__name__}(6, 8," in reason
+    assert "use an nn.LSTM" in reason
+    pair = Pair(lambda: Classifier(nn.LSTM, layers), OPTIMIZERS["adam"])
+    with pair.network("train", 1):
+        for batch in data(3, length):
+            pair.step(batch)
+    assert captured(pair.network) == 1
+
+
+def test_layer_of_as_many_cells_as_allowed_is_captured() -> None:
+    pair = Pair(lambda: Classifier(nn.GRU, 1), OPTIMIZERS["adam"])
+    with pair.network("train", 1):
+        for batch in data(3, 32):
+            pair.step(batch)
+    assert captured(pair.network) == 1
+    pair.assert_same_weights()
+
+
+def test_packed_sequence_of_many_steps_runs_eagerly() -> None:
+    class Packed(Classifier):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lengths = torch.full((x.shape[0],), x.shape[1])
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            scores: torch.Tensor = self.out(self.rnn(packed)[1][-1])
+            return scores
+
+    pair = Pair(lambda: Packed(nn.GRU, 1), OPTIMIZERS["adam"])
+    with falls_back(pair.network, ""):
+        for batch in data(3, 40):
+            pair.step(batch)
+    pair.assert_same_weights()

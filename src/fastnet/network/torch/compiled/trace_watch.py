@@ -28,6 +28,7 @@ from fastnet.backend.torch._internals import (
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import is_from_signal_handler
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.program_limits import MAX_CELLS
 from fastnet.network.torch.compiled.input_signature import tensors_in
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -238,6 +239,8 @@ class RefusedFunctions(TorchFunctionMode):
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
                 raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
+            if func in _UNROLLED and isinstance(sys._getframe(1).f_locals.get("self"), nn.RNNBase):
+                _check_unrolled(sys._getframe(1).f_locals["self"], args[0], args[1])
             if func is torch.Tensor.dim and _drops_padding(sys._getframe(1)):
                 # In a trace it does not, because of this mode.
                 raise Uncapturable(
@@ -250,6 +253,26 @@ class RefusedFunctions(TorchFunctionMode):
             if isinstance(error, Uncapturable) or is_data_dependent(error):
                 self._watch.refuse(error, getattr(func, "__name__", ""))
             raise
+
+
+# Called with a sequence and its first state, or with a packed sequence and its batch sizes.
+_UNROLLED = {torch.gru, torch.rnn_relu, torch.rnn_tanh}
+
+
+def _check_unrolled(layer: nn.RNNBase, data: torch.Tensor, second: torch.Tensor) -> None:
+    """Refuse a recurrent layer of which a program would have too many cells."""
+    if data.device.type != "cpu":
+        return
+    is_packed = second.dtype == torch.int64
+    lengths = second.shape[0] if is_packed else data.shape[1 if layer.batch_first else 0]
+    cells = int(lengths) * layer.num_layers * (2 if layer.bidirectional else 1)
+    if cells > MAX_CELLS:
+        raise Uncapturable(
+            f"{layer} runs over {int(lengths)} steps, and a program has a copy of its operations "
+            f"for each step and layer, of which at most {MAX_CELLS} are compiled; use an nn.LSTM, "
+            "which is one operation, or make a custom operator of the layer "
+            "(torch.library.custom_op)"
+        )
 
 
 def _is_default_check(frame: FrameType) -> bool:
