@@ -159,7 +159,7 @@ def test_a_traced_function_is_called(direct: bool, monkeypatch: pytest.MonkeyPat
     tf = pytest.importorskip("tensorflow")
     graph = import_module("fastnet.backend.tf.graph")
     if not direct:
-        monkeypatch.setattr(graph, "direct_call", lambda concrete: None)
+        monkeypatch.setattr(graph, "direct_call", lambda *of_a_function: None)
     factor = tf.Variable(3.0)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.float32)])

@@ -15,6 +15,7 @@ from fastnet.network import TFNetwork
 from fastnet.network.deviations import Excess
 from fastnet.network.tf import compiled as compiling
 from fastnet.network.tf import verification
+from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.verification_limits import TENSORFLOW
 from fastnet.op.tensorop import LambdaOp
 from tests.network.keras_models import (
@@ -93,7 +94,8 @@ def compile_with(fault: Fault, find_variables: Callable[[], Sequence[Any]]) -> C
             variable.assign(value)
         return results
 
-    def compile(concrete: Any) -> Any:
+    def compile(traced: TracedGraph) -> Any:
+        concrete = traced.concrete
         inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in inputs]
         function = tf.function(partial(run, concrete), autograph=False)
@@ -130,7 +132,7 @@ class TestFaults:
     def test_are_found(self, case: str, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
         find, fault, optimizer = FAULTS[case]
         network, plain, ours, other = pair(partial(normed, rate), optimizer, supervised)
-        monkeypatch.setattr(compiling, "_compile", compile_with(fault, lambda: find(ours)))
+        monkeypatch.setattr(compiling, "_function_for_xla", compile_with(fault, lambda: find(ours)))
         data = batches(2)
         with warned() as texts:
             train(network, data)
@@ -144,7 +146,7 @@ class TestFaults:
     def test_of_a_frozen_draw(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, _, ours, _ = pair(partial(normed, 0.3), "sgd", supervised)
         (state,) = [v for v in ours.variables if "seed" in v.path]
-        monkeypatch.setattr(compiling, "_compile", compile_with(kept, lambda: [state]))
+        monkeypatch.setattr(compiling, "_function_for_xla", compile_with(kept, lambda: [state]))
         with warned():
             train(network, batches(1))
         assert "of its elements" in str(fallbacks(network)[0])
@@ -152,7 +154,7 @@ class TestFaults:
     def test_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, _, ours, _ = pair(partial(normed, 0.3), "adam", supervised)
         fault = compile_with(scaled(1.0), lambda: ours.trainable_variables)
-        monkeypatch.setattr(compiling, "_compile", fault)
+        monkeypatch.setattr(compiling, "_function_for_xla", fault)
         train(network, batches(2))
         assert is_compiled(network)
         assert network.traces[0].unverified is None
@@ -254,7 +256,7 @@ class TestObserving:
 
         network, _, ours, _ = pair(mlp, "adam", supervised)
         fault = compile_with(kept, lambda: ours.trainable_variables)
-        monkeypatch.setattr(compiling, "_compile", fault)
+        monkeypatch.setattr(compiling, "_function_for_xla", fault)
         run = verification.Verifier._run
         monkeypatch.setattr(
             verification.Verifier,
