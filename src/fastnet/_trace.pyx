@@ -35,7 +35,6 @@ cdef extern from "Python.h":
     void Py_LeaveRecursiveCall()
 
 
-
 cdef inline int enter() except -1:
     # CPython returns 1 for an error here, but Cython expects -1.
     return -1 if Py_EnterRecursiveCall(b" while matching a batch") else 0
