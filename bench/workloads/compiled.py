@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.architectures import resnet
 from bench.workloads import torch_models
 from bench.workloads.torch_models import Supervised
 from bench.workloads.workload import Goal, Workload, weights
@@ -259,6 +258,13 @@ def gpt256() -> nn.Module:
     return gpt(width=256, depth=4, tokens=128)
 
 
+def resnet18() -> nn.Module:
+    """Return a ResNet-18: (8, 3, 64, 64) -> (8, 10)."""
+    from bench.architectures import resnet
+
+    return resnet()
+
+
 @dataclass(frozen=True)
 class Tokens(Sentences):
     """A step of a language model: each position has a class."""
@@ -328,7 +334,7 @@ WORKLOADS = (
     *_of(Tokens, "gpt", "GPT of 2 layers, 64 wide,", gpt, (8, 32), _WORDS, adam=None),
     *_of(Tokens, "gpt256", "GPT of 4 layers, 256 wide,", gpt256, (16, 128), _WORDS, adam=None),
     Compiled(
-        "compiled_resnet18", "ResNet-18, 64 by 64, batch 8, SGD", True, resnet, (8, 3, 64, 64), 10
+        "compiled_resnet18", "ResNet-18, 64 by 64, batch 8, SGD", True, resnet18, (8, 3, 64, 64), 10
     ),
     SeveralSteps("compiled_mlp_16", "MLP train step, SGD, 16 a call", True, *_MLP),
 )
