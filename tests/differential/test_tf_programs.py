@@ -1,4 +1,4 @@
-"""Random TensorFlow programs that change as they go: eagerly, in graphs and compiled, by hand too.
+"""Random TensorFlow programs that change as they run: eagerly, as graphs, compiled, and by hand.
 
 How many of them run, and how to run one, is said in test_torch_programs.py.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -59,17 +59,19 @@ def _reasons_not_to_compile(
         yield "there is a GPU, and steps are compiled on the CPU only"
     if any(one.dtype == tf.string for one in concrete.inputs):
         yield "an op reads strings, which XLA does not have"
+
+    def user_of(node: Any) -> str:
+        return tracer.describe(node.name) or "the step"
+
     for node in _nodes_of(concrete):
-        user = tracer.describe(node.name) or "the step"
         if node.op in _CHECKS:
-            yield f"{user} uses '{node.op}', which XLA leaves out"
+            yield f"{user_of(node)} uses '{node.op}', which XLA leaves out"
         if node.op.startswith(_RANDOM):
-            yield f"{user} draws random numbers by '{node.op}', whose seed XLA ignores"
+            yield f"{user_of(node)} draws random numbers by '{node.op}', whose seed XLA ignores"
     if options.fallback_random:
         for node in nodes_drawing_otherwise(concrete.graph.as_graph_def()):
-            user = tracer.describe(node.name) or "the step"
             yield (
-                f"{user} draws random numbers by '{node.op}', which differ in XLA, and "
+                f"{user_of(node)} draws random numbers by '{node.op}', which differ in XLA, and "
                 "fallback_random requires those of the graph"
             )
 
@@ -78,12 +80,10 @@ class XlaProgram(GraphProgram):
     """A traced step that XLA compiles when it first runs.
 
     Args:
-        keys: See `GraphProgram`.
+        tracer: See `GraphProgram`.
         traced: See `GraphProgram`.
-        call: See `GraphProgram`.
         guard: See `GraphProgram`.
         reason: See `GraphProgram`.
-        tracer: What the step was traced by, which names the ops of nodes.
         options: The options for compiling.
 
     Attributes:
@@ -92,17 +92,15 @@ class XlaProgram(GraphProgram):
 
     def __init__(
         self,
-        keys: Sequence[str],
+        tracer: StepTracer,
         traced: TracedGraph,
-        call: Call,
         guard: TraceGuard,
         reason: str,
-        tracer: StepTracer,
         options: CompileOptions,
     ) -> None:
-        super().__init__(keys, traced, call, guard, reason)
+        super().__init__(tracer, traced, guard, reason)
         self.is_settled = False
-        self._graph_call = call
+        self._graph_call = self._call
         self._traced = traced
         self._tracer = tracer
         self._options = options

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet._trace import Signature
-from fastnet.backend.tf.graph import KIND
+from fastnet.backend.tf.graph import KIND, caller
 from fastnet.network.program_set import Program
-from fastnet.network.tf.step_tracer import TracedGraph
+from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
 
 # Takes the epoch and the tensors of a batch as a list, and returns the tensors of the outputs.
@@ -21,9 +21,8 @@ class GraphProgram(Program):
     """A step that was traced into a graph.
 
     Args:
-        keys: The keys that ops read from the batch, in the order of the graph's inputs.
+        tracer: What the step was traced by, which names the ops in errors.
         traced: The graph.
-        call: Runs the graph.
         guard: The ops and models that it was traced from, for all programs of the same state.
         reason: Why it was traced.
         is_general: Whether axes are dynamic. A program for exact lengths is found before it.
@@ -36,19 +35,18 @@ class GraphProgram(Program):
 
     def __init__(
         self,
-        keys: Sequence[str],
+        tracer: StepTracer,
         traced: TracedGraph,
-        call: Call,
         guard: TraceGuard,
         reason: str,
         is_general: bool = False,
     ) -> None:
-        super().__init__(Signature(keys, KIND, traced.inputs, traced.outputs))
+        super().__init__(Signature(tracer.keys, KIND, traced.inputs, traced.outputs))
         self.is_general = is_general
         self.guard = guard
         self.reason = reason
         self.fallback: str | None = None
-        self._call = call
+        self._call: Call = caller(traced.concrete, tracer.explain)
 
     def difference(self) -> str | None:
         """Return what has changed since the program was made; it is compared once in a session."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastnet._trace import FORMS, Parts, Slot, map_form
-from fastnet.backend.tf.graph import KIND, caller
+from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.models import needs_batch_size, warn_of_masks
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
@@ -40,7 +40,7 @@ ActiveItems = tuple[list[int], list[int]]
 
 @dataclass
 class TraceHistory:
-    """What a network has traced, over all its program sets, to say why it traces again.
+    """The latest traces of a network in all its program sets, for the reason of the next trace.
 
     Attributes:
         latest: The active items of the latest trace of each mode and warmup, and its guard.
@@ -180,15 +180,13 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self.fallback_reason = reason_not_to_compile(traced, self._tracer, self._options)
         if self.fallback_reason is not None:
             return self._make(traced, guard, reason, is_general=False)
-        call = caller(traced.concrete, self._tracer.explain)
-        return XlaProgram(self.keys, traced, call, guard, reason, self._tracer, self._options)
+        return XlaProgram(self._tracer, traced, guard, reason, self._options)
 
     def _make(
         self, traced: TracedGraph, guard: TraceGuard, reason: str, is_general: bool
     ) -> GraphProgram:
         """Return a program that runs as a graph."""
-        call = caller(traced.concrete, self._tracer.explain)
-        program = GraphProgram(self.keys, traced, call, guard, reason, is_general)
+        program = GraphProgram(self._tracer, traced, guard, reason, is_general)
         program.fallback = self.fallback_reason
         return program
 

@@ -74,8 +74,7 @@ class TFSession(Session):
             self._graphs = self._graph_session()
         if plan.takes_gradients:
             self.context_row = "tape", "gradient tape"
-            # A copy, because the tape of each step is put into it.
-            return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
+            return BoundPlan(plan.kernel, state, _make_tape, "tape")
         return BoundPlan(plan.kernel, state if self._runs_plan else {**state, "tape": None})
 
     def _step(self, meter: StepMeter | None) -> RunStep:
