@@ -253,6 +253,75 @@ class _UNet(nn.Module):
         return self.head(self.up(torch.cat([wide, deep], 1)))
 
 
+class _DiffusionBlock(nn.Module):
+    """Two normalized convolutions beside a skip connection; the first adds the time's embedding."""
+
+    def __init__(self, width: int, out: int, time: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, out, 3, padding=1)
+        )
+        self.time = nn.Linear(time, out)
+        self.second = nn.Sequential(
+            nn.GroupNorm(8, out), nn.SiLU(), nn.Conv2d(out, out, 3, padding=1)
+        )
+        self.skip = nn.Conv2d(width, out, 1) if width != out else nn.Identity()
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        inner = self.first(x) + self.time(time)[:, :, None, None]
+        added: Tensor = self.skip(x) + self.second(inner)
+        return added
+
+
+class DiffusionUNet(nn.Module):
+    """The U-Net of a diffusion model with attention at its bottom, here with a classifier's head.
+
+    The time of each image is taken from its mean.
+    """
+
+    def __init__(self, width: int = 32, time: int = 64) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(1, time), nn.SiLU(), nn.Linear(time, time))
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.down = nn.ModuleList(
+            [_DiffusionBlock(width, width, time), _DiffusionBlock(width, 2 * width, time)]
+        )
+        self.norm = nn.GroupNorm(8, 2 * width)
+        self.attention = nn.MultiheadAttention(2 * width, 4, batch_first=True)
+        self.middle = _DiffusionBlock(2 * width, 2 * width, time)
+        self.up = nn.ModuleList(
+            [_DiffusionBlock(4 * width, width, time), _DiffusionBlock(2 * width, width, time)]
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        time = self.time(x.mean((1, 2, 3))[:, None])
+        x, passed = self.first(x), []
+        for block in self.down:
+            x = block(x, time)
+            passed.append(x)
+            x = functional.avg_pool2d(x, 2)
+        places = self.norm(x).flatten(2).transpose(1, 2)
+        mixed = self.attention(places, places, places, need_weights=False)[0]
+        x = self.middle(x + mixed.transpose(1, 2).reshape(x.shape), time)
+        for block in self.up:
+            x = functional.interpolate(x, scale_factor=2.0)
+            x = block(torch.cat([x, passed.pop()], 1), time)
+        return self.head(x.mean((2, 3)))
+
+
+class GRU(nn.Module):
+    """A classifier of sequences with a GRU of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(32, 64, 2, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.gru(x)[0][:, -1])
+
+
 def _dilated() -> nn.Module:
     layers: list[nn.Module] = []
     for place in range(4):

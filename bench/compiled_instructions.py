@@ -74,7 +74,7 @@ def _network(case: Case) -> tuple[Any, dict[str, Any]]:
 
 def run_all() -> None:
     """Run everything that is counted, with a mark at each end of it, under callgrind."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     steps = []
     for case in CASES:
         network, batch = _network(case)

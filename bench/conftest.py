@@ -6,4 +6,4 @@ from bench import machine
 
 # TensorFlow is set up when its first benchmark runs: it takes seconds to import, and a core.
 if machine.has("torch"):
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)

@@ -6,7 +6,9 @@ the compilers' imports. A cold process has an empty cache on disk, a warm one th
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
 import statistics
 import sys
 import tempfile
@@ -21,10 +23,23 @@ from bench.workloads.compiled import Compiled
 
 PEERS = ("fastnet", "compiled_update", "compiled_loop")
 VERIFIED = ("ResNet-18 for CIFAR, batch 8", "GPT, width 128", "LSTM", "dilated convolutions")
-WORKLOADS = ("compiled_mlp_adam", "compiled_modules120_sgd")
-# Goals beside `torch.compile` of model and optimizer, beside cold, and beside eager steps.
-COLD, WARM, MEMORY = 1.5, 0.5, 1.1
+# Goals beside `torch.compile` of model and optimizer, cold and warm, and beside eager steps.
+COLD, WARM, MEMORY = 1.1, 0.5, 1.1
 _STEPS = 10
+
+# What a first step of fastnet is made of: the column, and the functions whose time it is. The time
+# of a function that another one of these calls is not that of the other one.
+_PARTS = {
+    "imports": ("bench.first_steps:import_compilers",),
+    "tracing": ("fastnet.network.torch.compiled.program_set:TorchProgramSet._capture",),
+    "lowering": ("fastnet.network.torch.compiled.program_set:lower",),
+    "Inductor": ("fastnet.network.torch.compiled.lowering:compile_graph",),
+    "C++ compiler": (
+        "torch._inductor.async_compile:AsyncCompile.wait",
+        "torch._inductor.async_compile:AsyncCompile.cpp_pybinding",
+    ),
+    "verification": ("fastnet.network.torch.compiled.session:CompiledSession._verified",),
+}
 
 
 def _large() -> Any:
@@ -34,25 +49,108 @@ def _large() -> Any:
     return nn.Sequential(*hidden, nn.Linear(1024, 10))
 
 
+def _unet() -> Any:
+    from bench.architectures import DiffusionUNet
+
+    return DiffusionUNet()
+
+
+def _gru() -> Any:
+    from bench.architectures import GRU
+
+    return GRU()
+
+
 LARGE = Compiled("large_mlp", "MLP of 1.3 M weights", True, _large, (4096, 256), 10, adam=True)
+_STEP = "train step, Adam"
+WORKLOADS = {
+    one.name: one
+    for one in (
+        *(BY_NAME[f"compiled_{name}"] for name in ("mlp_adam", "modules120_sgd", "gpt256_adam")),
+        Compiled(
+            "unet", f"U-Net of diffusion, {_STEP}", True, _unet, (4, 3, 32, 32), 10, adam=True
+        ),
+        Compiled(
+            "gru_4", f"GRU of 2 layers, 4 long, {_STEP}", True, _gru, (8, 4, 32), 10, adam=True
+        ),
+        Compiled(
+            "gru_16", f"GRU of 2 layers, 16 long, {_STEP}", True, _gru, (8, 16, 32), 10, adam=True
+        ),
+    )
+}
 
 
 def first_step(peer: str, name: str) -> float:
     """Return the seconds of the first two steps of this process."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     import torch  # noqa: F401  # its import is not part of a step
 
     started = time.perf_counter()
-    program = peers.make(peer, BY_NAME[name])
+    program = peers.make(peer, WORKLOADS[name])
     assert program is not None, f"{peer} has no {name}"
     for _ in range(2):
         program.run_once()
     return time.perf_counter() - started
 
 
+def import_compilers() -> None:
+    """Import what a first compiled step imports."""
+    import torch._dynamo
+    import torch._inductor.compile_fx
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401
+
+    import fastnet.network.torch.compiled.session  # noqa: F401
+
+
+def parts_of_first_step(name: str) -> dict[str, float]:
+    """Return the seconds of each part of fastnet's first two steps of this process."""
+    machine.use_threads("torch", 1)
+    import torch  # noqa: F401
+
+    started = time.perf_counter()
+    seconds = dict.fromkeys([*_PARTS, "the rest"], 0.0)
+    within = ["the rest"]
+    since = started
+
+    def enter(part: str | None) -> None:
+        nonlocal since
+        now = time.perf_counter()
+        seconds[within[-1]] += now - since
+        since = now
+        if part is None:
+            within.pop()
+        else:
+            within.append(part)
+
+    def timed(function: Any, part: str) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **settings: Any) -> Any:
+            enter(part)
+            try:
+                return function(*args, **settings)
+            finally:
+                enter(None)
+
+        return run
+
+    timed(import_compilers, "imports")()
+    for part, functions in _PARTS.items():
+        for one in functions:
+            module, _, path = one.partition(":")
+            *owners, attribute = path.split(".")
+            owner = functools.reduce(getattr, owners, importlib.import_module(module))
+            setattr(owner, attribute, timed(getattr(owner, attribute), part))
+    program = peers.make("fastnet", WORKLOADS[name])
+    assert program is not None
+    for _ in range(2):
+        program.run_once()
+    enter("the rest")
+    return seconds
+
+
 def second_step(name: str, verify: bool) -> list[float]:
     """Return the seconds of the first two steps of a model, of which the second may be verified."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     import torch
 
     from bench.architectures import ARCHITECTURES
@@ -74,7 +172,7 @@ def second_step(name: str, verify: bool) -> list[float]:
 
 def peak_memory(peer: str) -> int:
     """Return the bytes of the weights, both states of Adam, and a step of this process."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     program = peers.make(peer, LARGE)
     assert program is not None
     for _ in range(4):
@@ -106,8 +204,9 @@ def _judged(peer: str, ratio: float, goal: float) -> list[str]:
 
 def first_steps(rounds: int) -> str:
     """Return the table of first steps, the medians of some rounds."""
+    usual = peers.title("compiled_update")
     rows = []
-    for name in WORKLOADS:
+    for name, workload in WORKLOADS.items():
         seconds: dict[str, list[list[float]]] = {peer: [] for peer in PEERS}
         for _ in range(rounds):
             for peer in PEERS:
@@ -119,13 +218,29 @@ def first_steps(rounds: int) -> str:
             peer: [statistics.median(one) for one in zip(*pairs, strict=True)]
             for peer, pairs in seconds.items()
         }
-        usual = medians["compiled_update"][0]
-        for peer, (cold, warm) in medians.items():
-            row = [BY_NAME[name].title, peers.title(peer), f"{cold:.1f}", f"{warm:.1f}"]
-            rows.append(row + _judged(peer, cold / usual, COLD) + _judged(peer, warm / cold, WARM))
-    columns = ["work", "peer", "cold, s", "warm, s", f"ratio to {peers.title('compiled_update')}"]
-    columns += ["goal", "verdict", "warm / cold", "goal", "verdict"]
+        for peer, times in medians.items():
+            row = [workload.title, peers.title(peer)]
+            for taken, reference, goal in zip(
+                times, medians["compiled_update"], (COLD, WARM), strict=True
+            ):
+                row += [f"{taken:.1f}", *_judged(peer, taken / reference, goal)]
+            rows.append(row)
+    columns = ["work", "peer"]
+    for kind in ("cold", "warm"):
+        columns += [f"{kind}, s", f"ratio to {usual}", "goal", "verdict"]
     return markdown_table(columns, rows)
+
+
+def parts() -> str:
+    """Return the table of what fastnet's first steps are made of."""
+    rows = []
+    for name, workload in WORKLOADS.items():
+        with tempfile.TemporaryDirectory() as cache:
+            for kind in ("cold", "warm"):
+                seconds = _call("parts_of_first_step", name, cache=cache)
+                times = [f"{taken:.1f}" for taken in seconds.values()]
+                rows.append([workload.title, kind, f"{sum(seconds.values()):.1f}", *times])
+    return markdown_table(["work", "cache", "all, s", *_PARTS, "the rest"], rows)
 
 
 def verification(rounds: int) -> str:
@@ -172,6 +287,11 @@ Measured on {machine.processor()}: {machine.version_note("torch")}.
 Seconds from making the program to the end of the second step, medians of {rounds}.
 
 {first_steps(rounds)}
+
+What fastnet's are made of, in seconds; a process of its own for each row. "The rest" has the eager
+steps. The C++ compiler runs in other processes meanwhile: its column is the time of waiting for it.
+
+{parts()}
 
 ## Verification
 

@@ -115,7 +115,7 @@ def fit(framework: Framework, optimizer: str, replaced: bool) -> dict[str, Any]:
     Returns:
         The arguments of a `Fit`.
     """
-    machine.use_one_thread(framework)
+    machine.use_threads(framework, 1)
     _initialize_samplers()
     if replaced:
         from fastnet.integrations.fastestimator import install

@@ -1,4 +1,4 @@
-"""Sets this process to one thread, and reports the processor and the installed versions."""
+"""Sets the threads of this process, and reports the processor and the installed versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 # The libraries below torch, and JAX, read these when they are loaded.
 _THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PJRT_NPROC"
-ONE_THREAD = dict.fromkeys(_THREADS, "1")
 # TensorFlow and Keras read these.
 TF_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
@@ -31,26 +30,31 @@ def has(framework: Framework) -> bool:
     return peers.installed(_PACKAGES[framework])
 
 
+def settings_of_threads(count: int) -> dict[str, str]:
+    """Return the environment variables of a process that computes on some threads."""
+    return dict.fromkeys(_THREADS, str(count))
+
+
 @cache
-def use_one_thread(framework: Framework) -> None:
-    """Make this process compute on one thread, before anything imports the framework.
+def use_threads(framework: Framework, count: int) -> None:
+    """Make this process compute on some threads, before anything imports the framework.
 
     TensorFlow runs a graph in another thread even if its pools have one, while the caller waits. So
-    the process is bound to one core: waking another core is not part of a step.
+    a process with one thread is bound to one core: waking another core is not part of a step.
     """
-    os.environ.update(ONE_THREAD)
+    os.environ.update(settings_of_threads(count))
     if framework == "torch":
         import torch
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(count)
         return
     os.environ.update(TF_SETTINGS)
-    if hasattr(os, "sched_setaffinity"):
+    if count == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(count)
+    tf.config.threading.set_inter_op_parallelism_threads(count)
 
 
 def processor() -> str:

@@ -48,7 +48,11 @@ class Measured:
 
 
 def measure(
-    names: Sequence[str], only: Sequence[str] | None, rounds: int, round_ms: float
+    names: Sequence[str],
+    only: Sequence[str] | None,
+    rounds: int,
+    round_ms: float,
+    threads: int = 1,
 ) -> list[dict[str, Any]]:
     """Check and time workloads; those that measure growth in the same rounds.
 
@@ -57,6 +61,7 @@ def measure(
         only: The peers, or None for all. The baselines always take part.
         rounds: The number of rounds of each program; 0 only checks results.
         round_ms: The approximate length of a round of one program, in milliseconds.
+        threads: The number of threads on which they compute.
 
     Returns:
         A `Measured` of each workload, as dicts.
@@ -64,7 +69,9 @@ def measure(
     workloads = [BY_NAME[name] for name in names]
     together = all(workload.grows for workload in workloads)
     groups = [workloads] if together else [[workload] for workload in workloads]
-    return [asdict(one) for group in groups for one in _measure(group, only, rounds, round_ms)]
+    return [
+        asdict(one) for group in groups for one in _measure(group, only, rounds, round_ms, threads)
+    ]
 
 
 def check(workload: Workload, peer: str) -> bool:
@@ -147,7 +154,11 @@ def excess(timings: Mapping[Any, Timing], name: Any, baseline: Any = None) -> di
 
 
 def _measure(
-    workloads: Sequence[Workload], only: Sequence[str] | None, rounds: int, round_ms: float
+    workloads: Sequence[Workload],
+    only: Sequence[str] | None,
+    rounds: int,
+    round_ms: float,
+    threads: int,
 ) -> list[Measured]:
     """Measure workloads in the same rounds."""
     first = workloads[0]
@@ -155,7 +166,7 @@ def _measure(
         return [Measured(one.name, absent=names_of(one, only)) for one in workloads]
     if isinstance(first, DigitsFit):
         return [_measure_fits(first, only, rounds)]
-    machine.use_one_thread(first.framework)
+    machine.use_threads(first.framework, threads)
     rounds = min(rounds, first.most_rounds or rounds)
     made, programs = [], {}
     for workload in workloads:

@@ -1,7 +1,7 @@
 """The worker: calls a function of the benchmarks in a process of its own.
 
 Every measurement goes through `call`, `call_ranks` or, under callgrind, `command`: arguments and
-results are JSON, and the process computes on one thread.
+results are JSON, and the process computes on one thread unless a function sets more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
-from bench.machine import ONE_THREAD, TF_SETTINGS
+from bench.machine import TF_SETTINGS, settings_of_threads
 
 ROOT = Path(__file__).resolve().parent.parent
 # Engines that own their loop run many steps a round, and disturbed rounds are repeated.
@@ -84,7 +84,8 @@ def environment() -> dict[str, str]:
     if any(source.glob(f"fastnet/*{suffix}") for suffix in EXTENSION_SUFFIXES):
         paths.append(str(source))
     paths += filter(None, [os.environ.get("PYTHONPATH")])
-    return {**os.environ, **ONE_THREAD, **TF_SETTINGS, "PYTHONPATH": os.pathsep.join(paths)}
+    settings = {**settings_of_threads(1), **TF_SETTINGS}
+    return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def last_lines(text: str, count: int = 15) -> str:

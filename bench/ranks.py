@@ -134,7 +134,7 @@ def measure_rank(
         For each peer the nanoseconds of a step in each round (of the slowest rank), the collectives
         of a step, and the distance of its weights.
     """
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     import torch
     import torch.distributed as dist
 

@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the baselines")
     parser.add_argument("--quick", action="store_true", help="15 rounds of 1 ms: a rough look")
     parser.add_argument("--rounds", type=int, default=101, help="of each program (default: 101)")
+    parser.add_argument("--threads", type=int, default=1, help="of each program (default: 1)")
     parser.add_argument(
         "--fe-python",
         default=os.environ.get(FE_PYTHON),
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pythons = {"main": sys.executable}
         if options.fe_python:
             pythons["FastEstimator's"] = options.fe_python
-        report = _measure(pythons, workloads, options.peers, rounds, round_ms)
+        report = _measure(pythons, workloads, options.peers, rounds, round_ms, options.threads)
     text = tables.to_markdown(report)
     print(text)
     if options.save:
@@ -90,16 +91,20 @@ def _measure(
     only: Sequence[str] | None,
     rounds: int,
     round_ms: float,
+    threads: int,
 ) -> Report:
     """Measure each workload, or group of them, in a fresh process of each interpreter."""
     made = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    report = Report(made, machine.processor(), rounds, round_ms)
+    report = Report(made, machine.processor(), rounds, round_ms, threads=threads)
+    settings = machine.settings_of_threads(threads)
     for number, name in enumerate(names, 1):
         for environment, python in pythons.items():
             print(f"[{number}/{len(names)}] {name} ({environment})", file=sys.stderr, flush=True)
-            arguments = (TOGETHER[name], only, rounds, round_ms)
+            arguments = (TOGETHER[name], only, rounds, round_ms, threads)
             try:
-                found = processes.call("bench.measure:measure", *arguments, python=python)
+                found = processes.call(
+                    "bench.measure:measure", *arguments, python=python, variables=settings
+                )
             except RuntimeError as error:
                 report.failures.setdefault(environment, {})[name] = str(error)
             else:

@@ -30,6 +30,7 @@ class Report:
     round_ms: float
     environments: dict[str, list[Measured]] = field(default_factory=dict)
     failures: dict[str, dict[str, str]] = field(default_factory=dict)
+    threads: int = 1
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:

@@ -168,8 +168,9 @@ def times_table(report: Report) -> str:
 
 def remarks(report: Report) -> str:
     """Return where and how the report was made, with which versions, and what failed."""
+    threads = "one thread" if report.threads == 1 else f"{report.threads} threads"
     lines = [
-        f"Measured {report.made} on {report.processor}, one thread, {report.rounds} interleaved "
+        f"Measured {report.made} on {report.processor}, {threads}, {report.rounds} interleaved "
         f"rounds of about {report.round_ms:g} ms for each program."
     ]
     for environment, found in report.versions().items():

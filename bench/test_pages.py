@@ -34,7 +34,7 @@ def test_coming_from_pytorch() -> None:
 def test_coming_from_keras() -> None:
     pytest.importorskip("tensorflow")
     # no test after this one could ask for it
-    machine.use_one_thread("tf")
+    machine.use_threads("tf", 1)
     names: dict[str, Any] = {}
     for block in programs("coming")[3:]:
         exec(block, names)

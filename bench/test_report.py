@@ -106,7 +106,7 @@ def test_a_report_is_saved_with_its_plots(
 def test_a_group_is_measured_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def call(function: str, names: list[str], *_: object, python: str) -> list[object]:
+    def call(function: str, names: list[str], *_: object, **settings: object) -> list[object]:
         asked.append(names)
         return []
 

@@ -41,7 +41,7 @@ def _set_up(workload: Workload, peer: str) -> None:
         pytest.skip(f"{workload.framework} is not installed")
     if workload.is_missing_package:
         pytest.skip(f"{workload.package} is not installed")
-    machine.use_one_thread(workload.framework)
+    machine.use_threads(workload.framework, 1)
     if not peers.PEERS[peer].available:
         pytest.skip(f"{peers.title(peer)} is not installed")
 

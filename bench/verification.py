@@ -54,7 +54,7 @@ FAULTS: dict[str, Fault] = {
 
 def alarms(name: str, optimizer: str) -> dict[str, Any]:
     """Call `find_alarms` for the model of a name."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     return find_alarms(ARCHITECTURES[name], optimizer)
 
 
@@ -163,7 +163,7 @@ def _disturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 def faults(name: str, optimizer: str) -> list[dict[str, Any]]:
     """Put faults into the program of a model; return how far each was off, and what found it."""
-    machine.use_one_thread("torch")
+    machine.use_threads("torch", 1)
     architecture = ARCHITECTURES[name]
     models, ops = architecture.build(optimizer, 0)
     backend = FaultyBackend()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,16 +12,18 @@ import optax
 import torch
 
 from bench.program import Program
-from bench.workloads.compiled import Compiled, ElementwiseChain, SeveralSteps
+from bench.workloads.compiled import Compiled, ElementwiseChain, SeveralSteps, Tokens
 from bench.workloads.torch_models import LEARNING_RATE
 from bench.workloads.workload import Workload
 
 
 def make(workload: Workload) -> Program | None:
-    """Return the step in JAX, for chains and for models of linear layers."""
+    """Return the step in JAX, for chains, models of linear layers, and GPTs."""
     match workload:
+        case Tokens():
+            return _supervised(workload, _predict_words)
         case Compiled(shape=(_, _)):
-            return _supervised(workload)
+            return _supervised(workload, _predict)
         case ElementwiseChain():
             return _chain(workload)
     return None
@@ -48,9 +51,35 @@ def _predict(model: torch.nn.Module, weights: list[Any], x: Any) -> Any:
     return x
 
 
-def _supervised(workload: Compiled) -> Program:
+def _predict_words(model: torch.nn.Module, weights: list[Any], words: Any) -> Any:
+    """Run the GPT of `bench.workloads.compiled` with JAX arrays as weights."""
+    jnp = jax.numpy
+    named = dict(zip((name for name, _ in model.named_parameters()), weights, strict=True))
+
+    def linear(x: Any, name: str) -> Any:
+        return x @ named[f"{name}.weight"].T + named.get(f"{name}.bias", 0.0)
+
+    def norm(x: Any, name: str) -> Any:
+        deviations = x - x.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.square(deviations).mean(-1, keepdims=True) + 1e-5)
+        return deviations * scale * named[f"{name}.weight"] + named[f"{name}.bias"]
+
+    batch, length = words.shape
+    x = named["tokens.weight"][words] + named["positions.weight"][:length]
+    for block in (f"blocks.{index}" for index in range(len(model.blocks))):  # type: ignore[arg-type]
+        projected = linear(norm(x, f"{block}.norms.0"), f"{block}.project")
+        query, key, value = jnp.moveaxis(projected.reshape(batch, length, 3, 4, -1), 2, 0)
+        found = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        x = x + linear(found.reshape(batch, length, -1), f"{block}.attended")
+        hidden = linear(norm(x, f"{block}.norms.1"), f"{block}.mlp.0")
+        x = x + linear(jax.nn.gelu(hidden, approximate=False), f"{block}.mlp.2")
+    logits = linear(norm(x, "norm"), "head")
+    return logits.reshape(batch * length, -1)
+
+
+def _supervised(workload: Compiled, function: Callable[..., Any]) -> Program:
     model = workload.model()
-    predict = partial(_predict, model)
+    predict = partial(function, model)
     kind = optax.adam if workload.adam else optax.sgd
     optimizer = kind(LEARNING_RATE)
     weights = [jax.numpy.asarray(one.detach().numpy().copy()) for one in model.parameters()]

@@ -269,6 +269,8 @@ def resnet18() -> nn.Module:
 class Tokens(Sentences):
     """A step of a language model: each position has a class."""
 
+    only: ClassVar[frozenset[str] | None] = _COMPILERS
+
     def batch(self) -> dict[str, torch.Tensor]:
         """Return tokens and, for each of them, the one that follows."""
         words = super().batch()["x"]
