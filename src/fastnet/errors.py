@@ -301,6 +301,16 @@ def wrong_count(
     )
 
 
+def require_one_gradient_each(gradients: Sequence[Any], count: int, model: str) -> None:
+    """Raise an error unless there is a gradient, or None, for each of a model's parameters."""
+    if len(gradients) != count:
+        raise ValueError(
+            f"An update of model '{model}' got {len(gradients)} gradient"
+            f"{'' if len(gradients) == 1 else 's'}, but the model has {count} trainable "
+            "parameters. Pass one for each, in order, and None for those without a gradient."
+        )
+
+
 def other_keys(
     op: object,
     index: int | None,

@@ -54,6 +54,14 @@ class TestUpdateModel:
             update()
         line.check_moved(1.0, 1.0)
 
+    def test_another_number_of_gradients_is_an_error(self, way: str) -> None:
+        line = Line(way)
+        with pytest.raises(ValueError, match=r"'m' got 1 gradient, .* 2 trainable parameters"):
+            backend.update_model(line.model, line.ones[:1])
+        with pytest.raises(ValueError, match=r"got 3 gradients"):
+            backend.update_model(line.model, [*line.ones, None])
+        line.check_moved(0.0, 0.0)
+
     def test_of_no_use(self, way: str) -> None:
         line = Line(way)
         with pytest.raises(ValueError, match=r"'m'.*deferred.*Pass `deferred`"):

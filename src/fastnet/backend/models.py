@@ -91,8 +91,8 @@ def update_model(
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
-        ValueError: If `model` is no model of torch or Keras, has no optimizer now, or `defer` is
-            true without `deferred`.
+        ValueError: If `model` is no model of torch or Keras or has no optimizer now, if there are
+            not as many gradients as trainable parameters, or `defer` is true without `deferred`.
     """
     framework = model_framework(model)
     if defer and deferred is None:

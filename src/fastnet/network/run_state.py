@@ -135,20 +135,26 @@ def average_ranks(
     mine = everyone[rank] if rank < len(everyone) else {**parts, "random": {}}
     states = {
         path: _average_merged(
-            state, [one["states"][path] for one in everyone if path in one["states"]]
+            state, [one["states"][path] for one in everyone if path in one["states"]], size
         )
         for path, state in mine["states"].items()
     }
     return {**parts, **{part: mine[part] for part in ("random", "variables")}, "states": states}
 
 
-def _average_merged(state: Any, everyone: Sequence[Any]) -> Any:
-    """Return a state with the gradients that each rank had merged averaged."""
+def _average_merged(state: Any, everyone: Sequence[Any], size: int) -> Any:
+    """Return a state with the averages over `size` ranks of what everyone had merged."""
     inner = [one["state"] for one in everyone]
     if not all(isinstance(one, dict) and {"merged", "gradients"} <= one.keys() for one in inner):
         return state
     gradients = [_mean(column) for column in zip(*(one["gradients"] for one in inner), strict=True)]
-    return {**state, "state": {**inner[0], "gradients": gradients}}
+    merged = {**inner[0], "gradients": gradients}
+    if inner[0].get("weight") is not None:
+        # Each rank has as much of the weight of these steps as of the steps that follow.
+        part = len(inner) / size
+        merged["gradients"] = [None if one is None else one * part for one in gradients]
+        merged["weight"] = sum(one["weight"] for one in inner) / size
+    return {**state, "state": merged}
 
 
 def _mean(gradients: Sequence[Any]) -> Any:

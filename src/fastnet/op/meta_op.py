@@ -210,7 +210,7 @@ class RepeatOp(SingleMetaOp):
     def make_run(self, option: Any) -> Forward:
         """Return the function that runs the op repeatedly."""
         inputs, outputs, repeat = self.inputs, self.outputs, self.repeat
-        if isinstance(repeat, int):
+        if is_int(repeat):
             return self.chain(inputs, outputs, option, repeat)
         condition, condition_inputs = repeat, self.repeat_inputs
         limit = None if self.max_iter is None else self.max_iter - 1
@@ -241,7 +241,7 @@ def _read_repeat(repeat: Any, max_iter: Any) -> list[str]:
     """Return the keys that the condition reads, after checking both arguments."""
     if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
         raise ValueError(f"Repeat's max_iter must be at least 1, not {shorten(max_iter)}.")
-    if isinstance(repeat, int):
+    if is_int(repeat):
         if repeat < 1:
             raise ValueError(f"Repeat's repeat must be at least 1, not {shorten(repeat)}.")
         if max_iter is not None:

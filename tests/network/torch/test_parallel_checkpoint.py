@@ -167,6 +167,19 @@ class TestGoingOn:
         for one in loaded:
             assert_close(one, expected)
 
+    def test_weighted_steps_on_another_number_of_ranks(self, tmp_path: Path) -> None:
+        """Saved by ranks with batches of 3 and 9 samples; equal to a loop on all of them."""
+        path = str(tmp_path / "run.ckpt")
+        ranks(2)(save_weighted, path, 4)
+        expected = hand_written_loop(6)
+        assert_close(go_on_weighted(path), expected)
+        for one in ranks(2)(go_on_weighted, path):
+            assert_close(one, expected)
+        one_rank = str(tmp_path / "one.ckpt")
+        save_weighted(one_rank, 4)
+        for one in ranks(2)(go_on_weighted, one_rank):
+            assert_close(one, expected)
+
     def test_random_numbers_of_more_ranks_and_of_fewer(self, tmp_path: Path) -> None:
         """Each rank resumes its own; a new rank keeps its own."""
         path = str(tmp_path / "run.ckpt")
@@ -305,6 +318,42 @@ def hand_written_loop(steps: int) -> dict[str, Any]:
             optimizers[step // 6].step()
             model.zero_grad()
     return dict(model.state_dict())
+
+
+class WeightedRun:
+    """A run of one rank that merges gradients weighted by the number of samples."""
+
+    def __init__(self, seed: int) -> None:
+        seed_all(seed)
+        self.rank, self.count = rank_count()
+        parallel = "ddp" if self.count > 1 else None
+        self.model = fastnet.build(
+            lambda: model_fn(noisy=False), adam, model_name="net", parallel=parallel
+        )
+        update = UpdateOp(self.model, "loss", merge_grad=MERGED, weight="count")
+        ops = [ModelOp(self.model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), update]
+        self.network = fastnet.Network(ops)
+
+    def go(self, first: int, last: int) -> None:
+        with self.network("train"):
+            for step in range(first, last):
+                data = batch(step)
+                if self.count > 1:
+                    data = {key: value.split([3, 9])[self.rank] for key, value in data.items()}
+                self.network.run_step({**data, "count": torch.tensor(len(data["x"]))})
+
+
+def save_weighted(path: str, before: int) -> None:
+    run = WeightedRun(0)
+    run.go(0, before)
+    fastnet.save_checkpoint(path, run.network)
+
+
+def go_on_weighted(path: str) -> Any:
+    run = WeightedRun(1)
+    fastnet.load_checkpoint(path, run.network)
+    run.go(4, 6)
+    return whole_weights(run.model)
 
 
 def load_where_it_lacks(folder: str) -> str:

@@ -242,6 +242,11 @@ class TestMetaOps:
         assert isinstance(forward_numpyop([fused], {"x": x}, STATE, batched=batched), FilteredData)
         assert not seen
 
+    def test_a_count_may_be_an_int_of_numpy(self) -> None:
+        data = {"x": 0}
+        forward_numpyop([Repeat(LambdaOp(lambda x: x + 3, "x", "x"), np.int64(2))], data, STATE)
+        assert data["x"] == 6
+
     def test_a_condition_reads_keys_of_its_own(self) -> None:
         repeat = Repeat(LambdaOp(lambda x: x + 3, "x", "x"), lambda x, limit: x < limit)
         assert repeat.inputs == ["x", "limit"]
@@ -254,6 +259,7 @@ class TestMetaOps:
 def test_an_index_that_is_no_class(index: Any) -> None:
     with pytest.raises(AssertionError, match="Onehot"):
         Onehot("x", "y", num_classes=3).forward([index], STATE)
+
     if index != 1:
         with pytest.raises(IndexError, match=str(index)):
             Hadamard("x", "y", n_classes=3).forward([index], STATE)
@@ -276,3 +282,8 @@ def test_hadamard_codes_are_short_and_far_apart(n_classes: int, length: int) -> 
     for row, other in itertools.combinations(codes, 2):
         # The first column alternates, so only the others are compared.
         assert (row[1:] != other[1:]).sum() >= length / 2
+
+
+def test_onehot_of_no_index() -> None:
+    (found,) = Onehot("x", "y", num_classes=3).forward([np.zeros(0, np.int64)], STATE)
+    assert found.shape == (0, 3)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf.optimizers import is_scaling
-from fastnet.errors import add_note
+from fastnet.errors import add_note, require_one_gradient_each
 from fastnet.types import Model, State
 
 
@@ -84,6 +84,8 @@ def update_model(
     defer: bool,
     deferred: dict[str, list[Callable[[], None]]],
 ) -> None:
+    require_one_gradient_each(gradients, len(model.trainable_variables), name_of(model))
+
     def update() -> None:
         # Updates that were deferred earlier may change the scale.
         scaled = scale_gradients(optimizer_of(model), gradients)

@@ -22,7 +22,7 @@ from fastnet.backend.torch.parameters import (
 )
 from fastnet.backend.torch.update import TRAINED, unscaled
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
-from fastnet.errors import GRADIENT_ADVICE, add_note
+from fastnet.errors import GRADIENT_ADVICE, add_note, require_one_gradient_each
 from fastnet.types import State
 
 _grad = unpatched(torch.autograd.grad)
@@ -92,6 +92,7 @@ def update_model(
     optimizer = optimizer_of(model)
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
+    require_one_gradient_each(gradients, len(parameters), name_of(model))
     if groups:
         gradients = average(gradients, parameters, groups)
     scaler = getattr(optimizer, "scaler", None)

@@ -75,13 +75,13 @@ def accumulate_gradients(
     parameters: Iterable[Parameter], gradients: Iterable[Tensor | None]
 ) -> None:
     """Add gradients to those in `.grad`; they are neither changed nor kept."""
-    for parameter, gradient in zip(parameters, gradients, strict=False):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             continue
         if parameter.grad is None:
             parameter.grad = gradient.detach().clone()
         else:
-            parameter.grad += gradient
+            parameter.grad += gradient.detach()
 
 
 def reached(loss: Tensor) -> tuple[list[Tensor], bool]:

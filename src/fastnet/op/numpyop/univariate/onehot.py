@@ -60,7 +60,7 @@ class Onehot(PerArray):
             raise AssertionError(
                 f"Onehot's indices must be ints, but it got an array of dtype {indices.dtype}."
             )
-        for index in (indices.min(), indices.max()):
+        for index in (indices.min(), indices.max()) if indices.size else ():
             if not 0 <= index < self.num_classes:
                 raise AssertionError(
                     f"Onehot has {self.num_classes} classes, but got the index {index}."

@@ -317,6 +317,8 @@ class UpdateOp(HoldsModel):
             described.append(f"weights steps by '{self.weight}'")
         if self.skip_nonfinite:
             described.append("skips gradients that are not finite")
+        if not self.model_losses:
+            described.append("leaves out the losses of the model's layers")
         return described
 
     def state_dict(self) -> dict[str, Any]:
