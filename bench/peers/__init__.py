@@ -110,12 +110,13 @@ PEERS: dict[str, Peer] = {
         "tf.function, jit_compile=True", _PINK, concrete=False, jit_compile=True
     ),
     "keras_fit": _keras("Keras fit", _GREEN),
+    "keras_fit_at_once": _keras("Keras fit, steps_per_execution", "#1b5e20", at_once=True),
     "keras_on_batch": _keras("Keras on_batch", _SKY, on_batch=True),
 }
 
 _TF_ONLY = frozenset(
     {"tf_concrete", "tf_concrete_any", "tf_function", "tf_function_jit"}
-    | {"keras_fit", "keras_on_batch"}
+    | {"keras_fit", "keras_fit_at_once", "keras_on_batch"}
 )
 _BOTH = frozenset({"fastnet", "fastestimator"})
 BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {

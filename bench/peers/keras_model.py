@@ -15,18 +15,24 @@ from bench.workloads.workload import Workload
 _STEPS_PER_CALL = 50
 
 
-def make(workload: Workload, on_batch: bool = False) -> Program | None:
+def make(workload: Workload, on_batch: bool = False, at_once: bool = False) -> Program | None:
     """Return Keras's program for steps of models.
 
     Args:
         workload: The workload.
         on_batch: Whether a call trains on one batch, instead of a dataset.
+        at_once: Whether all steps of a call are one execution (`steps_per_execution`).
     """
     if not isinstance(workload, TFSupervised) or isinstance(workload, TFForeignBatch):
         return None
     model = workload.model()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=sgd(), loss=loss, jit_compile=workload.jit_compile)
+    model.compile(
+        optimizer=sgd(),
+        loss=loss,
+        jit_compile=workload.jit_compile,
+        steps_per_execution=_STEPS_PER_CALL if at_once else 1,
+    )
     return _on_batch(workload, model) if on_batch else _on_dataset(workload, model)
 
 
