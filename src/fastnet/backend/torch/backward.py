@@ -71,10 +71,10 @@ def _is_direct(loss: Tensor) -> bool:
     )
 
 
-def _has_own_backward(loss: Tensor) -> bool:
-    """Return whether a loss's `backward` is torch's own, also under a mode, such as in a trace."""
+def _has_default_backward(loss: Tensor) -> bool:
+    """Return whether a loss's `backward` is torch's default, also under a mode, as in a trace."""
     kind = type(loss)
-    # Parameters have turned off what subclasses override, as have fake tensors.
+    # Parameter and fake tensors disable `__torch_function__`, so they use `Tensor.backward`.
     overrides = kind is not Tensor and kind.__torch_function__ is not Parameter.__torch_function__
     return (
         not overrides
@@ -109,7 +109,7 @@ def isolated_backward(
         backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
         return
     # Autograd functions written in Python and custom `backward` methods need the whole graph.
-    needs_whole_graph = hidden or not _has_own_backward(loss)
+    needs_whole_graph = hidden or not _has_default_backward(loss)
     inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
     # A leaf that is left may pass its gradient on to a foreign parameter.
     with gradients_set_aside(foreign):

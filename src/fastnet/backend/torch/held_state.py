@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from fastnet.backend.held_state import HeldState
 from fastnet.backend.torch._internals import TABLES, tables_of, unsaved_buffers, version_of
-from fastnet.backend.torch.optimizer_state import saves_own_state
+from fastnet.backend.torch.optimizer_state import has_custom_state_dict
 from fastnet.backend.torch.wrappers import innermost
 from fastnet.types import Model
 
@@ -28,7 +28,7 @@ def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a module, without those that are saved with a model."""
     for name, value in vars(module).items():
         is_part = name in TABLES or name.endswith("_hooks")
-        if not is_part and not (isinstance(value, Optimizer) and saves_own_state(value)):
+        if not is_part and not (isinstance(value, Optimizer) and has_custom_state_dict(value)):
             yield name, value
     unsaved = unsaved_buffers(module)
     for name, tensor in (item for table in tables_of(module) for item in table.items()):

@@ -68,8 +68,8 @@ def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, sou
         ) from error
 
 
-def saves_own_state(optimizer: Any) -> bool:
-    """Return whether an optimizer's class has a `state_dict` of its own."""
+def has_custom_state_dict(optimizer: Any) -> bool:
+    """Return whether a class outside of the libraries defines the optimizer's `state_dict`."""
     kind, default = type(optimizer), torch.optim.Optimizer.state_dict
     return not is_library(kind.__module__) and getattr(kind, "state_dict", default) is not default
 

@@ -107,7 +107,7 @@ class DDPPass(TorchPass):
         if self._by_name is not None:
             model = self._by_name.of(model)
         with nullcontext() if self._gradients else torch.no_grad():
-            return model(*data) if self._spread else model(data)
+            return model(*data) if self._unpacks_arguments else model(data)
 
 
 class ParallelUpdate(TorchUpdate):

@@ -10,7 +10,7 @@ import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
-from fastnet.backend.torch.optimizer_state import saves_own_state
+from fastnet.backend.torch.optimizer_state import has_custom_state_dict
 from fastnet.backend.torch.wrappers import innermost, reshard
 from fastnet.types import Model
 
@@ -103,7 +103,7 @@ class _PreservedOptimizer:
         ]
         scaler = getattr(optimizer, "scaler", None)
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
-        self._own = deepcopy(optimizer.state_dict()) if saves_own_state(optimizer) else None
+        self._own = deepcopy(optimizer.state_dict()) if has_custom_state_dict(optimizer) else None
 
     def restore(self) -> None:
         state, groups = self._objects
