@@ -607,6 +607,6 @@ def _waits_for_update(update: UpdateOp) -> bool:
 def _scheduled_decays(plan: ExecutionPlan) -> Iterator[OpNumber]:
     """Yield the decays that change in each step."""
     for index, op in enumerate(plan.ops):
-        if isinstance(op, EMA) and op.is_scheduled:
+        if isinstance(op, EMA) and op.affects_next_update:
             table = op.compared_state()
             yield OpNumber(f"the decay of {plan.describe(index)}", table, table, "decay", float)

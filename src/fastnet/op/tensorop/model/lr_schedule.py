@@ -98,7 +98,7 @@ class LRSchedule(FollowsUpdates):
             self.advance()
 
     @property
-    def is_scheduled(self) -> bool:
+    def affects_next_update(self) -> bool:
         """Whether the next update in a step depends on what `advance` does: True."""
         return True
 

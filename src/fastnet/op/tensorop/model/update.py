@@ -151,7 +151,7 @@ class UpdateOp(HoldsModel):
         self._check_settings()
         self._register_loss()
         self._update = _make_update(self, self._reports)
-        self._resolved = self._settings()
+        self._applied_settings = self._current_settings()
 
     def _check_settings(self) -> None:
         """Raise an error for invalid settings."""
@@ -198,8 +198,8 @@ class UpdateOp(HoldsModel):
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; merged gradients are kept with the same model. See `Op`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        before, now = self._resolved, self._settings()
+        self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
+        before, now = self._applied_settings, self._current_settings()
         if before == now:
             return
         former = self.inputs, self.in_list
@@ -207,7 +207,7 @@ class UpdateOp(HoldsModel):
             if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
                 inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
                 self.in_list = not isinstance(inputs, str)
-                self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+                self._set_io(inputs, self.outputs, self.mode, self.ds_id)
             self._check_settings()
             update = _make_update(self, self._reports)
             if before["model"] == now["model"]:
@@ -217,9 +217,9 @@ class UpdateOp(HoldsModel):
             self.inputs, self.in_list = former
             raise
         self._register_loss()
-        self._update, self._resolved = update, now
+        self._update, self._applied_settings = update, now
 
-    def _settings(self) -> dict[str, tuple[type, Any]]:
+    def _current_settings(self) -> dict[str, tuple[type, Any]]:
         # Compare types as well: True equals 1.0, but is not a valid norm.
         settings = {name: getattr(self, name) for name in self.resolved_from}
         return {name: (type(value), value) for name, value in settings.items()}
