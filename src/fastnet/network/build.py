@@ -1,4 +1,4 @@
-"""Builds models for a network, and the network of the framework that its ops need."""
+"""`build`: creates models and attaches optimizers, weights and names."""
 
 from __future__ import annotations
 

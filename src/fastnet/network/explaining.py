@@ -54,11 +54,11 @@ def explain(
         ds_id=ds_id,
         desired=desired,
         returns_all=not desired and network._returns_all,
-        read=network._plans.read,
+        read=network._plan_cache.read,
         error=error,
         first_deferred=len(ops)
         if plan is None
-        else find_first_deferred(ops, network._plans.step_options.defers_last_updates),
+        else find_first_deferred(ops, network._plan_cache.step_options.defers_last_updates),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
         untrained=find_untrained(network.ops, network._trainable_in),

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 MAX_PLANS = 64
 
 Lists = tuple[list[Any], list[Any], list[Any]]
+
+# A getter, a setter, and the value while ops run.
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
 
@@ -84,8 +86,8 @@ class ExecutionPlan:
     exit_calls: list[Callable[[], None]] = field(default_factory=list)
     # Waits for the copies of what is returned, also to postprocessing; None if nothing is copied.
     synchronize: Callable[[], None] | None = None
-    # The traced and compiled programs of this plan.
-    programs: dict[Hashable, Any] = field(default_factory=dict)
+    # The sets of traced or compiled programs of this plan.
+    program_sets: dict[Hashable, Any] = field(default_factory=dict)
     # Whether a session has used it, and mistakes such as missing updates were warned of.
     is_checked: bool = False
 
@@ -105,14 +107,31 @@ class ExecutionPlan:
 
 
 class PlanCache:
-    """The execution plans of one network."""
+    """The execution plans of one network.
 
-    def __init__(self, network: BaseNetwork, is_resolved: bool = False) -> None:
-        self.step_options: StepOptions = network._step_options()
-        self._network = network
+    Args:
+        get_lists: Returns the ops, the postprocessing ops and the slicers.
+        step_options: How values are converted and moved, and the settings around ops.
+        build_op: Prepares an op for the framework.
+        on_change: Called after a change of the lists, or of something that ops have resolved.
+        is_resolved: Whether the ops have resolved their current settings.
+    """
+
+    def __init__(
+        self,
+        get_lists: Callable[[], Lists],
+        step_options: StepOptions,
+        build_op: Callable[[Any], None],
+        on_change: Callable[[], None],
+        is_resolved: bool = False,
+    ) -> None:
+        self.step_options = step_options
+        self._get_lists = get_lists
+        self._build_op = build_op
+        self._on_change = on_change
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
-        self._items = _Items(_lists(network))
+        self._items = _Items(get_lists())
         # Ops of a copied or unpickled network may not have resolved their settings yet.
         specs = () if is_resolved else self._items.specs.values()
         self._is_stale = any(is_unresolved(spec.item) for spec in specs)
@@ -153,7 +172,7 @@ class PlanCache:
 
     def _current_items(self, scheduled: Sequence[Any] = ()) -> _Items:
         """Return the items as they are now; `scheduled` are values that schedulers do not list."""
-        items, lists = self._items, _lists(self._network)
+        items, lists = self._items, self._get_lists()
         if not scheduled and not self._is_stale and items.are_unchanged(lists):
             return items
         with self._lock:
@@ -162,26 +181,30 @@ class PlanCache:
             return self._items
 
     def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
-        """Return the items after a change, with the plans that it does not affect."""
+        """Return the items after a change, with the plans that it does not affect.
+
+        If lists or scheduled values are new, all plans are dropped.
+        """
         is_same = all(map(same_items, lists, items.contents))
         is_new = self._is_stale or bool(scheduled) or not is_same
         if not is_new and not items.have_outdated():
-            items.renew(lists)
+            items.take_snapshot(lists)
             return items
 
         extra = scheduled if is_new else items.extra
         self._resolve_changed(items, lists, extra)
-        self._network._collect_models()
+        self._on_change()
         if is_new:
             return _Items(lists, extra)
 
-        made = _Items(lists, extra, items)
+        new_items = _Items(lists, extra, items)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
-            is_known = all(id(value) in made.specs for value in filter(is_given, plan.scheduled))
-            if is_known and made.select(mode, ds_id, plan.scheduled) == plan.selected:
-                made.plans[key] = plan
-        return made
+            scheduled_values = filter(is_given, plan.scheduled)
+            is_known = all(id(value) in new_items.specs for value in scheduled_values)
+            if is_known and new_items.select(mode, ds_id, plan.scheduled) == plan.selected:
+                new_items.plans[key] = plan
+        return new_items
 
     def _resolve_changed(self, items: _Items, lists: Lists, extra: Sequence[Any]) -> None:
         """Resolve changed settings of known items, and prepare new ones."""
@@ -196,14 +219,14 @@ class PlanCache:
         # Before they are checked, because an invalid setting raises the error of the constructor.
         for item in known:
             try:
-                resolve_settings(item, must_resolve, self._network._build_op)
+                resolve_settings(item, must_resolve, self._build_op)
             except Exception as error:
                 note_failure(error, item, find_position(item, *lists[:2]), ())
                 raise
         check_items(*lists)
         for item in unknown:
             resolve_settings(item)
-            self._network._build_op(item)
+            self._build_op(item)
 
     def _make_plan(
         self, items: _Items, key: tuple[Any, ...], epoch: int, scheduled: tuple[Any, ...]
@@ -290,7 +313,7 @@ class _Items:
         ]
         self.has_inner_ops = len(self.specs) > len(self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
-        self.renew(lists)
+        self.take_snapshot(lists)
 
     def _add(self, op: Any, table: KeyTable, former: _Items | None) -> None:
         spec = None if former is None else former.specs.get(id(op))
@@ -301,7 +324,7 @@ class _Items:
             # Its keys are not keys of the network.
             self._add(inner, KeyTable(), former)
 
-    def renew(self, lists: Lists) -> None:
+    def take_snapshot(self, lists: Lists) -> None:
         """Take a new snapshot, after changes that affect no plan."""
         items = [spec.item for spec in self.specs.values()]
         roots = [(type(item).__name__, item) for item in items]
@@ -361,8 +384,8 @@ def _is_current(spec: OpSpec | SlicerSpec) -> bool:
         return False
 
 
-def _lists(network: BaseNetwork) -> Lists:
-    """Return the lists of a network; a program may have assigned something else than a list."""
+def normalized_lists(network: BaseNetwork) -> Lists:
+    """Replace non-list `ops`, `postprocessing` and `slicers` by lists, and return them."""
     for name in ("ops", "postprocessing", "slicers"):
         if type(getattr(network, name)) is not list:
             setattr(network, name, to_list(getattr(network, name)))

@@ -21,7 +21,7 @@ from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys
 from fastnet.network.held_state import values_in
-from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
+from fastnet.network.plan_cache import ExecutionPlan, Setting, StepOptions
 from fastnet.network.program_set import ProgramSets
 from fastnet.network.torch.parallel import require_plain_models
 from fastnet.network.torch.session import TorchSession, move_optimizer
@@ -174,19 +174,19 @@ class TorchNetwork(BaseNetwork):
     @contextmanager
     def _moved_to(self, device: torch.device) -> Iterator[None]:
         """Run on another device, with the models moved there temporarily."""
-        own, plans = self.device, self._plans
+        device_before, plan_cache = self.device, self._plan_cache
         firsts = [(model, next(model.parameters(), None)) for model in self.models]
         devices = [(model, first.device) for model, first in firsts if first is not None]
         try:
             self._use_device(device)
-            self._plans = PlanCache(self)
+            self._plan_cache = self._make_plan_cache()
             yield
         finally:
-            self._plans = plans
-            self._use_device(own)
-            for model, before in devices:
-                model.to(before)
-                move_optimizer(get_metadata(model, "current_optimizer"), before)
+            self._plan_cache = plan_cache
+            self._use_device(device_before)
+            for model, model_device in devices:
+                model.to(model_device)
+                move_optimizer(get_metadata(model, "current_optimizer"), model_device)
 
     def _use_device(self, device: torch.device) -> None:
         self.device = device
@@ -201,9 +201,9 @@ class TorchNetwork(BaseNetwork):
                 built_on.setdefault(device, []).append(model)
         if self._given_device is None:
             if len(built_on) > 1:
-                where = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
+                names = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
                 raise ValueError(
-                    f"All models of a network must be on one device, but were built on {where}. "
+                    f"All models of a network must be on one device, but were built on {names}. "
                     "Build them on one device, or pass `device` to the network."
                 )
             return next(iter(built_on), None) or get_device()

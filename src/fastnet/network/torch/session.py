@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _NO_TAPE = NonContext()
 # The sessions of open networks that train.
 _training: WeakSet[TorchSession] = WeakSet()
-_opening = Lock()
+_training_lock = Lock()
 
 
 class TorchSession(Session):
@@ -108,8 +108,8 @@ class TorchSession(Session):
         """Clear the gradients of all that is updated, except for what others are training."""
         for optimizer in self.optimizers:
             self._updated.update(parameters_in(optimizer))
-        with _opening:
-            # A step may be running in another thread, or around the op that opens this network.
+        with _training_lock:
+            # A step may be running in another thread, or around the op that enters this network.
             others: set[torch.Tensor] = set().union(*(session._updated for session in _training))
             for parameter in self._updated - others:
                 parameter.grad = None
@@ -125,13 +125,13 @@ class TorchSession(Session):
         ]
         if self._is_distributed and not state["warmup"]:
             state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
-        # In mixed precision a single one is listed, too, for its loss scale.
+        # Loss scaling needs the list even for a single model.
         if len(trained) > 1 or (trained and self._network.mixed_precision):
             state[TRAINED] = trained
 
     def _release(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
-        with _opening:
+        with _training_lock:
             _training.discard(self)
         if self._is_distributed:
             for model in self.plan.models:
@@ -179,7 +179,7 @@ class TorchSession(Session):
             if reason is not None:
                 programs.clear()
                 programs.fall_back(reason, state)
-        return CompiledSession(programs, state, make_autocast, network._plans.step_options)
+        return CompiledSession(programs, state, make_autocast, network._plan_cache.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:
         precision = self._network.mixed_precision

@@ -144,7 +144,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> None:
         super().__init__(options.max_programs, records)
         # A copy without programs: the set is freed with the plans that refer to it.
-        self.plan = dataclasses.replace(plan, programs={})
+        self.plan = dataclasses.replace(plan, program_sets={})
         self.options = options
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.accumulation: Accumulation | None = None
