@@ -19,12 +19,12 @@ from fastnet.errors import shorten
 from fastnet.framework import Framework, Processes
 from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
 from fastnet.network.run_state import (
-    average_ranks,
     find_stateful,
     load_random_state,
     load_states,
-    preserved,
     random_state,
+    restore_on_error,
+    state_for_rank,
     states_of,
 )
 from fastnet.op.checks import is_int
@@ -222,7 +222,7 @@ def _load(
                 f"it has models named {sorted(saved)}, where the network has {sorted(models)}. "
                 "Build the models with the names that they were saved with"
             )
-        undo.enter_context(preserved(network, objects))
+        undo.enter_context(restore_on_error(network, objects))
         for model_name, model in models.items():
             counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
             if counts[0] != counts[1]:
@@ -257,9 +257,9 @@ def _read(framework: Framework, rank: int, size: int, archive: Archive) -> dict[
         "array": lambda key: block_to_array(archive.read(key)),
         **framework.tensor_makers(archive.read),
     }
-    others = archive.content.pop("ranks")
+    other_parts = archive.content.pop("ranks")
     parts = {part: decode(value, make) for part, value in archive.content.items()}
-    return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
+    return state_for_rank(parts, other_parts, rank, size, lambda part: decode(part, make))
 
 
 def _check_arguments(function: str, network: BaseNetwork, **mappings: Any) -> None:

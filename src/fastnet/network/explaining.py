@@ -8,9 +8,9 @@ from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.measuring import compiles_steps, traces_of
-from fastnet.network.updates import find_first_deferred
+from fastnet.network.untrained import find_untrained
+from fastnet.network.update_binding import find_first_deferred
 from fastnet.network.validation import check_request
-from fastnet.op.tensorop.model.untrained import find_untrained
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 

@@ -26,7 +26,7 @@ from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same
 from fastnet._slice import check_slicers
 from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
-from fastnet.network.updates import bind_forwards, find_first_deferred
+from fastnet.network.update_binding import bind_forwards, find_first_deferred
 from fastnet.network.validation import check_items, describe_inactive_writer, find_position
 from fastnet.op.op import inner_ops_of, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings

@@ -94,7 +94,7 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
         return
     checked.add(function)
     if function in (TensorOp.forward, NumpyOp.forward):
-        _check_identity(op, index)
+        _warn_of_missing_forward(op, index)
     signature = inspect.signature(forward, follow_wrapped=False)
     try:
         signature.bind(None, None)
@@ -105,7 +105,7 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
         ) from None
 
 
-def _check_identity(op: Any, index: int) -> None:
+def _warn_of_missing_forward(op: Any, index: int) -> None:
     """Warn of an op of the program that does not define forward."""
     own = [name for cls in type(op).__mro__ for name in vars(cls) if not _is_library(cls)]
     if own and not {"bind", "forward_batch"}.intersection(own):

@@ -46,8 +46,8 @@ class TrainingSwitch:
 
     def __init__(self, model: Module, eval_layers: Sequence[str | type] = ()) -> None:
         self._model = model
-        self._kept_names = {one for one in eval_layers if isinstance(one, str)}
-        self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
+        self._eval_names = {layer for layer in eval_layers if isinstance(layer, str)}
+        self._eval_classes = tuple(layer for layer in eval_layers if not isinstance(layer, str))
         self._mode: bool | None = None
         # The flags and modules that `train` left, as `same_entries` compares them.
         self._left: tuple[list[Any], list[Any], int] = [], [], 0
@@ -66,9 +66,9 @@ class TrainingSwitch:
             return
         self._mode = None
         self._model.train(training)
-        if training and (self._kept_names or self._kept_classes):
+        if training and (self._eval_names or self._eval_classes):
             for name, module in unwrap(self._model).named_modules():
-                if name in self._kept_names or isinstance(module, self._kept_classes):
+                if name in self._eval_names or isinstance(module, self._eval_classes):
                     module.eval()
         modules = list(self._model.modules())
         attributes = ("training", SUBMODULES)

@@ -11,10 +11,10 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
-from fastnet.backend.torch.held_state import WatchedTensor, changed_tensors, tensors_in
 from fastnet.backend.torch.optimizer_step import clear_model_gradients
-from fastnet.backend.torch.parameters import trainable_in
+from fastnet.backend.torch.parameters import named_trainable_parameters
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
+from fastnet.backend.torch.watched_tensors import WatchedTensor, changed_tensors, tensors_in
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
@@ -122,7 +122,7 @@ class TorchNetwork(BaseNetwork):
         self._program_sets: ProgramSets[TorchProgramSet] = ProgramSets()
 
     def _trainable_in(self, value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return trainable_in(value)
+        return named_trainable_parameters(value)
 
     def _watch_tensors(self) -> None:
         self._watched = tensors_in(dict(values_in(self)))

@@ -19,7 +19,7 @@ from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
-from fastnet.backend.torch.parameters import parameters_in
+from fastnet.backend.torch.parameters import optimizer_parameters
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.plan_cache import ExecutionPlan
@@ -107,7 +107,7 @@ class TorchSession(Session):
     def _clear_gradients(self) -> None:
         """Clear the gradients of all that is updated, except for what others are training."""
         for optimizer in self.optimizers:
-            self._updated.update(parameters_in(optimizer))
+            self._updated.update(optimizer_parameters(optimizer))
         with _training_lock:
             # A step may be running in another thread, or around the op that enters this network.
             others: set[torch.Tensor] = set().union(*(session._updated for session in _training))

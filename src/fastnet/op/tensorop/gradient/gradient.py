@@ -82,7 +82,7 @@ class GradientOp(HoldsModel, GradientBase):
         # Lists the trainable parameters of the model.
         self._trainable: Any = None
         if framework is not None:
-            self._trainable = get_framework(framework).trainable
+            self._trainable = get_framework(framework).trainable_parameters
         # Returns the function that differentiates with respect to a distributed model, or None.
         self._gradient_function: Any = None
         if framework == "torch":

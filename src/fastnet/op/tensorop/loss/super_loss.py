@@ -138,7 +138,7 @@ class SuperLoss(LossOp):
         if mode not in self._averages:
             self._averages[mode] = self._backend_of(losses, "MovingAverage").MovingAverage()
         mean = self.backend.reduce_mean(losses, None, False)
-        return self._averages[mode].update(mean, keep=not state["warmup"])
+        return self._averages[mode].update(mean, may_initialize=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
