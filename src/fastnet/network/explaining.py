@@ -74,5 +74,5 @@ def _describe_compilation(network: BaseNetwork, mode: str) -> str:
         return "are compiled at the first step"
     fallbacks = [trace.fallback for trace in traces if trace.fallback is not None]
     if not fallbacks:
-        return f"are compiled, which took {sum(one.compile_seconds for one in traces):.1f} s"
+        return f"are compiled, which took {sum(trace.compile_seconds for trace in traces):.1f} s"
     return f"are {'partly' if len(fallbacks) < len(traces) else 'not'} compiled: {fallbacks[-1]}"

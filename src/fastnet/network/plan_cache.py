@@ -154,8 +154,8 @@ class PlanCache:
     def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return the items as they are now, and the values of the schedulers in an epoch."""
         items = self._current_items()
-        scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
-        if any(is_given(one) and id(one) not in items.specs for one in scheduled):
+        scheduled = tuple([scheduler.get_current_value(epoch) for scheduler in items.schedulers])
+        if any(is_given(value) and id(value) not in items.specs for value in scheduled):
             items = self._current_items(list(filter(is_given, scheduled)))
         return items, scheduled
 
@@ -299,16 +299,19 @@ class _Items:
         self.table: KeyTable = KeyTable() if former is None else former.table
         self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
         self.contents = tuple([tuple(items) for items in lists])
-        self.schedulers = [one for items in self.contents for one in items if is_scheduler(one)]
-        each = [*_each_of(self.contents), *extra]
-        self.items = list({id(one): one for one in each}.values())
+        self.schedulers = list(filter(is_scheduler, chain.from_iterable(self.contents)))
+        all_items = [*_each_of(self.contents), *extra]
+        self.items = list({id(item): item for item in all_items}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = {}
         self._resolved: dict[int, Any] = {}
         for item in self.items:
             self._add(item, self.table, former)
         self._entries = [
-            [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
+            [
+                item if is_scheduler(item) else self.specs[id(item)]
+                for item in filter(is_given, items)
+            ]
             for items in self.contents
         ]
         self.has_inner_ops = len(self.specs) > len(self.items)
@@ -328,7 +331,7 @@ class _Items:
         """Take a new snapshot, after changes that affect no plan."""
         items = [spec.item for spec in self.specs.values()]
         roots = [(type(item).__name__, item) for item in items]
-        self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
+        self._snapshot = Snapshot([*roots, *(("", listed) for listed in lists)], shallow=True)
         self.lists = lists
 
     def are_unchanged(self, lists: Lists) -> bool:
@@ -361,8 +364,8 @@ class _Items:
         entries = self._entries
         if self.schedulers:
             values = dict(zip(map(id, self.schedulers), scheduled, strict=True))
-            entries = [self._with_values(each, values) for each in entries]
-        ops, postprocessing, slicers = (select(each, mode, ds_id) for each in entries)
+            entries = [self._with_values(listed, values) for listed in entries]
+        ops, postprocessing, slicers = (select(listed, mode, ds_id) for listed in entries)
         return ops, postprocessing, slicers
 
     def _with_values(self, entries: list[Any], values: Mapping[int, Any]) -> list[Any]:

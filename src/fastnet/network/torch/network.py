@@ -158,18 +158,18 @@ class TorchNetwork(BaseNetwork):
             self._use_device(device)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
-        other = None if device is None else resolve_device(device)
-        if other is None or other == self.device:
+        target = None if device is None else resolve_device(device)
+        if target is None or target == self.device:
             return nullcontext()
         if self._session is not None:
             raise self._in_use()
         wrapped = [name_of(model) for model in self.models if parallel_type(model) is not None]
         if wrapped:
             raise ValueError(
-                f"transform got device={str(other)!r}, but the models {wrapped} are distributed "
+                f"transform got device={str(target)!r}, but the models {wrapped} are distributed "
                 f"and were built on {self.device}. Leave out the device."
             )
-        return self._moved_to(other)
+        return self._moved_to(target)
 
     @contextmanager
     def _moved_to(self, device: torch.device) -> Iterator[None]:
@@ -207,8 +207,10 @@ class TorchNetwork(BaseNetwork):
                     "Build them on one device, or pass `device` to the network."
                 )
             return next(iter(built_on), None) or get_device()
-        for device, own in built_on.items():
-            wrapped = [name_of(model) for model in own if parallel_type(model) is not None]
+        for device, device_models in built_on.items():
+            wrapped = [
+                name_of(model) for model in device_models if parallel_type(model) is not None
+            ]
             if wrapped and device != self._given_device:
                 raise ValueError(
                     f"The network's device is {self._given_device}, but the models {wrapped} are "
@@ -257,11 +259,11 @@ def _no_gradients(gradients: bool) -> Setting | None:
 
 def _check_compile(options: CompileOptions) -> None:
     """Check the version of PyTorch and the name of the backend."""
-    found = torch.__version__
-    if found < _COMPILES_FROM:
+    version = torch.__version__
+    if version < _COMPILES_FROM:
         raise RuntimeError(
-            f"compile needs PyTorch {_COMPILES_FROM} or later, but {found} is installed. Update it "
-            "or leave out compile, which runs steps eagerly."
+            f"compile needs PyTorch {_COMPILES_FROM} or later, but {version} is installed. Update "
+            "it or leave out compile, which runs steps eagerly."
         )
     if isinstance(options.backend, str) and options.backend not in ("eager", "inductor"):
         find_backend(options.backend)

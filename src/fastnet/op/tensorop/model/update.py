@@ -389,7 +389,7 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     """Return the key of each report."""
     if outputs is None:
         return {}
-    if not isinstance(outputs, Mapping) or any(one not in REPORTS for one in outputs):
+    if not isinstance(outputs, Mapping) or any(report not in REPORTS for report in outputs):
         raise ValueError(
             f"UpdateOp of '{name_of(model)}' takes outputs as a mapping from {list(REPORTS)} to "
             f"keys, such as {{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
@@ -416,23 +416,25 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
             "trainable weights"
         )
     names = update.names_of(trained)
-    for saved_name, own_name in zip(state.get("names", names), names, strict=False):
-        if saved_name != own_name:
-            return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
+    for saved_name, weight_name in zip(state.get("names", names), names, strict=False):
+        if saved_name != weight_name:
+            return (
+                f"has a gradient of '{saved_name}', where the trainable weight is '{weight_name}'"
+            )
     if (state.get("weight") is None) != (op.weight is None):
-        saved, own = ("with", "without") if op.weight is None else ("without", "with")
-        return f"has gradients merged {saved} weights, but the op merges {own} weights"
+        saved, needed = ("with", "without") if op.weight is None else ("without", "with")
+        return f"has gradients merged {saved} weights, but the op merges {needed} weights"
     if not update.is_merging:
         return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
-    for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
+    for index, (parameter, gradient) in enumerate(zip(trained, gradients, strict=True)):
         shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
         # Complex gradients fit complex parameters only.
-        kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
-        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(one.shape)
+        kinds = ("float", "int", *(["complex"] if "complex" in str(parameter.dtype) else []))
+        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(parameter.shape)
         if gradient is not None and not fits:
             return (
                 f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
-                f"added to those of the shape {tuple(one.shape)} and {one.dtype}"
+                f"added to those of the shape {tuple(parameter.shape)} and {parameter.dtype}"
             )
     return None
 
