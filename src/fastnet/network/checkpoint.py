@@ -210,12 +210,11 @@ def _load(
     with open_archive(name, f"The checkpoint '{name}'") as archive:
         content = _read(framework, rank, size, archive)
     try:
-        saved_by, needed = (
-            _FRAMEWORKS[name] for name in (content["framework"], network.target_type)
-        )
-        if saved_by != needed:
+        saved_by = _FRAMEWORKS[content["framework"]]
+        loaded_by = _FRAMEWORKS[network.target_type]
+        if saved_by != loaded_by:
             raise ValueError(
-                f"a {saved_by} network saved it, and a {needed} network cannot load it"
+                f"a {saved_by} network saved it, and a {loaded_by} network cannot load it"
             )
         if content["version"] != _VERSION:
             raise ValueError(f"its format is version {content['version']}, not {_VERSION}")

@@ -32,7 +32,7 @@ class HoldsModel(TensorOp):
         if model_framework not in (None, framework):
             raise ValueError(
                 f"{self.library_class().__name__} of '{name_of(self.model)}' holds a model of "
-                f"framework {model_framework!r}, but its network runs on {framework!r}. Use models of "
-                "one framework in a network."
+                f"framework {model_framework!r}, but its network runs on {framework!r}. Use models "
+                "of one framework in a network."
             )
         super().build(framework, device)
