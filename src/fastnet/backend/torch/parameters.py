@@ -47,15 +47,17 @@ def model_and_optimizer_parameters(model: Module, optimizer: Any) -> list[Parame
     return list(parameters.values())
 
 
-def parameters_of_others(others: Iterable[Module], own: Collection[int]) -> list[Parameter]:
-    """List the parameters of other models and their optimizers, except those whose id is own."""
+def parameters_of_others(
+    others: Iterable[Module], excluded_ids: Collection[int]
+) -> list[Parameter]:
+    """List the parameters of other models and their optimizers, except those with given ids."""
     return [
         parameter
         for other in others
         for parameter in model_and_optimizer_parameters(
             other, get_metadata(other, "current_optimizer")
         )
-        if id(parameter) not in own
+        if id(parameter) not in excluded_ids
     ]
 
 
