@@ -254,7 +254,7 @@ def _network(count: int) -> BaseNetwork:
 def _planning(count: int) -> Call:
     network, numbers = _network(count), itertools.count()
     # A plan is found again for the same dataset.
-    return Call(lambda: network._plans.find("infer", 1, f"{next(numbers)}", frozenset()), ())
+    return Call(lambda: network._plan_cache.find("infer", 1, f"{next(numbers)}", frozenset()), ())
 
 
 def _entering(count: int) -> Call:

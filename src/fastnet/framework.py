@@ -40,7 +40,7 @@ class Framework(Protocol):
     def make_update(self) -> Callable[[Any, Sequence[str]], Update]:
         """Makes the update of an UpdateOp with the names of its reports."""
 
-    def trainable(self, model: Model, /) -> Sequence[Any]:
+    def trainable_parameters(self, model: Model, /) -> Sequence[Any]:
         """List the trainable parameters of a model."""
 
     def l2_regularization(self, model: Model, beta: float, /) -> Tensor:
@@ -123,16 +123,16 @@ class Framework(Protocol):
 
     # State that models and ops hold beside weights.
 
-    def held(self, value: Any, /) -> HeldState | None:
+    def get_held_state(self, value: Any, /) -> HeldState | None:
         """Return the state of a generator or a variable; None for anything else."""
 
-    def parts_of(self, value: Any, /) -> dict[str, Any] | None:
+    def submodules_of(self, value: Any, /) -> dict[str, Any] | None:
         """Return a layer and the layers inside of it by name; None for anything else."""
 
     def attributes_of(self, part: Any, is_saved: bool, /) -> Iterator[tuple[str, Any]]:
         """Yield the attributes of a layer, without those that are saved with a model."""
 
-    def weights_of(self, model: Model, /) -> list[Any]:
+    def saved_tensors_of(self, model: Model, /) -> list[Any]:
         """List the tensors of a model that are saved with it."""
 
 

@@ -18,11 +18,11 @@ class HeldState(NamedTuple):
     write: Callable[[Any], object]
 
 
-def held_generator(value: Any) -> HeldState | None:
+def generator_state(value: Any) -> HeldState | None:
     """Return the state of a random number generator of Python or numpy; else None."""
     kind = type(value).__name__
     if isinstance(value, np.random.Generator):
-        return held_generator(value.bit_generator)
+        return generator_state(value.bit_generator)
     if isinstance(value, np.random.BitGenerator):
         generator: Any = value
         return HeldState(

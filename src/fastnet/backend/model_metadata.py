@@ -1,4 +1,4 @@
-"""The metadata of a model, such as its optimizers: on it, or beside it where a name is taken."""
+"""The metadata of a model, such as its optimizers: on the model, or on its `MetadataStore`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastnet.types import Model, is_scheduler
 
 _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
 NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
-# The object beside a model is an attribute of the model, so that it is copied with the model.
-_SLOT = "_fastnet_beside"
+# The store of a model is an attribute of the model, so that it is copied with the model.
+_SLOT = "_fastnet_metadata"
 
 # The optimizer that was last made the `current_optimizer` of each model.
 _current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
@@ -33,7 +33,7 @@ OPTIMIZER_KINDS = {
 }
 
 
-class Beside:
+class MetadataStore:
     """Stores metadata of a model under names that the model itself uses for something else."""
 
     def __init__(self, taken: frozenset[str]) -> None:
@@ -45,23 +45,23 @@ def reserve(model: Model, is_free: Callable[[str], bool] = lambda name: False) -
 
     A model that was built before stays as it is, so `holder_of` never changes.
     """
-    if _beside(model) is not None or all(name in model.__dict__ for name in _OF_BUILD):
+    if _store_of(model) is not None or all(name in model.__dict__ for name in _OF_BUILD):
         return
     taken = frozenset(name for name in NAMES if _uses(model, name) and not is_free(name))
     # Written to __dict__, because a model's own `__setattr__` might register it.
-    model.__dict__[_SLOT] = Beside(taken)
+    model.__dict__[_SLOT] = MetadataStore(taken)
 
 
 def holder_of(model: Model, name: str) -> Any:
-    """Return the object with an attribute of a model's metadata: the model or one beside it."""
-    beside = _beside(model)
-    return model if beside is None or name not in beside.taken else beside
+    """Return the object with an attribute of a model's metadata: the model or its store."""
+    store = _store_of(model)
+    return model if store is None or name not in store.taken else store
 
 
 def taken_names(model: Model) -> frozenset[str]:
     """Return the names of metadata that a model itself uses for something else."""
-    beside = _beside(model)
-    return frozenset() if beside is None else beside.taken
+    store = _store_of(model)
+    return frozenset() if store is None else store.taken
 
 
 def get_metadata(model: Model, name: str, default: Any = None) -> Any:
@@ -96,18 +96,18 @@ def require_built(title: str, model: Model) -> None:
 def optimizers_of(model: Model) -> list[Any]:
     """List the optimizers of a model, each once, in the order of its scheduler."""
     source = get_metadata(model, "optimizer")
-    found: dict[int, Any] = {}
-    for one in source.get_all_values() if is_scheduler(source) else [source]:
-        if one is not None:
-            found.setdefault(id(one), one)
-    return list(found.values())
+    optimizers: dict[int, Any] = {}
+    for optimizer in source.get_all_values() if is_scheduler(source) else [source]:
+        if optimizer is not None:
+            optimizers.setdefault(id(optimizer), optimizer)
+    return list(optimizers.values())
 
 
 def every_optimizer_of(model: Model) -> list[Any]:
     """List the optimizers of a model, and the current one if it was assigned by the user."""
     current = get_metadata(model, "current_optimizer")
     optimizers = optimizers_of(model)
-    is_other = current is not None and all(one is not current for one in optimizers)
+    is_other = current is not None and all(known is not current for known in optimizers)
     return [*optimizers, current] if is_other else optimizers
 
 
@@ -148,7 +148,7 @@ def known_models() -> list[Model]:
 
 def other_owner(model: Model, is_owner: Callable[[Model], bool]) -> Model | None:
     """Return a model other than `model` to which an optimizer belongs, or None."""
-    others = (one for one in known_models() if one is not model)
+    others = (other for other in known_models() if other is not model)
     return next(filter(is_owner, others), None)
 
 
@@ -203,7 +203,7 @@ def choose_optimizer(model: Model, epoch: int) -> Any:
     value = optimizer
     if hasattr(optimizer, "get_current_value"):
         value = optimizer.get_current_value(epoch)
-        if was_assigned and all(current is not one for one in optimizer.get_all_values()):
+        if was_assigned and all(current is not known for known in optimizer.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
                 f"{type(current).__name__}, but a scheduler ({type(optimizer).__name__}) chooses "
@@ -223,10 +223,10 @@ def choose_optimizer(model: Model, epoch: int) -> Any:
     return value
 
 
-def _beside(model: Model) -> Beside | None:
+def _store_of(model: Model) -> MetadataStore | None:
     # With getattr, because a wrapper that forwards attributes has the metadata of its model.
-    found = getattr(model, _SLOT, None)
-    return found if isinstance(found, Beside) else None
+    store = getattr(model, _SLOT, None)
+    return store if isinstance(store, MetadataStore) else None
 
 
 def _uses(model: Model, name: str) -> bool:

@@ -1,4 +1,7 @@
-"""The base class of `TorchUpdate` and `TFUpdate`; `UpdateOp` describes the sequence they run."""
+"""The base class of `TorchUpdate` and `TFUpdate`; `UpdateOp` describes the sequence they run.
+
+A window is the run of steps whose gradients are accumulated for one update (`merge_grad`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Followers = Sequence[Callable[..., None]]
 """Called after each optimizer step; in TensorFlow with a boolean tensor, whether it was taken."""
 
 
-class StepSettings(NamedTuple):
+class OptimizerStepSettings(NamedTuple):
     """Settings of an optimizer's step, and whether its norm is needed.
 
     Attributes:
@@ -42,7 +45,7 @@ class StepSettings(NamedTuple):
         return clips or self.skip_nonfinite or self.needs_norm
 
 
-PLAIN_STEP = StepSettings()
+PLAIN_STEP = OptimizerStepSettings()
 """A step that only takes the gradients as they are."""
 
 
@@ -61,7 +64,7 @@ class SavedWindow(NamedTuple):
 
 
 class Update(ABC):
-    """Updates the model of an UpdateOp: computes gradients, merges and clips them, and steps."""
+    """The runtime half of an UpdateOp: computes gradients, merges and clips them, and steps."""
 
     joins_deferred: ClassVar[bool]
     """Whether an update takes one step together with those of its model that were deferred."""
@@ -70,11 +73,11 @@ class Update(ABC):
         self._op = op
         self._model: Model = op.model
         # The current optimizer changes with the epoch, so it is read from here in every step.
-        self._holder = holder_of(op.model, "current_optimizer")
+        self._optimizer_holder = holder_of(op.model, "current_optimizer")
         self._gradients_are_given = op.gradients is not None
         self._weighted = op.weight is not None
         self._reports = tuple(reports)
-        self._step_settings = StepSettings(
+        self._step_settings = OptimizerStepSettings(
             op.clip_norm,
             op.clip_value,
             op.skip_nonfinite,
@@ -210,7 +213,7 @@ class Update(ABC):
 
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
+        optimizer = getattr(self._optimizer_holder, "current_optimizer", None)
         return optimizer_of(self._model) if optimizer is None else optimizer
 
     def not_a_loss(self, value: Any) -> ValueError:
@@ -223,10 +226,10 @@ class Update(ABC):
     def not_a_weight(self, value: Any) -> ValueError:
         """Return the error for a weight that is not one number."""
         shape = getattr(value, "shape", None)
-        found = shorten(value) if shape is None else f"a value of the shape {tuple(shape)}"
+        given = shorten(value) if shape is None else f"a value of the shape {tuple(shape)}"
         return ValueError(
             f"UpdateOp of '{name_of(self._model)}' expects one number as its weight "
-            f"'{self._op.weight}', such as the number of tokens of the batch, but got {found}."
+            f"'{self._op.weight}', such as the number of tokens of the batch, but got {given}."
         )
 
     def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:

@@ -234,7 +234,7 @@ class BaseNetwork(base.BaseNetwork):
 
     def _resolution(self, mode: str, epoch: int, ds_id: str) -> Resolution:
         epoch, _ = check_request(mode, epoch, ds_id, None, self._first_epoch)
-        return self._plans.find(mode, epoch, ds_id, None).kernel.resolution
+        return self._plan_cache.find(mode, epoch, ds_id, None).kernel.resolution
 
 
 def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:

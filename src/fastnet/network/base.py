@@ -6,7 +6,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, overload
@@ -21,7 +21,12 @@ from fastnet.errors import advise_program, not_a_batch, require_batches
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.copying import Copyable
 from fastnet.network.loaders import begin_loader, end_loader
-from fastnet.network.plan_cache import ExecutionPlan, PlanCache, StepOptions
+from fastnet.network.plan_cache import (
+    ExecutionPlan,
+    PlanCache,
+    StepOptions,
+    normalized_lists,
+)
 from fastnet.network.session import Session
 from fastnet.network.step import Meter
 from fastnet.network.update_warnings import (
@@ -106,7 +111,7 @@ class BaseNetwork(Copyable):
         self.models: list[Model] = []
         self.mixed_precision: Precision = False
         self._collect_models()
-        self._plans = PlanCache(self, is_resolved=True)
+        self._plan_cache = self._make_plan_cache(is_resolved=True)
         self._init_state()
 
     def _init_state(self) -> None:
@@ -115,7 +120,7 @@ class BaseNetwork(Copyable):
         self._session: Session | None = None
         # Times the network while it is profiled.
         self._meter: Meter | None = None
-        # Held while the network is opened, and while `run` of the session or `_meter` changes.
+        # Held while the session is set, while `_meter` changes, and while `compose` runs.
         self._mutex = threading.Lock()
         # Holds the session that this thread has configured and not entered yet.
         self._configured = threading.local()
@@ -130,19 +135,28 @@ class BaseNetwork(Copyable):
         """Warn of state that a checkpoint does not contain."""
 
     @cached_property
-    def _plans(self) -> PlanCache:
+    def _plan_cache(self) -> PlanCache:
         # Used if a network was copied before all of its ops were restored.
-        return PlanCache(self)
+        return self._make_plan_cache()
+
+    def _make_plan_cache(self, is_resolved: bool = False) -> PlanCache:
+        return PlanCache(
+            partial(normalized_lists, self),
+            self._step_options(),
+            build_op=self._build_op,
+            on_change=self._collect_models,
+            is_resolved=is_resolved,
+        )
 
     def _take_snapshot(self) -> None:
-        self._plans  # noqa: B018
+        self._plan_cache  # noqa: B018
 
     def _step_options(self) -> StepOptions:
         """Return how values are converted and moved, and the settings around ops."""
         return StepOptions()
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
-        """Reject ops that cannot run where the network is opened."""
+        """Raise an error for ops that cannot run in the network when it is entered."""
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
         """Run on another device for a while; None for the network's own."""
@@ -183,7 +197,7 @@ class BaseNetwork(Copyable):
         return self
 
     def __enter__(self) -> Self:
-        """Open the network as it was configured.
+        """Enter the network as it was configured.
 
         Raises:
             ValueError: If it is open already, or was not configured.
@@ -213,7 +227,7 @@ class BaseNetwork(Copyable):
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        """Leave the network, which can then be opened again."""
+        """Leave the network, which can then be entered again."""
         session = self._session
         try:
             if session is not None:
@@ -221,8 +235,8 @@ class BaseNetwork(Copyable):
                     advise_program(error, session.plan.kernel.resolution.outputs.names())
                 session.close(error)
         finally:
-            # Without the mutex: the garbage collector may close a generator that opened the network
-            # while this thread holds it.
+            # Without the mutex: while this thread holds it, the garbage collector may close a
+            # generator that entered the network.
             self._session = None
 
     def __repr__(self) -> str:
@@ -322,7 +336,7 @@ class BaseNetwork(Copyable):
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
     ) -> Any:
-        """Open the network and run data through it.
+        """Enter the network and run data through it.
 
         Args:
             data: A batch (a dict); an iterable of batches, such as a list or a DataLoader; or,
@@ -370,7 +384,7 @@ class BaseNetwork(Copyable):
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
     ) -> Iterator[Batch]:
-        """Open the network and run batches through it one at a time, keeping no result.
+        """Enter the network and run batches through it one at a time, keeping no result.
 
         Args:
             data: As for `transform`, but not a single batch.
@@ -410,7 +424,7 @@ class BaseNetwork(Copyable):
 
         Returns:
             The explanation: `str()` formats it as text, and its methods return other forms. If
-            opening the network would fail, it includes the error and explains as much as it can.
+            entering the network would fail, it includes the error and explains as much as it can.
 
         >>> from fastnet.network import TorchNetwork
         >>> from fastnet.op.tensorop import LambdaOp
@@ -450,54 +464,54 @@ class BaseNetwork(Copyable):
         Call it after a change that is not compared, such as a change of an array's contents: see
         `docs/contract.md`.
         """
-        self._plans.clear()
+        self._plan_cache.clear()
 
     @property
     def ctx_inputs(self) -> set[str]:
         """The keys that the network needs from a batch."""
-        plan = self._plan()
+        plan = self._current_plan()
         return set() if plan is None else plan.kernel.resolution.inputs.names()
 
     @property
     def ctx_gpu_inputs(self) -> set[str]:
         """The keys of a batch that are moved to the device."""
-        plan = self._plan()
+        plan = self._current_plan()
         return set() if plan is None else plan.kernel.resolution.device_inputs.names()
 
     @property
     def ctx_outputs(self) -> set[str]:
         """The keys that a step returns."""
-        plan = self._plan()
+        plan = self._current_plan()
         return set() if plan is None else plan.kernel.resolution.outputs.names()
 
     @property
     def ctx_ops(self) -> list[Any]:
         """The active ops."""
-        plan = self._plan()
+        plan = self._current_plan()
         return [] if plan is None else list(plan.ops)
 
     @property
     def ctx_postprocessing(self) -> list[Any]:
         """The active postprocessing ops."""
-        plan = self._plan()
+        plan = self._current_plan()
         return [] if plan is None else list(plan.postprocessing)
 
     @property
     def ctx_slicers(self) -> list[Any]:
         """The active slicers."""
-        plan = self._plan()
+        plan = self._current_plan()
         return [] if plan is None else list(plan.slicers)
 
     @property
     def ctx_models(self) -> set[Model]:
         """The active models."""
-        plan = self._plan()
+        plan = self._current_plan()
         return set() if plan is None else set(plan.models)
 
     @property
     def ctx_state(self) -> State:
         """The state that ops are given: mode, epoch, warmup, req_grad, deferred, eager."""
-        session = self._current()
+        session = self._current_session()
         return {} if session is None else session.state
 
     def _build_op(self, op: Any) -> None:
@@ -553,7 +567,7 @@ class BaseNetwork(Copyable):
     ) -> ExecutionPlan:
         """Find or build the plan that returns the desired keys, or all or none if it is empty."""
         no_keys = None if self._returns_all else frozenset[str]()
-        return self._plans.find(mode, epoch, ds_id, desired or no_keys)
+        return self._plan_cache.find(mode, epoch, ds_id, desired or no_keys)
 
     def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
         """Warn of misspelled keys, missing or misplaced updates, and logits."""
@@ -571,11 +585,11 @@ class BaseNetwork(Copyable):
             raise self._not_open()
         return self._session
 
-    def _current(self) -> Session | None:
+    def _current_session(self) -> Session | None:
         return self._session or getattr(self._configured, "session", None)
 
-    def _plan(self) -> ExecutionPlan | None:
-        session = self._current()
+    def _current_plan(self) -> ExecutionPlan | None:
+        session = self._current_session()
         return None if session is None else session.plan
 
     def _start(self, session: Session) -> None:
@@ -637,13 +651,13 @@ class BaseNetwork(Copyable):
         self, data: Any, request: tuple[Any, ...], progress: bool, device: Any
     ) -> Iterator[Batch]:
         mode, epoch, ds_id, _ = request
-        opened = nullcontext(data)
+        loader_context = nullcontext(data)
         with self._on_device(device), self(*request):
             session = self._require_session()
             try:
                 if callable(data) and not hasattr(data, "__iter__"):
-                    opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
-                with opened as loader:
+                    loader_context = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
+                with loader_context as loader:
                     begin_loader(loader, session)
                     batches: Any = loader
                     if progress and hasattr(loader, "__len__") and is_main():

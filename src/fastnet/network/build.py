@@ -1,4 +1,4 @@
-"""Builds models for a network, and the network of the framework that its ops need."""
+"""`build`: creates models and attaches optimizers, weights and names."""
 
 from __future__ import annotations
 
@@ -251,8 +251,8 @@ def _prepare_model(
             load_model(model, path)
     set_metadata(model, "mixed_precision", mixed_precision)
 
-    def make(one: Any) -> Any:
-        return get_framework(framework).make_optimizer(one, model, name, mixed_precision)
+    def make(source: Any) -> Any:
+        return get_framework(framework).make_optimizer(source, model, name, mixed_precision)
 
     if is_scheduler(source):
         optimizer: Any = map_scheduler(source, make)

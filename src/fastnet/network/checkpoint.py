@@ -19,12 +19,12 @@ from fastnet.errors import shorten
 from fastnet.framework import Framework, Processes
 from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
 from fastnet.network.run_state import (
-    average_ranks,
     find_stateful,
     load_random_state,
     load_states,
-    preserved,
     random_state,
+    restore_on_error,
+    state_for_rank,
     states_of,
 )
 from fastnet.op.checks import is_int
@@ -115,7 +115,7 @@ def save_checkpoint(
     with together(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
         held = find_held(network)
-        own: dict[str, Any] = {
+        rank_parts: dict[str, Any] = {
             "states": states_of(objects),
             "variables": held_values(held, is_random=False),
             "random": {
@@ -126,10 +126,10 @@ def save_checkpoint(
         }
         network._warn_of_unsaved_state()
         if rank:
-            own = encode(own, f"ranks/{rank}", blocks, framework.to_block)
+            rank_parts = encode(rank_parts, f"ranks/{rank}", blocks, framework.to_block)
     # Every rank takes part in gathering the shards of a model.
     models = {name_of(model): framework.model_state(model) for model in network.models}
-    ranks = [] if processes is None else processes.collect((own, blocks)) or []
+    ranks = [] if processes is None else processes.collect((rank_parts, blocks)) or []
     with together(processes, "Saving a checkpoint"):
         if rank == 0:
             parts = {
@@ -140,7 +140,7 @@ def save_checkpoint(
                 "values": dict(values or {}),
                 "models": models,
                 "current": {name_of(model): current_place(model) for model in network.models},
-                **own,
+                **rank_parts,
             }
             content = {
                 part: encode(value, part, blocks, framework.to_block)
@@ -210,9 +210,12 @@ def _load(
     with open_archive(name, f"The checkpoint '{name}'") as archive:
         content = _read(framework, rank, size, archive)
     try:
-        kind, own = (_FRAMEWORKS[one] for one in (content["framework"], network.target_type))
-        if kind != own:
-            raise ValueError(f"a {kind} network saved it, and a {own} network cannot load it")
+        saved_by = _FRAMEWORKS[content["framework"]]
+        loaded_by = _FRAMEWORKS[network.target_type]
+        if saved_by != loaded_by:
+            raise ValueError(
+                f"a {saved_by} network saved it, and a {loaded_by} network cannot load it"
+            )
         if content["version"] != _VERSION:
             raise ValueError(f"its format is version {content['version']}, not {_VERSION}")
         saved = content["models"]
@@ -222,7 +225,7 @@ def _load(
                 f"it has models named {sorted(saved)}, where the network has {sorted(models)}. "
                 "Build the models with the names that they were saved with"
             )
-        undo.enter_context(preserved(network, objects))
+        undo.enter_context(restore_on_error(network, objects))
         for model_name, model in models.items():
             counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
             if counts[0] != counts[1]:
@@ -257,9 +260,9 @@ def _read(framework: Framework, rank: int, size: int, archive: Archive) -> dict[
         "array": lambda key: block_to_array(archive.read(key)),
         **framework.tensor_makers(archive.read),
     }
-    others = archive.content.pop("ranks")
+    other_parts = archive.content.pop("ranks")
     parts = {part: decode(value, make) for part, value in archive.content.items()}
-    return average_ranks(parts, others, rank, size, lambda one: decode(one, make))
+    return state_for_rank(parts, other_parts, rank, size, lambda part: decode(part, make))
 
 
 def _check_arguments(function: str, network: BaseNetwork, **mappings: Any) -> None:
@@ -276,14 +279,14 @@ def _find_objects(
     network: BaseNetwork, stateful: Mapping[str, Any] | None, function: str
 ) -> dict[str, Any]:
     """Find the stateful objects of a network and of the program, by their paths."""
-    for name, one in (stateful or {}).items():
-        if isinstance(one, type):
+    for name, item in (stateful or {}).items():
+        if isinstance(item, type):
             raise ValueError(
-                f"{function} is given the class {one.__name__} as stateful/{name}. Pass an object."
+                f"{function} is given the class {item.__name__} as stateful/{name}. Pass an object."
             )
-        if not is_stateful(one):
+        if not is_stateful(item):
             raise ValueError(
-                f"{function} is given {type(one).__name__} as stateful/{name}, which has no "
+                f"{function} is given {type(item).__name__} as stateful/{name}, which has no "
                 "state_dict and load_state_dict. Put plain values, such as a generator's "
                 "get_state(), into `values` of save_checkpoint."
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Copyable:
-    """Base class of networks: copies share or copy ops and models, and have own locks and plans."""
+    """Base class of networks: copies share or copy ops and models, but no locks and plans."""
 
     ops: list[Any]
     postprocessing: list[Any]
@@ -49,17 +49,17 @@ class Copyable:
 
     def __copy__(self) -> Self:
         """Return a second network of the same ops, with the same lists of them."""
-        made = object.__new__(type(self))
-        _restore(made, _state(self))
-        return made
+        copied = object.__new__(type(self))
+        _restore(copied, _state(self))
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy of the network with copies of its ops, models and optimizers."""
         _check_copyable(self)
-        made = memo[id(self)] = object.__new__(type(self))
+        copied = memo[id(self)] = object.__new__(type(self))
         self._copy_models(memo)
-        _restore(made, copy.deepcopy(_state(self), memo))
-        return made
+        _restore(copied, copy.deepcopy(_state(self), memo))
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _check_copyable(self)
@@ -88,8 +88,8 @@ def _state(network: Copyable) -> dict[str, Any]:
     """Return the attributes that copies of a network have, too."""
     fresh = object.__new__(type(network))
     fresh._init_state()
-    own = {*vars(fresh), "_plans"}
-    return {name: value for name, value in vars(network).items() if name not in own}
+    not_copied = {*vars(fresh), "_plan_cache"}
+    return {name: value for name, value in vars(network).items() if name not in not_copied}
 
 
 def _restore(network: Copyable, state: dict[str, Any]) -> None:

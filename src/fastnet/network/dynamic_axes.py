@@ -33,8 +33,8 @@ class DynamicAxes:
 
     def __init__(self, dynamic: Dynamic = None) -> None:
         self._by_key: dict[str, tuple[int, ...]] = {}
-        self._others: tuple[int, ...] = () if dynamic is False else _BATCH
-        self._are_others_at_once = dynamic is True
+        self._default_axes: tuple[int, ...] = () if dynamic is False else _BATCH
+        self._are_defaults_initially_dynamic = dynamic is True
         if isinstance(dynamic, Mapping):
             self._by_key = {_read_key(key): _read(axes) for key, axes in dynamic.items()}
         elif not isinstance(dynamic, bool | None):
@@ -50,7 +50,7 @@ class DynamicAxes:
                 + (f" Did you mean '{near}'?" if near else "")
             )
 
-    def allowed(self, key: str, rank: int) -> set[int]:
+    def possibly_dynamic(self, key: str, rank: int) -> set[int]:
         """Return which axes of a tensor may be dynamic.
 
         Args:
@@ -60,13 +60,13 @@ class DynamicAxes:
         Returns:
             The axes, counted from the front.
         """
-        axes = self._by_key.get(key, self._others)
+        axes = self._by_key.get(key, self._default_axes)
         return {axis % rank for axis in axes if -rank <= axis < rank}
 
-    def at_once(self, key: str, rank: int) -> set[int]:
-        """Return which axes are dynamic before they have had a second length; see `allowed`."""
-        is_at_once = self._are_others_at_once or key in self._by_key
-        return self.allowed(key, rank) if is_at_once else set()
+    def initially_dynamic(self, key: str, rank: int) -> set[int]:
+        """Return which axes are dynamic before a second length comes; see `possibly_dynamic`."""
+        is_initial = self._are_defaults_initially_dynamic or key in self._by_key
+        return self.possibly_dynamic(key, rank) if is_initial else set()
 
     def with_axis(self, key: str, axis: int) -> str:
         """Format the argument that makes one more axis dynamic.
@@ -78,7 +78,7 @@ class DynamicAxes:
         Returns:
             A piece of Python, such as ``dynamic={'x': (0, 2)}``.
         """
-        axes = tuple(sorted({*self._by_key.get(key, self._others), axis}))
+        axes = tuple(sorted({*self._by_key.get(key, self._default_axes), axis}))
         return f"dynamic={ {**self._by_key, key: axes}!r}"
 
 
@@ -106,13 +106,13 @@ def _read_key(key: Any) -> str:
 
 
 def _read(axes: Any) -> tuple[int, ...]:
-    found = (axes,) if isinstance(axes, int) else axes
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+    numbers = (axes,) if isinstance(axes, int) else axes
+    if isinstance(numbers, str | bytes | Mapping) or not isinstance(numbers, Iterable):
         raise _wrong(axes)
-    found = tuple(found)
-    if not all(type(axis) is int for axis in found):
+    numbers = tuple(numbers)
+    if not all(type(axis) is int for axis in numbers):
         raise _wrong(axes)
-    return found
+    return numbers
 
 
 def _wrong(dynamic: Any) -> TypeError:

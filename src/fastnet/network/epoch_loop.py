@@ -23,7 +23,7 @@ from fastnet.util import to_list
 class Steps:
     """Run a network over the batches of a loader for one epoch, and time the loader and the steps.
 
-    ``for batch, result in steps(...)`` opens the network, runs a step for each batch, and yields
+    ``for batch, result in steps(...)`` enters the network, runs a step for each batch, and yields
     both. The rest, such as logging, saving and stopping, is left to the loop. The network is open
     until the loop ends or is left.
 

@@ -8,9 +8,9 @@ from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.measuring import compiles_steps, traces_of
-from fastnet.network.updates import find_first_deferred
+from fastnet.network.untrained import find_untrained
+from fastnet.network.update_binding import find_first_deferred
 from fastnet.network.validation import check_request
-from fastnet.op.tensorop.model.untrained import find_untrained
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
@@ -54,11 +54,11 @@ def explain(
         ds_id=ds_id,
         desired=desired,
         returns_all=not desired and network._returns_all,
-        read=network._plans.read,
+        read=network._plan_cache.read,
         error=error,
         first_deferred=len(ops)
         if plan is None
-        else find_first_deferred(ops, network._plans.step_options.defers_last_updates),
+        else find_first_deferred(ops, network._plan_cache.step_options.defers_last_updates),
         parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
         untrained=find_untrained(network.ops, network._trainable_in),
@@ -74,5 +74,5 @@ def _describe_compilation(network: BaseNetwork, mode: str) -> str:
         return "are compiled at the first step"
     fallbacks = [trace.fallback for trace in traces if trace.fallback is not None]
     if not fallbacks:
-        return f"are compiled, which took {sum(one.compile_seconds for one in traces):.1f} s"
+        return f"are compiled, which took {sum(trace.compile_seconds for trace in traces):.1f} s"
     return f"are {'partly' if len(fallbacks) < len(traces) else 'not'} compiled: {fallbacks[-1]}"

@@ -9,12 +9,12 @@ from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import get_framework
-from fastnet.backend.held_state import HeldState, held_generator
+from fastnet.backend.held_state import HeldState, generator_state
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
 from fastnet.op.op import inner_ops_of
-from fastnet.op.tensorop.model.untrained import expand
 from fastnet.types import is_scheduler
+from fastnet.util.object_graph import iter_contents
 from fastnet.util.warnings import is_library, warn
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def find_held(network: BaseNetwork) -> dict[str, HeldState]:
     framework = get_framework(network.target_type)
     found = {}
     for path, value in values_in(network):
-        state = framework.held(value) or held_generator(value)
+        state = framework.get_held_state(value) or generator_state(value)
         if state is not None:
             found[path] = state
     return found
@@ -78,23 +78,24 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
     framework = get_framework(network.target_type)
     items = named_items(network, {})
     models = [
-        (f"models/{name_of(model)}", framework.parts_of(model) or {}) for model in network.models
+        (f"models/{name_of(model)}", framework.submodules_of(model) or {})
+        for model in network.models
     ]
     seen = {id(one) for one in (network, *network.models, *items.values())}
     seen.update(id(part) for _, parts in models for part in parts.values())
     for model in network.models:
-        seen.update(map(id, framework.weights_of(model)))
+        seen.update(map(id, framework.saved_tensors_of(model)))
 
     def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         # Not `isinstance`, which would ask a weak proxy's object, and it may have been deleted.
         if issubclass(type(value), _CONTAINERS) and len(value) > _MAX_LENGTH:
             return  # It holds data.
-        for name, one in expand(path, value, _DEPTH):
+        for name, one in iter_contents(path, value, _DEPTH):
             if isinstance(one, _NO_OBJECTS) or id(one) in seen:
                 continue
             seen.add(id(one))
             yield name, one
-            parts = framework.parts_of(one)
+            parts = framework.submodules_of(one)
             if parts is not None:
                 own = {
                     key: part for key, part in parts.items() if part is one or id(part) not in seen

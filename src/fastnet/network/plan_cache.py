@@ -26,7 +26,7 @@ from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same
 from fastnet._slice import check_slicers
 from fastnet.errors import describe_op, note_failure
 from fastnet.guards import Snapshot
-from fastnet.network.updates import bind_forwards, find_first_deferred
+from fastnet.network.update_binding import bind_forwards, find_first_deferred
 from fastnet.network.validation import check_items, describe_inactive_writer, find_position
 from fastnet.op.op import inner_ops_of, is_delete
 from fastnet.op.settings import changed_settings, is_unresolved, last_resolved, resolve_settings
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 MAX_PLANS = 64
 
 Lists = tuple[list[Any], list[Any], list[Any]]
+
+# A getter, a setter, and the value while ops run.
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
 
@@ -84,8 +86,8 @@ class ExecutionPlan:
     exit_calls: list[Callable[[], None]] = field(default_factory=list)
     # Waits for the copies of what is returned, also to postprocessing; None if nothing is copied.
     synchronize: Callable[[], None] | None = None
-    # The traced and compiled programs of this plan.
-    programs: dict[Hashable, Any] = field(default_factory=dict)
+    # The sets of traced or compiled programs of this plan.
+    program_sets: dict[Hashable, Any] = field(default_factory=dict)
     # Whether a session has used it, and mistakes such as missing updates were warned of.
     is_checked: bool = False
 
@@ -105,14 +107,31 @@ class ExecutionPlan:
 
 
 class PlanCache:
-    """The execution plans of one network."""
+    """The execution plans of one network.
 
-    def __init__(self, network: BaseNetwork, is_resolved: bool = False) -> None:
-        self.step_options: StepOptions = network._step_options()
-        self._network = network
+    Args:
+        get_lists: Returns the ops, the postprocessing ops and the slicers.
+        step_options: How values are converted and moved, and the settings around ops.
+        build_op: Prepares an op for the framework.
+        on_change: Called after a change of the lists, or of something that ops have resolved.
+        is_resolved: Whether the ops have resolved their current settings.
+    """
+
+    def __init__(
+        self,
+        get_lists: Callable[[], Lists],
+        step_options: StepOptions,
+        build_op: Callable[[Any], None],
+        on_change: Callable[[], None],
+        is_resolved: bool = False,
+    ) -> None:
+        self.step_options = step_options
+        self._get_lists = get_lists
+        self._build_op = build_op
+        self._on_change = on_change
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
-        self._items = _Items(_lists(network))
+        self._items = _Items(get_lists())
         # Ops of a copied or unpickled network may not have resolved their settings yet.
         specs = () if is_resolved else self._items.specs.values()
         self._is_stale = any(is_unresolved(spec.item) for spec in specs)
@@ -135,8 +154,8 @@ class PlanCache:
     def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return the items as they are now, and the values of the schedulers in an epoch."""
         items = self._current_items()
-        scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
-        if any(is_given(one) and id(one) not in items.specs for one in scheduled):
+        scheduled = tuple([scheduler.get_current_value(epoch) for scheduler in items.schedulers])
+        if any(is_given(value) and id(value) not in items.specs for value in scheduled):
             items = self._current_items(list(filter(is_given, scheduled)))
         return items, scheduled
 
@@ -153,7 +172,7 @@ class PlanCache:
 
     def _current_items(self, scheduled: Sequence[Any] = ()) -> _Items:
         """Return the items as they are now; `scheduled` are values that schedulers do not list."""
-        items, lists = self._items, _lists(self._network)
+        items, lists = self._items, self._get_lists()
         if not scheduled and not self._is_stale and items.are_unchanged(lists):
             return items
         with self._lock:
@@ -162,26 +181,30 @@ class PlanCache:
             return self._items
 
     def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
-        """Return the items after a change, with the plans that it does not affect."""
+        """Return the items after a change, with the plans that it does not affect.
+
+        If lists or scheduled values are new, all plans are dropped.
+        """
         is_same = all(map(same_items, lists, items.contents))
         is_new = self._is_stale or bool(scheduled) or not is_same
         if not is_new and not items.have_outdated():
-            items.renew(lists)
+            items.take_snapshot(lists)
             return items
 
         extra = scheduled if is_new else items.extra
         self._resolve_changed(items, lists, extra)
-        self._network._collect_models()
+        self._on_change()
         if is_new:
             return _Items(lists, extra)
 
-        made = _Items(lists, extra, items)
+        new_items = _Items(lists, extra, items)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
-            is_known = all(id(value) in made.specs for value in filter(is_given, plan.scheduled))
-            if is_known and made.select(mode, ds_id, plan.scheduled) == plan.selected:
-                made.plans[key] = plan
-        return made
+            scheduled_values = filter(is_given, plan.scheduled)
+            is_known = all(id(value) in new_items.specs for value in scheduled_values)
+            if is_known and new_items.select(mode, ds_id, plan.scheduled) == plan.selected:
+                new_items.plans[key] = plan
+        return new_items
 
     def _resolve_changed(self, items: _Items, lists: Lists, extra: Sequence[Any]) -> None:
         """Resolve changed settings of known items, and prepare new ones."""
@@ -196,14 +219,14 @@ class PlanCache:
         # Before they are checked, because an invalid setting raises the error of the constructor.
         for item in known:
             try:
-                resolve_settings(item, must_resolve, self._network._build_op)
+                resolve_settings(item, must_resolve, self._build_op)
             except Exception as error:
                 note_failure(error, item, find_position(item, *lists[:2]), ())
                 raise
         check_items(*lists)
         for item in unknown:
             resolve_settings(item)
-            self._network._build_op(item)
+            self._build_op(item)
 
     def _make_plan(
         self, items: _Items, key: tuple[Any, ...], epoch: int, scheduled: tuple[Any, ...]
@@ -276,21 +299,24 @@ class _Items:
         self.table: KeyTable = KeyTable() if former is None else former.table
         self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
         self.contents = tuple([tuple(items) for items in lists])
-        self.schedulers = [one for items in self.contents for one in items if is_scheduler(one)]
-        each = [*_each_of(self.contents), *extra]
-        self.items = list({id(one): one for one in each}.values())
+        self.schedulers = list(filter(is_scheduler, chain.from_iterable(self.contents)))
+        all_items = [*_each_of(self.contents), *extra]
+        self.items = list({id(item): item for item in all_items}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = {}
         self._resolved: dict[int, Any] = {}
         for item in self.items:
             self._add(item, self.table, former)
         self._entries = [
-            [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
+            [
+                item if is_scheduler(item) else self.specs[id(item)]
+                for item in filter(is_given, items)
+            ]
             for items in self.contents
         ]
         self.has_inner_ops = len(self.specs) > len(self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
-        self.renew(lists)
+        self.take_snapshot(lists)
 
     def _add(self, op: Any, table: KeyTable, former: _Items | None) -> None:
         spec = None if former is None else former.specs.get(id(op))
@@ -301,11 +327,11 @@ class _Items:
             # Its keys are not keys of the network.
             self._add(inner, KeyTable(), former)
 
-    def renew(self, lists: Lists) -> None:
+    def take_snapshot(self, lists: Lists) -> None:
         """Take a new snapshot, after changes that affect no plan."""
         items = [spec.item for spec in self.specs.values()]
         roots = [(type(item).__name__, item) for item in items]
-        self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
+        self._snapshot = Snapshot([*roots, *(("", listed) for listed in lists)], shallow=True)
         self.lists = lists
 
     def are_unchanged(self, lists: Lists) -> bool:
@@ -338,8 +364,8 @@ class _Items:
         entries = self._entries
         if self.schedulers:
             values = dict(zip(map(id, self.schedulers), scheduled, strict=True))
-            entries = [self._with_values(each, values) for each in entries]
-        ops, postprocessing, slicers = (select(each, mode, ds_id) for each in entries)
+            entries = [self._with_values(listed, values) for listed in entries]
+        ops, postprocessing, slicers = (select(listed, mode, ds_id) for listed in entries)
         return ops, postprocessing, slicers
 
     def _with_values(self, entries: list[Any], values: Mapping[int, Any]) -> list[Any]:
@@ -361,8 +387,8 @@ def _is_current(spec: OpSpec | SlicerSpec) -> bool:
         return False
 
 
-def _lists(network: BaseNetwork) -> Lists:
-    """Return the lists of a network; a program may have assigned something else than a list."""
+def normalized_lists(network: BaseNetwork) -> Lists:
+    """Replace non-list `ops`, `postprocessing` and `slicers` by lists, and return them."""
     for name in ("ops", "postprocessing", "slicers"):
         if type(getattr(network, name)) is not list:
             setattr(network, name, to_list(getattr(network, name)))

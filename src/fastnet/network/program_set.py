@@ -229,10 +229,10 @@ class ProgramSets(Generic[S]):
 
     def find(self, plan: ExecutionPlan, key: Hashable, make: Callable[[], S]) -> S:
         """Return the set of a plan, or make it. Plans of the same key share it."""
-        programs: S | None = plan.programs.get(key) or self._sets.get(key)
+        programs: S | None = plan.program_sets.get(key) or self._sets.get(key)
         if programs is None:
             programs = self._sets[key] = make()
-        plan.programs[key] = programs
+        plan.program_sets[key] = programs
         return programs
 
     def clear(self) -> None:

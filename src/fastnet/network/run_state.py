@@ -42,10 +42,10 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
 def states_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """Return the class and the state of each object that `find_stateful` found."""
     states = {}
-    for path, one in objects.items():
-        kind = type(one).__name__
+    for path, item in objects.items():
+        kind = type(item).__name__
         try:
-            states[path] = {"class": kind, "state": one.state_dict()}
+            states[path] = {"class": kind, "state": item.state_dict()}
         except Exception as error:
             add_note(error, f"Raised by the state_dict of {path} ({kind}).")
             raise
@@ -54,22 +54,26 @@ def states_of(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     """Load the result of `states_of`; raise a ValueError if it is of other objects."""
-    own = {path: type(one).__name__ for path, one in objects.items()}
+    current = {path: type(item).__name__ for path, item in objects.items()}
     saved = {path: state["class"] for path, state in states.items()}
-    if own != saved:
-        only, lacks = (
-            [f"{path} ({kind})" for path, kind in one.items() if other.get(path) != kind] or "none"
-            for one, other in ((saved, own), (own, saved))
-        )
+    if current != saved:
         raise ValueError(
-            f"states that only the file has: {only}; states that only the program has: {lacks}. "
+            f"states that only the file has: {_describe_difference(saved, current)}; states that "
+            f"only the program has: {_describe_difference(current, saved)}. "
             "Use the ops, slicers, schedulers and `stateful=` that it was saved with"
         )
-    for path, one in objects.items():
+    for path, item in objects.items():
         try:
-            one.load_state_dict(states[path]["state"])
+            item.load_state_dict(states[path]["state"])
         except Exception as error:  # Objects of the program may raise anything.
-            raise ValueError(f"{path} ({own[path]}): {type(error).__name__}: {error}") from error
+            message = f"{path} ({current[path]}): {type(error).__name__}: {error}"
+            raise ValueError(message) from error
+
+
+def _describe_difference(kinds: Mapping[str, str], other_kinds: Mapping[str, str]) -> Any:
+    """List the objects of `kinds` that `other_kinds` lacks or has another class for."""
+    lacking = [path for path, kind in kinds.items() if other_kinds.get(path) != kind]
+    return [f"{path} ({kinds[path]})" for path in lacking] or "none"
 
 
 def random_state() -> dict[str, Any]:
@@ -87,77 +91,79 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def preserved(
+def restore_on_error(
     network: BaseNetwork, objects: Mapping[str, Any], always: bool = False
 ) -> Iterator[None]:
     """Restore models, optimizers, `objects` and random numbers if the block raises, or `always`."""
-    models = get_framework(network.target_type).PreservedState(network.models)
+    preserved_models = get_framework(network.target_type).PreservedState(network.models)
     states = copy.deepcopy(states_of(objects))
-    numbers = random_state()
-    current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
-    restore = restore_held(find_held(network))
+    random_states = random_state()
+    optimizers = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
+    restore_held_state = restore_held(find_held(network))
     # Callbacks run in reverse order, and one that raises does not stop the others.
     undo = ExitStack()
-    undo.callback(load_random_state, numbers)
-    undo.callback(restore)
-    for model, optimizer in current:
+    undo.callback(load_random_state, random_states)
+    undo.callback(restore_held_state)
+    for model, optimizer in optimizers:
         undo.callback(set_metadata, model, "current_optimizer", optimizer)
-    for path, one in objects.items():
-        undo.callback(one.load_state_dict, states[path]["state"])
+    for path, item in objects.items():
+        undo.callback(item.load_state_dict, states[path]["state"])
     # The states of UpdateOps depend on the models.
-    undo.callback(models.restore)
+    undo.callback(preserved_models.restore)
     try:
         yield
     except BaseException as error:
         try:
             undo.close()
-        except Exception as second:
-            add_note(error, f"The state from before could not be restored: {second!r}")
+        except Exception as undo_error:
+            add_note(error, f"The state from before could not be restored: {undo_error!r}")
         raise
     if always:
         undo.close()
 
 
-def average_ranks(
+def state_for_rank(
     parts: dict[str, Any],
-    others: Sequence[Any],
+    other_parts: Sequence[Any],
     rank: int,
-    size: int,
+    world_size: int,
     decode: Callable[[Any], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return the state of a run for one of `size` ranks, whatever number of ranks saved it.
+    """Return the saved state for one rank.
 
-    `parts` has the states and random numbers of rank 0, and `others` those of the other ranks.
+    If the number of ranks changed, merged gradients are averaged. `parts` has the states and random
+    numbers of rank 0, and `other_parts` those of the other ranks, which `decode` decodes.
     """
-    if len(others) + 1 == size:
-        return {**parts, **decode(others[rank - 1])} if rank else parts
-    everyone = [parts, *map(decode, others)]
-    mine = everyone[rank] if rank < len(everyone) else {**parts, "random": {}}
-    states = {
-        path: _average_merged(
-            state, [one["states"][path] for one in everyone if path in one["states"]], size
-        )
-        for path, state in mine["states"].items()
-    }
-    return {**parts, **{part: mine[part] for part in ("random", "variables")}, "states": states}
+    if len(other_parts) + 1 == world_size:
+        return {**parts, **decode(other_parts[rank - 1])} if rank else parts
+    all_parts = [parts, *map(decode, other_parts)]
+    rank_parts = all_parts[rank] if rank < len(all_parts) else {**parts, "random": {}}
+    states = {}
+    for path, state in rank_parts["states"].items():
+        rank_states = [saved["states"][path] for saved in all_parts if path in saved["states"]]
+        states[path] = _with_average_gradients(state, rank_states, world_size)
+    kept_parts = {part: rank_parts[part] for part in ("random", "variables")}
+    return {**parts, **kept_parts, "states": states}
 
 
-def _average_merged(state: Any, everyone: Sequence[Any], size: int) -> Any:
-    """Return a state with the averages over `size` ranks of what everyone had merged."""
-    inner = [one["state"] for one in everyone]
-    if not all(isinstance(one, dict) and {"merged", "gradients"} <= one.keys() for one in inner):
+def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: int) -> Any:
+    """Return a state of an UpdateOp with the average of the gradients that the ranks had merged."""
+    saved = [rank_state["state"] for rank_state in rank_states]
+    keys = {"merged", "gradients"}
+    if not all(isinstance(values, dict) and keys <= values.keys() for values in saved):
         return state
-    gradients = [_mean(column) for column in zip(*(one["gradients"] for one in inner), strict=True)]
-    merged = {**inner[0], "gradients": gradients}
-    if inner[0].get("weight") is not None:
+    columns = zip(*(values["gradients"] for values in saved), strict=True)
+    gradients = list(map(_mean, columns))
+    merged = {**saved[0], "gradients": gradients}
+    if saved[0].get("weight") is not None:
         # Each rank has as much of the weight of these steps as of the steps that follow.
-        part = len(inner) / size
-        merged["gradients"] = [None if one is None else one * part for one in gradients]
-        merged["weight"] = sum(one["weight"] for one in inner) / size
+        share = len(saved) / world_size
+        merged["gradients"] = [None if mean is None else mean * share for mean in gradients]
+        merged["weight"] = sum(values["weight"] for values in saved) / world_size
     return {**state, "state": merged}
 
 
 def _mean(gradients: Sequence[Any]) -> Any:
     """Average gradients, where None means zeros."""
-    given = [one for one in gradients if one is not None]
+    given = [gradient for gradient in gradients if gradient is not None]
     return sum(given[1:], given[0]) / len(gradients) if given else None

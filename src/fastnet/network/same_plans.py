@@ -22,14 +22,14 @@ def require_same_plans(
     plan: ExecutionPlan,
     state: State,
     models: Iterable[Model],
-    trainable_in: Callable[[Model], Iterable[tuple[str, Any]]],
+    named_trainable_parameters: Callable[[Model], Iterable[tuple[str, Any]]],
 ) -> None:
     """Raise a ValueError on every process if what a session will run differs.
 
-    Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
-    a model, with names.
+    Only a digest is communicated unless it differs. `named_trainable_parameters` yields the
+    trainable weights of a model, with names.
     """
-    lines = list(_describe(plan, state, models, trainable_in))
+    lines = list(_describe(plan, state, models, named_trainable_parameters))
     digest = sha256("\n".join(lines).encode()).digest()
     if len(set(processes.exchange(digest))) == 1:
         return
@@ -48,7 +48,7 @@ def _describe(
     plan: ExecutionPlan,
     state: State,
     models: Iterable[Model],
-    trainable_in: Callable[[Model], Iterable[tuple[str, Any]]],
+    named_trainable_parameters: Callable[[Model], Iterable[tuple[str, Any]]],
 ) -> Iterator[str]:
     """Describe what the ranks must have in common, one line each."""
     yield f"mode '{state['mode']}', epoch {int(state['epoch'])}, eager {state['eager']}"
@@ -62,7 +62,7 @@ def _describe(
         keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
         yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
     for model in sorted(models, key=name_of):
-        for name, one in trainable_in(model):
+        for name, one in named_trainable_parameters(model):
             kind = f"{tuple(one.shape)}, {one.dtype}"
             yield f"trained weight {name} of model '{name_of(model)}', {kind}"
         optimizer = get_metadata(model, "current_optimizer")

@@ -10,7 +10,13 @@ from fastnet.backend.model_metadata import choose_optimizer
 from fastnet.backend.ranges import OpRanges
 from fastnet.errors import add_note
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import Meter, StepMeter, postprocessed, sliced, synchronized
+from fastnet.network.step import (
+    Meter,
+    StepMeter,
+    with_postprocessing,
+    with_slicing,
+    with_synchronization,
+)
 from fastnet.network.update_warnings import warn_of_partial_optimizers
 from fastnet.types import RunStep, State
 
@@ -138,13 +144,13 @@ class Session:
         """Return a step with slicing, waiting for the device and postprocessing around it."""
         plan = self.plan
         if plan.slicers:
-            run = sliced(run, plan.slicers, plan.synchronize, meter)
+            run = with_slicing(run, plan.slicers, plan.synchronize, meter)
         elif plan.synchronize is not None:
-            run = synchronized(run, plan.synchronize, meter)
+            run = with_synchronization(run, plan.synchronize, meter)
         run = self._merged(run)
         if plan.postprocessing:
             target_type = self._network.target_type
-            run = postprocessed(run, plan.postprocessing, self.state, target_type, meter)
+            run = with_postprocessing(run, plan.postprocessing, self.state, target_type, meter)
         return run
 
     def _eager_step(self, meter: StepMeter | None) -> RunStep:

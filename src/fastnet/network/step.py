@@ -42,14 +42,16 @@ class StepMeter:
         return 0
 
     def trace_stamper(self, before: int) -> Callable[[str, float, float], None]:
-        """Return a function of a reason, and the seconds of a trace and a compilation that ended.
+        """Return a callback that stamps a finished trace and compilation.
 
-        It stamps both; `before` is the row of the time until then.
+        Args:
+            before: The row for the time before them.
         """
 
         def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
             end = time.perf_counter()
-            self.log.stamp_at(before, end - seconds - compile_seconds)
+            trace_start = end - seconds - compile_seconds
+            self.log.stamp_at(before, trace_start)
             self.log.stamp_at(self.row("trace", f"trace: {reason}"), end - compile_seconds)
             if compile_seconds:
                 self.log.stamp_at(self.row("trace", f"compile: {reason}"), end)
@@ -98,23 +100,23 @@ _SYNCHRONIZATION = ("wait", "wait for the device")
 _CONVERSION = ("conversion", "arrays for postprocessing, and back")
 
 
-def sliced(
+def with_slicing(
     step: RunStep,
     slicers: Sequence[Any],
     synchronize: Callable[[], None] | None,
     meter: StepMeter | None,
 ) -> RunStep:
-    """Slice a batch, run its minibatches and merge the results."""
+    """Return a step that slices a batch, runs its minibatches and merges the results."""
     cut: Callable[..., Any] = forward_slicers
     join: Callable[..., dict[str, Any]] = reverse_slicers
     log: StampLog | None = None
     if meter is not None:
         log = meter.log
-        cut = _stamped(cut, meter, "cut", "cut")
-        join = _stamped(join, meter, "join", "join")
-        step = _stamped(step, meter, *_REST)
+        cut = _with_time_stamps(cut, meter, "cut", "cut")
+        join = _with_time_stamps(join, meter, "join", "join")
+        step = _with_time_stamps(step, meter, *_REST)
         if synchronize is not None:
-            synchronize = _stamped(synchronize, meter, *_SYNCHRONIZATION)
+            synchronize = _with_time_stamps(synchronize, meter, *_SYNCHRONIZATION)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = []
@@ -131,13 +133,13 @@ def sliced(
     return run
 
 
-def synchronized(
+def with_synchronization(
     step: RunStep, synchronize: Callable[[], None], meter: StepMeter | None
 ) -> RunStep:
-    """Wait for the device after a step."""
+    """Return a step that waits for the device at its end."""
     if meter is not None:
-        step = _stamped(step, meter, *_REST)
-        synchronize = _stamped(synchronize, meter, *_SYNCHRONIZATION)
+        step = _with_time_stamps(step, meter, *_REST)
+        synchronize = _with_time_stamps(synchronize, meter, *_SYNCHRONIZATION)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
@@ -147,19 +149,19 @@ def synchronized(
     return run
 
 
-def postprocessed(
+def with_postprocessing(
     step: RunStep, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter | None
 ) -> RunStep:
-    """Run postprocessing after a step."""
+    """Return a step that runs postprocessing at its end."""
     run_ops: Callable[..., Any] = run_on_batch
     forwards = {id(op): batch_forward(op) for op in ops}
     if meter is not None:
-        step = _stamped(step, meter, *_REST)
-        run_ops = _stamped(run_ops, meter, *_CONVERSION)
+        step = _with_time_stamps(step, meter, *_REST)
+        run_ops = _with_time_stamps(run_ops, meter, *_CONVERSION)
         before = meter.row(*_CONVERSION)
         for index, op in enumerate(ops):
             row = "postprocessing", op_title(op), index
-            forwards[id(op)] = _stamped(forwards[id(op)], meter, *row, before=before)
+            forwards[id(op)] = _with_time_stamps(forwards[id(op)], meter, *row, before=before)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
@@ -186,10 +188,10 @@ def postprocessed(
     return run
 
 
-def _stamped(
+def _with_time_stamps(
     call: Callable[..., Any], meter: StepMeter, *row: Any, before: int | None = None
 ) -> Callable[..., Any]:
-    """Return `call` with a time stamp after it, and with one of the row `before` ahead of it."""
+    """Return a function that stamps the time after `call`, and before it if `before` is a row."""
     stamp, after = meter.log.stamp, meter.row(*row)
 
     def run(*args: Any) -> Any:

@@ -103,11 +103,11 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
         if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _is_update(op)):
             continue
         _compared.add(optimizer)
-        own = {id(one) for one in _optimized(model)}
-        all_owned = {id(one) for other in known_models() for one in _optimized(other)}
-        trainable = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-        missing = [name for name, one in trainable if id(one) not in all_owned]
-        if missing and any(id(one) in own for _, one in trainable):
+        optimized = {id(parameter) for parameter in _optimized(model)}
+        optimized_anywhere = {id(one) for other in known_models() for one in _optimized(other)}
+        trainable = [item for item in model.named_parameters() if item[1].requires_grad]
+        missing = [name for name, parameter in trainable if id(parameter) not in optimized_anywhere]
+        if missing and any(id(parameter) in optimized for _, parameter in trainable):
             shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
             warn(
                 f"The optimizer of model '{name_of(model)}' updates only some of its trainable "
@@ -129,8 +129,8 @@ def _is_update(op: Any) -> bool:
 
 def _may_update(op: Any) -> bool:
     """Return whether an op may update its models: updates do, and ops of the program might."""
-    is_own = not is_library(type(op).__module__)
-    return not isinstance(op, MetaOp) and (is_own or _is_update(op))
+    is_custom = not is_library(type(op).__module__)
+    return not isinstance(op, MetaOp) and (is_custom or _is_update(op))
 
 
 def _lacks_update(network: BaseNetwork, model: Model) -> bool:
@@ -139,12 +139,14 @@ def _lacks_update(network: BaseNetwork, model: Model) -> bool:
     if not optimizers or not any(network._trainable_in(model)):
         return False
     # One optimizer may belong to several models, or hold the parameters of others.
-    others = [other for other in known_models() if other in _updated]
-    stepped = {id(one) for other in others for one in _optimized(other)}
-    if stepped.issuperset(id(one) for _, one in network._trainable_in(model)):
+    updated_models = [known for known in known_models() if known in _updated]
+    stepped = {id(parameter) for updated in updated_models for parameter in _optimized(updated)}
+    if stepped.issuperset(id(parameter) for _, parameter in network._trainable_in(model)):
         return False
-    updated = {id(one) for other in others for one in (other, *every_optimizer_of(other))}
-    return updated.isdisjoint(map(id, (model, *optimizers)))
+    updated_ids = {
+        id(item) for updated in updated_models for item in (updated, *every_optimizer_of(updated))
+    }
+    return updated_ids.isdisjoint(map(id, (model, *optimizers)))
 
 
 def _models_of_losses(network: BaseNetwork, plan: ExecutionPlan) -> list[Model]:
@@ -158,7 +160,7 @@ def _models_of_losses(network: BaseNetwork, plan: ExecutionPlan) -> list[Model]:
             needed.difference_update(outputs)
             if type(op) is not ModelOp or op.gradients:
                 needed.update(inputs)
-            for one in with_inner_ops([op]):
-                if type(one) is ModelOp and one.trainable:
-                    models[id(one.model)] = one.model
+            for inner in with_inner_ops([op]):
+                if type(inner) is ModelOp and inner.trainable:
+                    models[id(inner.model)] = inner.model
     return list(models.values())

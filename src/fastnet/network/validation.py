@@ -67,7 +67,7 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
 
 def find_position(op: Any, *lists: list[Any]) -> int | None:
     """Return the index of an op, or of the scheduler that has it, in the list that holds it."""
-    return next((index for ops in lists for index, one in _each_value(ops) if one is op), None)
+    return next((index for ops in lists for index, value in _each_value(ops) if value is op), None)
 
 
 def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -94,7 +94,7 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
         return
     checked.add(function)
     if function in (TensorOp.forward, NumpyOp.forward):
-        _check_identity(op, index)
+        _warn_of_missing_forward(op, index)
     signature = inspect.signature(forward, follow_wrapped=False)
     try:
         signature.bind(None, None)
@@ -105,11 +105,11 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
         ) from None
 
 
-def _check_identity(op: Any, index: int) -> None:
+def _warn_of_missing_forward(op: Any, index: int) -> None:
     """Warn of an op of the program that does not define forward."""
-    own = [name for cls in type(op).__mro__ for name in vars(cls) if not _is_library(cls)]
-    if own and not {"bind", "forward_batch"}.intersection(own):
-        near = misspelled_name("forward", own)
+    defined = [name for cls in type(op).__mro__ for name in vars(cls) if not _is_library(cls)]
+    if defined and not {"bind", "forward_batch"}.intersection(defined):
+        near = misspelled_name("forward", defined)
         advice = f"Rename '{near}'." if near else "Define `def forward(self, data, state):`."
         described = describe_op(op, index)
         warn(f"{described} does not define forward, so it returns its input unchanged. {advice}")
@@ -203,8 +203,8 @@ def agree_on_precision(models: list[Model]) -> Precision:
     }
     # In Keras True is float16 on every device.
     kinds = {
-        "float16" if one is True and framework_of(model) == "tf" else one
-        for model, one in zip(models, precisions.values(), strict=True)
+        "float16" if precision is True and framework_of(model) == "tf" else precision
+        for model, precision in zip(models, precisions.values(), strict=True)
     }
     if len(kinds) > 1:
         raise ValueError(
@@ -247,7 +247,9 @@ def describe_inactive_writer(
 ) -> str | None:
     """Say which inactive op writes a key, and why it is inactive."""
     for index, op in _each_value(items):
-        if key not in (getattr(op, "outputs", None) or ()) or any(op is one for one in active):
+        if key not in (getattr(op, "outputs", None) or ()) or any(
+            op is active_op for active_op in active
+        ):
             continue
         spec = Spec(op)
         if not spec.runs_in(mode, None):

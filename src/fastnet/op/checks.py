@@ -51,10 +51,10 @@ def is_int(value: object) -> TypeGuard[Any]:
     return hasattr(value, "__index__")
 
 
-def lengths_of(shape: object) -> list[Any] | None:
+def read_shape(shape: object) -> list[Any] | None:
     """Return a shape as a list with at most one -1, or None if it is not a shape.
 
-    >>> lengths_of(4), lengths_of((2, -1)), lengths_of((-1, -1)), lengths_of(1.5)
+    >>> read_shape(4), read_shape((2, -1)), read_shape((-1, -1)), read_shape(1.5)
     ([4], [2, -1], None, None)
     """
     if is_int(shape):
@@ -62,14 +62,14 @@ def lengths_of(shape: object) -> list[Any] | None:
     if not isinstance(shape, Iterable):
         return None
     lengths = list(shape)
-    whole = all(is_int(one) and one >= -1 for one in lengths)
-    return lengths if whole and lengths.count(-1) <= 1 else None
+    are_valid = all(is_int(length) and length >= -1 for length in lengths)
+    return lengths if are_valid and lengths.count(-1) <= 1 else None
 
 
-def axes_in_order(axes: object) -> list[Any] | None:
+def read_permutation(axes: object) -> list[Any] | None:
     """Return a permutation of axes as a list, or None if it is not a permutation.
 
-    >>> axes_in_order((0, -1, 1)), axes_in_order((0, 0)), axes_in_order((0, 5, 1))
+    >>> read_permutation((0, -1, 1)), read_permutation((0, 0)), read_permutation((0, 5, 1))
     ([0, -1, 1], None, None)
     """
     if not isinstance(axes, Iterable):
@@ -88,12 +88,12 @@ def require_function(op: object, name: str, given: object) -> None:
             f"{type(op).__name__}'s {name} must be a function, not {shorten(given)} of type "
             f"{type(given).__name__}."
         )
-    made = given.func if isinstance(given, partial) else given
-    if isinstance(made, type) and any(map(_is_base, made.__mro__)):
+    function = given.func if isinstance(given, partial) else given
+    if isinstance(function, type) and any(map(_is_base, function.__mro__)):
         raise TypeError(
-            f"{op!r} has the class {made.__name__} as its {name}: calling it would construct one "
-            f"with the values of {list(getattr(op, 'inputs', ()))} as its settings. Pass an "
-            f"instance: {made.__name__}(...)."
+            f"{op!r} has the class {function.__name__} as its {name}: calling it would construct "
+            f"one with the values of {list(getattr(op, 'inputs', ()))} as its settings. Pass an "
+            f"instance: {function.__name__}(...)."
         )
 
 

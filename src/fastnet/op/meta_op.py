@@ -1,4 +1,4 @@
-"""Ops that run other ops: what those on tensors and those on arrays have in common."""
+"""Base classes of ops that run other ops, on tensors or on arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MetaOp(Op):
 
     chain: Callable[..., Forward]
     """Returns a function that runs all inner ops in order. Takes the keys of inputs and outputs,
-    an option, `times`, and `again`: whether the ops may run again after it."""
+    an option, `times`, and `may_repeat`: whether the ops may run again after it."""
 
     forward_of: Callable[[Any, Any], Forward]
     """Returns the forward of an inner op for an option."""
@@ -56,7 +56,7 @@ class MetaOp(Op):
             inputs=list(inputs), outputs=list(outputs), mode=ops[0].mode, ds_id=ops[0].ds_id
         )
         self.ops = list(ops)
-        self._derived = self._limits()
+        self._applied_io_names = self._io_names()
 
     @classmethod
     def check_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:
@@ -68,12 +68,12 @@ class MetaOp(Op):
                 described = describe_wrong_item(op, f"a {cls.kind}")
                 raise TypeError(f"The op {index} of {cls.__name__} is {described}")
             for name in ("mode", "ds_id"):
-                first, own = getattr(ops[0], name), getattr(op, name)
-                if own != first:
-                    shown, own_shown = (sorted(one) or "all" for one in (first, own))
+                first, value = getattr(ops[0], name), getattr(op, name)
+                if value != first:
+                    shown_first, shown = (sorted(names) or "all" for names in (first, value))
                     raise mismatch(
                         f"The ops of {cls.__name__} must share one {name}, but its op 0 has "
-                        f"{shown} and its op {index} {own_shown}."
+                        f"{shown_first} and its op {index} {shown}."
                     )
 
     def inner_ops(self) -> list[Any]:
@@ -82,16 +82,18 @@ class MetaOp(Op):
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changes of the op or of its inner ops; see `Op.resolve_settings`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        own = self.library_class()
-        made: Any = self._anew(own)
+        self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
+        library_class = self.library_class()
+        recreated: Any = self._recreate(library_class)
         # Keys that a program has assigned stay until those of the inner ops change.
-        if made._limits() != self._derived:
-            self._put_names(*made._limits())
-        self.in_list, self.out_list = made.in_list, made.out_list
-        self._take_over(made, (*own.resolved_from, "ops", "extra_inputs", "repeat_inputs"))
+        if recreated._io_names() != self._applied_io_names:
+            self._set_io(*recreated._io_names())
+        self.in_list, self.out_list = recreated.in_list, recreated.out_list
+        names = (*library_class.resolved_from, "ops", "extra_inputs", "repeat_inputs")
+        self._copy_settings_from(recreated, names)
 
-    def _limits(self) -> tuple[list[str], list[str], set[str], set[str]]:
+    def _io_names(self) -> tuple[list[str], list[str], set[str], set[str]]:
+        """Return the keys, modes and dataset ids."""
         return list(self.inputs), list(self.outputs), set(self.mode), set(self.ds_id)
 
 
@@ -127,8 +129,8 @@ class FuseOps(MetaOp):
             outputs.update(dict.fromkeys(op.outputs))
         super().__init__(ops, inputs, outputs)
 
-    def _anew(self, own: Any) -> Any:
-        return own(self.ops)
+    def _recreate(self, library_class: Any) -> Any:
+        return library_class(self.ops)
 
     def make_run(self, option: Any) -> Forward:
         """Return the function that runs the ops in order."""
@@ -154,8 +156,8 @@ class OneOfOps(MetaOp):
         super().__init__(ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
 
-    def _anew(self, own: Any) -> Any:
-        return own(*self.ops, probs=self.probs)
+    def _recreate(self, library_class: Any) -> Any:
+        return library_class(*self.ops, probs=self.probs)
 
     def make_run(self, option: Any) -> Forward:
         """Return the function that runs one of the ops."""
@@ -204,34 +206,36 @@ class RepeatOp(SingleMetaOp):
         self.repeat = repeat
         self.max_iter = max_iter
 
-    def _anew(self, own: Any) -> Any:
-        return own(self.op, self.repeat, self.max_iter)
+    def _recreate(self, library_class: Any) -> Any:
+        return library_class(self.op, self.repeat, self.max_iter)
 
     def make_run(self, option: Any) -> Forward:
         """Return the function that runs the op repeatedly."""
         inputs, outputs, repeat = self.inputs, self.outputs, self.repeat
         if is_int(repeat):
             return self.chain(inputs, outputs, option, repeat)
-        condition, condition_inputs = repeat, self.repeat_inputs
+        condition: Any = repeat
+        condition_inputs = self.repeat_inputs
         limit = None if self.max_iter is None else self.max_iter - 1
         deleted = self.op.inputs if is_delete(self.op) else ()
-        left = [key for key in inputs if key not in deleted]
-        kept = list(dict.fromkeys([*left, *outputs]))
-        first = self.chain(inputs, kept, option, again=True)
-        later = self.chain(kept, kept, option, again=True)
+        remaining_inputs = [key for key in inputs if key not in deleted]
+        loop_keys = list(dict.fromkeys([*remaining_inputs, *outputs]))
+        first_run = self.chain(inputs, loop_keys, option, may_repeat=True)
+        later_run = self.chain(loop_keys, loop_keys, option, may_repeat=True)
 
         def run_while(data: list[Any], state: State) -> Any:
-            def again(values: list[Any]) -> Any:
-                store = dict(zip(kept, values, strict=True))
+            def condition_holds(values: list[Any]) -> Any:
+                store = dict(zip(loop_keys, values, strict=True))
                 return condition(*[store[key] for key in condition_inputs])
 
-            def once(values: list[Any]) -> Any:
-                return later(values, state)
+            def run_body(values: list[Any]) -> Any:
+                return later_run(values, state)
 
-            values = self.control(data).repeat_while(again, once, first(data, state), limit)
+            repeat_while = self.control(data).repeat_while
+            values = repeat_while(condition_holds, run_body, first_run(data, state), limit)
             if not isinstance(values, (list, tuple)):
                 return values
-            store = dict(zip(kept, values, strict=True))
+            store = dict(zip(loop_keys, values, strict=True))
             return [store[key] for key in outputs]
 
         return run_while
@@ -277,8 +281,8 @@ class SometimesOp(SingleMetaOp):
         super().__init__([op], [*op.inputs, *self.extra_inputs], op.outputs)
         self.prob = prob
 
-    def _anew(self, own: Any) -> Any:
-        return own(self.op, self.prob)
+    def _recreate(self, library_class: Any) -> Any:
+        return library_class(self.op, self.prob)
 
     def make_run(self, option: Any) -> Forward:
         """Return the function that runs the op, or returns its outputs as they were."""

@@ -81,7 +81,7 @@ class Op:
         mode: Names = None,
         ds_id: Names = None,
     ) -> None:
-        self._put_names(inputs, outputs, mode, ds_id)
+        self._set_io(inputs, outputs, mode, ds_id)
         self.in_list = not (inputs is None or isinstance(inputs, str))
         self.out_list = not (outputs is None or isinstance(outputs, str))
 
@@ -93,7 +93,7 @@ class Op:
         read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
         return [f"{read} -> {written}".strip() if read or written else ""]
 
-    def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
+    def _set_io(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:
             # Copy, so that later changes of the caller's list do not change the op.
             self.inputs = list(check_io_names(to_list(inputs)))
@@ -139,7 +139,7 @@ class Op:
     def compared_state(self) -> dict[str, Any]:
         """Return what `forward` reads besides public attributes, which a compiled step compares.
 
-        It may change, but is replaced only where settings of the op change.
+        Values may change between steps; containers are replaced only when a setting changes.
         """
         return {}
 
@@ -157,27 +157,30 @@ class Op:
             TypeError: As for `__init__`.
             ValueError: As for `__init__`.
         """
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        own = self.library_class()
+        self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
+        library_class = self.library_class()
+        names = library_class.resolved_from
         # A derived class may have more keys than the library's class accepts.
-        if own.resolved_from and (changed or type(self) is own):
-            self._take_over(self._anew(own), own.resolved_from)
+        if names and (changed or type(self) is library_class):
+            self._copy_settings_from(self._recreate(library_class), names)
 
     @classmethod
     def library_class(cls) -> Any:
         """Return the op's class, or its nearest base class that fastnet defines."""
-        return next(one for one in cls.__mro__ if one.__module__.startswith("fastnet.op."))
+        return next(base for base in cls.__mro__ if base.__module__.startswith("fastnet.op."))
 
-    def _anew(self, own: Any) -> Op:
-        """Make an op of the library's class with the settings that this one has now."""
-        settings = {name: getattr(self, name) for name in own.resolved_from}
-        made: Op = own(inputs=list(self.inputs), outputs=list(self.outputs), **settings)
-        return made
+    def _recreate(self, library_class: Any) -> Op:
+        """Make an op of the library's class with the current settings of this op."""
+        settings = {name: getattr(self, name) for name in library_class.resolved_from}
+        recreated: Op = library_class(
+            inputs=list(self.inputs), outputs=list(self.outputs), **settings
+        )
+        return recreated
 
-    def _take_over(self, made: Op, settings: Iterable[str]) -> None:
-        """Copy the settings, and what was derived from them, from another op of the class."""
-        for name, value in vars(made).items():
-            if name in settings or name.startswith("_"):
+    def _copy_settings_from(self, op: Op, names: Iterable[str]) -> None:
+        """Copy settings, and the private attributes derived from them, from an op of the class."""
+        for name, value in vars(op).items():
+            if name in names or name.startswith("_"):
                 vars(self)[name] = value
 
 
@@ -201,7 +204,7 @@ class PerInput(Op):
         """Apply the function to each input."""
         if len(data) == 1:
             return [self.apply(data[0])]
-        return [self.apply(each) for each in data]
+        return [self.apply(value) for value in data]
 
 
 def _count(number: int | str | None, noun: str) -> str:
@@ -227,8 +230,8 @@ def inner_ops_of(op: object) -> list[Any]:
     if isinstance(op, Op):
         return op.inner_ops()
     ops = getattr(op, "ops", None)
-    found = ops if isinstance(ops, (list, tuple)) else [getattr(op, "op", None)]
-    return [inner for inner in found if is_op(inner)]
+    candidates = ops if isinstance(ops, (list, tuple)) else [getattr(op, "op", None)]
+    return [inner for inner in candidates if is_op(inner)]
 
 
 def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from fastnet.op.op import Op, inner_ops_of
 
-# Methods that are called when a plan is built, and not in a step.
-_CALLED = ("apply", "bind", "forward_batch", "make_run", "make_compute")
+# Methods besides `forward` that plans bind or programs trace; replacing one on the class counts as
+# a change.
+_BOUND_METHODS = ("apply", "bind", "forward_batch", "make_run", "make_compute")
 
 
 class _Resolved:
@@ -48,7 +49,7 @@ def resolve_settings(
         item.resolve_settings(names)
     if build is not None and item.resolved_from:
         build(item)
-    vars(item)["_last_resolved"] = _Resolved(_settings(item))
+    vars(item)["_last_resolved"] = _Resolved(_current_settings(item))
 
 
 def last_resolved(item: Any) -> _Resolved | None:
@@ -66,14 +67,15 @@ def changed_settings(item: Any) -> list[str]:
     last = last_resolved(item)
     if last is None:
         return []
-    return [name for name, now in _settings(item).items() if not _is_same(last.settings[name], now)]
+    current = _current_settings(item)
+    return [name for name, now in current.items() if not _is_same(last.settings[name], now)]
 
 
-def _settings(op: Op) -> dict[str, Any]:
-    """Return what an op has resolved in advance: settings, methods that plans call, inner ops."""
+def _current_settings(op: Op) -> dict[str, Any]:
+    """Return what an op's derived state depends on: settings, bound methods and inner ops."""
     values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
-    methods = {name: getattr(type(op), name, None) for name in _CALLED}
-    inner = [one for op in op.inner_ops() for one in (op, last_resolved(op))]
+    methods = {name: getattr(type(op), name, None) for name in _BOUND_METHODS}
+    inner = [value for op in op.inner_ops() for value in (op, last_resolved(op))]
     return {**values, **methods, "ops": inner}
 
 
@@ -82,11 +84,11 @@ def _contents(value: Any) -> Any:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_contents(one) for one in value]
+        return [_contents(item) for item in value]
     return value
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return one is other
+def _is_same(before: Any, now: Any) -> bool:
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(map(_is_same, before, now))
+    return before is now

@@ -20,7 +20,7 @@ from fastnet.network.measuring import (
     skip_exit_calls,
     traces_of,
 )
-from fastnet.network.run_state import find_stateful, preserved
+from fastnet.network.run_state import find_stateful, restore_on_error
 from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.op.checks import is_int
 from fastnet.profiling.device_events import device_events_for
@@ -256,7 +256,7 @@ def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
 def _preserved(network: BaseNetwork) -> Iterator[None]:
     """Restore models, optimizers, states of ops and random numbers of an open network."""
     get_framework(network.target_type).require_variables(network.models)
-    with preserved(network, find_stateful(network, {}), always=True):
+    with restore_on_error(network, find_stateful(network, {}), always=True):
         try:
             yield
         finally:

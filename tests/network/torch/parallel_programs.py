@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import fastnet
-from fastnet.backend.torch.wrappers import innermost
+from fastnet.backend.torch.wrappers import unwrap_all
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy, L2Regularization
@@ -318,7 +318,7 @@ class Frozen(Program):
         return [model]
 
     def before(self, models: Models, step: int) -> None:
-        model = innermost(models[0])
+        model = unwrap_all(models[0])
         model[0].requires_grad_(step >= 2)
         model[2].requires_grad_(step < 4)
 
@@ -330,7 +330,7 @@ class FrozenInWindow(Program):
     has_loop = False  # DistributedDataParallel would leave the layer different on each rank.
 
     def before(self, models: Models, step: int) -> None:
-        innermost(models[0])[0].requires_grad_(step % 4 == 0)
+        unwrap_all(models[0])[0].requires_grad_(step % 4 == 0)
 
 
 class Normed(nn.Module):
@@ -492,7 +492,7 @@ def full_states(models: Models) -> list[dict[str, torch.Tensor]]:
     return [
         {
             name: (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone()
-            for name, one in innermost(model).state_dict().items()
+            for name, one in unwrap_all(model).state_dict().items()
         }
         for model in models
     ]

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, DistributedSampler
 
 import fastnet
-from fastnet.backend.torch.wrappers import innermost, parallel_type
+from fastnet.backend.torch.wrappers import parallel_type, unwrap_all
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -183,7 +183,7 @@ def by_function(engine: str) -> tuple[State, State]:
     """Update with the functions that ops are made of."""
     model, other = (fastnet.build(seeded(mlp), sgd(), parallel="ddp") for _ in range(2))
     for parts in data(4, dist.get_world_size()):
-        (loss,) = Program().losses([innermost(model)], parts[dist.get_rank()])
+        (loss,) = Program().losses([unwrap_all(model)], parts[dist.get_rank()])
         gradients = fastnet.backend.get_gradient(loss, list(model.parameters()))
         fastnet.backend.update_model(model, gradients)
     return train(other), full_states([model])

@@ -5,9 +5,9 @@ from fastnet.backend.tf.ema import WeightAverager as WeightAverager
 from fastnet.backend.tf.ema import copy_for_average as copy_for_average
 from fastnet.backend.tf.gradients import *
 from fastnet.backend.tf.held_state import attributes_of as attributes_of
-from fastnet.backend.tf.held_state import held as held
-from fastnet.backend.tf.held_state import parts_of as parts_of
-from fastnet.backend.tf.held_state import weights_of as weights_of
+from fastnet.backend.tf.held_state import get_held_state as get_held_state
+from fastnet.backend.tf.held_state import saved_tensors_of as saved_tensors_of
+from fastnet.backend.tf.held_state import submodules_of as submodules_of
 from fastnet.backend.tf.images import *
 from fastnet.backend.tf.losses import *
 from fastnet.backend.tf.math import *

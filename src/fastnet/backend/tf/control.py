@@ -36,11 +36,11 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
 
 
 def repeat_while(
-    condition: Callable[[T], Any], body: Callable[[T], T], value: T, most: int | None
+    condition: Callable[[T], Any], body: Callable[[T], T], value: T, max_iterations: int | None
 ) -> T:
-    """Apply a function to a value while a condition holds, at most `most` times."""
+    """Apply a function to a value while a condition holds, at most `max_iterations` times."""
     (last,) = tf.while_loop(
-        condition, lambda current: (body(current),), (value,), maximum_iterations=most
+        condition, lambda current: (body(current),), (value,), maximum_iterations=max_iterations
     )
     result: T = last
     return result

@@ -162,12 +162,12 @@ def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> li
     return list(gradients) if scale is None else multiply_gradients(gradients, scale)
 
 
-def trainable(model: Model) -> list[Any]:
+def trainable_parameters(model: Model) -> list[Any]:
     """List the trainable variables of a model, in order."""
     return list(model.trainable_variables)
 
 
-def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
+def named_trainable_parameters(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the trainable variables of a layer or a model, or a variable, with their names."""
     found = []
     if isinstance(value, tf.Variable) or hasattr(type(value), "__tf_tensor__"):

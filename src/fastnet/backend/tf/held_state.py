@@ -27,7 +27,7 @@ from fastnet.types import Model
 from fastnet.util.warnings import warn
 
 
-def parts_of(value: Any) -> dict[str, Any] | None:
+def submodules_of(value: Any) -> dict[str, Any] | None:
     """Return a layer and its nested layers by path, or a metric; None for anything else."""
     for keras in filter(None, map(sys.modules.get, ("keras", "tf_keras"))):
         if isinstance(value, keras.layers.Layer):
@@ -51,12 +51,12 @@ def attributes_of(part: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def weights_of(model: Model) -> list[Any]:
+def saved_tensors_of(model: Model) -> list[Any]:
     """List the weights of a model, which are saved with it."""
     return list(model.weights) if model.built else []
 
 
-def held(value: Any) -> HeldState | None:
+def get_held_state(value: Any) -> HeldState | None:
     """Return the state of a generator or a variable; None for anything else."""
     kind = type(value).__name__
     generator = value if isinstance(value, tf.random.Generator) else generator_in(value)
@@ -115,7 +115,7 @@ def warn_of_unsaved(models: Iterable[Model], values: Iterable[Any]) -> None:
     """Warn of layers and optimizers of Keras 2 that have state which cannot be read."""
     layers = [layer for model in models for layer in all_layers(model)]
     for value in values:
-        layers += (parts_of(value) or {}).values()
+        layers += (submodules_of(value) or {}).values()
     for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
         warn(
             f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "

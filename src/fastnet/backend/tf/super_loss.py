@@ -19,14 +19,19 @@ class MovingAverage:
             self._mean = tf.Variable(0.0, trainable=False)
             self._started = tf.Variable(False, trainable=False)
 
-    def update(self, value: tf.Tensor, keep: bool) -> tf.Tensor:
-        """Include a scalar and return the detached average. `keep` says if it may be the first."""
+    def update(self, value: tf.Tensor, may_initialize: bool) -> tf.Tensor:
+        """Include a scalar and return the detached average.
+
+        Args:
+            value: The scalar.
+            may_initialize: Whether this value may start the average.
+        """
         dtype = value.dtype
         value = tf.stop_gradient(tf.cast(value, tf.float32))
         mean = self._mean.read_value()
         mean = tf.where(self._started.read_value(), mean - self._rate * (mean - value), value)
         self._mean.assign(mean)
-        if keep:
+        if may_initialize:
             self._started.assign(True)
         return tf.cast(tf.stop_gradient(mean), dtype)
 

@@ -21,13 +21,13 @@ from fastnet.backend.tf.gradients import (
     paused,
     replica_count,
     scale_gradients,
-    trainable,
+    trainable_parameters,
 )
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.backend.tf.processes import strategy_of
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.weights import named_weights
-from fastnet.backend.update import Followers, SavedWindow, StepSettings, Update
+from fastnet.backend.update import Followers, OptimizerStepSettings, SavedWindow, Update
 from fastnet.errors import SECOND_ORDER_ADVICE
 from fastnet.types import State
 from fastnet.util.warnings import warn
@@ -155,7 +155,7 @@ class TFUpdate(Update):
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         now = tf.constant(self.window_steps(), tf.int64)
-        update = partial(self._apply_merged, trainable(self._model), followers, now)
+        update = partial(self._apply_merged, trainable_parameters(self._model), followers, now)
         strategy = strategy_of(self._model)
         if strategy is not None and tf.distribute.in_cross_replica_context():
             strategy.run(update)
@@ -171,7 +171,7 @@ class TFUpdate(Update):
             # The model had no variables before this step.
             with tf.init_scope():
                 prepare_optimizer(optimizer, self._model)
-        variables = trainable(self._model)
+        variables = trainable_parameters(self._model)
         if not variables:
             raise ValueError(
                 f"Model '{name_of(self._model)}' is to be updated, but none of its layers is "
@@ -440,11 +440,11 @@ class TFUpdate(Update):
 
     def trained_parameters(self) -> list[Any]:
         """List the trainable variables of the model."""
-        return trainable(self._model)
+        return trainable_parameters(self._model)
 
     def frozen_parameters(self) -> list[Any]:
         """List the variables of the model that are not trainable now."""
-        trained = set(map(id, trainable(self._model)))
+        trained = set(map(id, trainable_parameters(self._model)))
         return [one for one in named_weights(self._model).values() if id(one) not in trained]
 
     def has_sum(self, parameter: Any) -> bool:
@@ -580,7 +580,9 @@ class _Clipped(NamedTuple):
 _NO_UPDATE = _Clipped((), None, False)
 
 
-def _clip_gradients(optimizer: Any, gradients: Sequence[Any], settings: StepSettings) -> _Clipped:
+def _clip_gradients(
+    optimizer: Any, gradients: Sequence[Any], settings: OptimizerStepSettings
+) -> _Clipped:
     """Clip as `tf.clip_by_global_norm`; on several devices clip the sums of their gradients.
 
     The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.

@@ -5,9 +5,9 @@ from fastnet.backend.torch.ema import WeightAverager as WeightAverager
 from fastnet.backend.torch.ema import copy_for_average as copy_for_average
 from fastnet.backend.torch.gradients import *
 from fastnet.backend.torch.held_state import attributes_of as attributes_of
-from fastnet.backend.torch.held_state import held as held
-from fastnet.backend.torch.held_state import parts_of as parts_of
-from fastnet.backend.torch.held_state import weights_of as weights_of
+from fastnet.backend.torch.held_state import get_held_state as get_held_state
+from fastnet.backend.torch.held_state import saved_tensors_of as saved_tensors_of
+from fastnet.backend.torch.held_state import submodules_of as submodules_of
 from fastnet.backend.torch.images import *
 from fastnet.backend.torch.learning_rate import get_lr as get_lr
 from fastnet.backend.torch.learning_rate import set_lr as set_lr
@@ -17,15 +17,15 @@ from fastnet.backend.torch.mixing import *
 from fastnet.backend.torch.models import *
 from fastnet.backend.torch.parallel_update import make_pass as make_pass
 from fastnet.backend.torch.parallel_update import make_update as make_update
-from fastnet.backend.torch.parameters import trainable as trainable
+from fastnet.backend.torch.parameters import trainable_parameters as trainable_parameters
 from fastnet.backend.torch.preserve_state import PreservedState as PreservedState
 from fastnet.backend.torch.preserve_state import require_variables as require_variables
 from fastnet.backend.torch.processes import describe_parallelism as describe_parallelism
+from fastnet.backend.torch.random_state import load_random_state as load_random_state
+from fastnet.backend.torch.random_state import random_state as random_state
 from fastnet.backend.torch.reductions import *
 from fastnet.backend.torch.run_state import load_model_state as load_model_state
-from fastnet.backend.torch.run_state import load_random_state as load_random_state
 from fastnet.backend.torch.run_state import model_state as model_state
-from fastnet.backend.torch.run_state import random_state as random_state
 from fastnet.backend.torch.run_state import tensor_makers as tensor_makers
 from fastnet.backend.torch.run_state import to_block as to_block
 from fastnet.backend.torch.saving import load_model as load_model

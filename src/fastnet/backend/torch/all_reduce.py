@@ -16,7 +16,7 @@ from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.wrappers import is_sharded
 
 
-def average(
+def average_gradients(
     gradients: Sequence[Tensor | None], parameters: Sequence[Tensor], groups: Iterable[Any]
 ) -> list[Tensor | None]:
     """Average the gradients of parameters over process groups, with one all-reduce per dtype.

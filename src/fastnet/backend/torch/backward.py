@@ -11,12 +11,12 @@ from torch.nn import Module, Parameter
 from torch.overrides import has_torch_function
 
 from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
-from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.disable_autocast import without_autocast
 from fastnet.backend.torch.parameters import (
     gradients_set_aside,
-    parameters_of,
+    graph_leaves,
+    model_and_optimizer_parameters,
     parameters_of_others,
-    reached,
 )
 
 
@@ -71,10 +71,10 @@ def _is_direct(loss: Tensor) -> bool:
     )
 
 
-def _has_own_backward(loss: Tensor) -> bool:
-    """Return whether a loss's `backward` is torch's own, also under a mode, such as in a trace."""
+def _has_default_backward(loss: Tensor) -> bool:
+    """Return whether a loss's `backward` is torch's default, also under a mode, as in a trace."""
     kind = type(loss)
-    # Parameters have turned off what subclasses override, as have fake tensors.
+    # Parameter and fake tensors disable `__torch_function__`, so they use `Tensor.backward`.
     overrides = kind is not Tensor and kind.__torch_function__ is not Parameter.__torch_function__
     return (
         not overrides
@@ -102,14 +102,16 @@ def isolated_backward(
 
     A parameter of the model or of its optimizer is never another model's, whoever shares it.
     """
-    leaves, hidden = reached(loss)
-    foreign = parameters_of_others(others, set(map(id, parameters_of(model, optimizer))))
+    leaves, may_have_more = graph_leaves(loss)
+    foreign = parameters_of_others(
+        others, set(map(id, model_and_optimizer_parameters(model, optimizer)))
+    )
     foreign_ids = set(map(id, foreign))
-    if not leaves and not hidden:
+    if not leaves and not may_have_more:
         backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
         return
     # Autograd functions written in Python and custom `backward` methods need the whole graph.
-    needs_whole_graph = hidden or not _has_own_backward(loss)
+    needs_whole_graph = may_have_more or not _has_default_backward(loss)
     inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
     # A leaf that is left may pass its gradient on to a foreign parameter.
     with gradients_set_aside(foreign):

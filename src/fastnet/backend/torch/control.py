@@ -33,16 +33,16 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
 @lru_cache(maxsize=64)
 def _sums_of(probs: tuple[float, ...]) -> list[float]:
     sums = np.array(probs, dtype="float64").cumsum()
-    found: list[float] = (sums / sums[-1]).tolist()
-    return found
+    cumulative: list[float] = (sums / sums[-1]).tolist()
+    return cumulative
 
 
 def repeat_while(
-    condition: Callable[[T], Any], body: Callable[[T], T], value: T, most: int | None
+    condition: Callable[[T], Any], body: Callable[[T], T], value: T, max_iterations: int | None
 ) -> T:
-    """Apply a function to a value while a condition holds, at most `most` times."""
+    """Apply a function to a value while a condition holds, at most `max_iterations` times."""
     count = 0
-    while (most is None or count < most) and condition(value):
+    while (max_iterations is None or count < max_iterations) and condition(value):
         value = body(value)
         count += 1
     return value

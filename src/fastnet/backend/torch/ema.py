@@ -34,7 +34,7 @@ def copy_for_average(model: Module, name: str) -> Module:
     inner = unwrap(model)
     # Optimizers refer to the model, and must not be copied with it.
     sources = [get_metadata(model, "optimizer"), *every_optimizer_of(model)]
-    memo: dict[int, Any] = {id(one): None for one in sources if one is not None}
+    memo: dict[int, Any] = {id(source): None for source in sources if source is not None}
     averaged = copy.deepcopy(inner, memo)
     # ModelOp runs the copy in evaluation mode; setting it here avoids a change in the first step.
     averaged.eval()
@@ -42,10 +42,11 @@ def copy_for_average(model: Module, name: str) -> Module:
         parameter.requires_grad_(False)
         parameter.grad = None
     reserve(averaged)
-    kept = {one: get_metadata(model, one) for one in ("fe_device", "mixed_precision")}
+    copied_metadata = {key: get_metadata(model, key) for key in ("fe_device", "mixed_precision")}
     unset = dict.fromkeys(("optimizer", "current_optimizer", "loss_name"))
-    for one, value in {**kept, **unset, "model_name": name, "fe_compiled": True}.items():
-        set_metadata(averaged, one, value)
+    metadata = {**copied_metadata, **unset, "model_name": name, "fe_compiled": True}
+    for key, value in metadata.items():
+        set_metadata(averaged, key, value)
     return averaged
 
 

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.torch._internals import put_versions, versions_in
-from fastnet.backend.torch.wrappers import innermost, is_sharded
+from fastnet.backend.torch.wrappers import is_sharded, unwrap_all
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def has_shards(data: Any) -> bool:
 
 def full_weights(model: Module) -> dict[str, Any]:
     """Return the weights of a model, wrapped or not; collective, and for rank 0, if sharded."""
-    inner = innermost(model)
+    inner = unwrap_all(model)
     weights: dict[str, Any] = inner.state_dict()
     if not has_shards(weights):
         return weights

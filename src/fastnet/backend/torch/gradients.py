@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.nn import Module
 
 from fastnet.backend.model_metadata import get_metadata, name_of, optimizer_of
-from fastnet.backend.torch.all_reduce import average
-from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.all_reduce import average_gradients
 from fastnet.backend.torch.backward import call_engine, engine_suffices, unpatched
+from fastnet.backend.torch.disable_autocast import without_autocast
 from fastnet.backend.torch.optimizer_step import PendingStep
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
-    parameters_in,
-    reached,
-    trainable,
+    graph_leaves,
+    optimizer_parameters,
+    trainable_parameters,
 )
-from fastnet.backend.torch.update import TRAINED, unscaled
+from fastnet.backend.torch.update import TRAINED, unscale_gradients
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.errors import GRADIENT_ADVICE, add_note, require_one_gradient_each
 from fastnet.types import State
@@ -63,17 +63,17 @@ def compute_differentiable(target: Tensor, sources: Sequence[Tensor] | Tensor, s
     # In half precision they would underflow on their way to the sources.
     gradients = get_gradient(scaler.scale(target), sources, True)
     if isinstance(sources, Tensor):
-        return unscaled([gradients], scaler)[0]
-    return unscaled(gradients, scaler)
+        return unscale_gradients([gradients], scaler)[0]
+    return unscale_gradients(gradients, scaler)
 
 
 def _scaler_of(target: Tensor, state: State) -> Any:
     """Return the scaler of a trained model that a tensor depends on, or None."""
     optimizers = [get_metadata(one, "current_optimizer") for one in state.get(TRAINED, ())]
     scaled = [one for one in optimizers if getattr(one, "scaler", None) is not None]
-    leaves = {id(leaf) for leaf in reached(target)[0]} if scaled else set()
+    leaves = {id(leaf) for leaf in graph_leaves(target)[0]} if scaled else set()
     for optimizer in scaled:
-        if any(id(one) in leaves for one in parameters_in(optimizer)):
+        if any(id(one) in leaves for one in optimizer_parameters(optimizer)):
             return optimizer.scaler
     return None
 
@@ -91,10 +91,10 @@ def update_model(
     # In distributed training all processes call this, and gradients are averaged over them.
     optimizer = optimizer_of(model)
     groups = groups_of(model) if parallel_type(model) in ("ddp", "fsdp") else []
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     require_one_gradient_each(gradients, len(parameters), name_of(model))
     if groups:
-        gradients = average(gradients, parameters, groups)
+        gradients = average_gradients(gradients, parameters, groups)
     scaler = getattr(optimizer, "scaler", None)
     if scaler is not None:
         # The optimizer's step unscales them.

@@ -15,24 +15,27 @@ CHANNEL_AXIS = 1
 
 
 class Normalizer:
-    """Normalizes images per channel, in float32, or float16 under that Keras precision policy."""
+    """Normalizes images per channel.
+
+    It computes in Keras's compute dtype if that is float16 (as in FastEstimator), else float32.
+    """
 
     def __init__(self, mean: Any, std: Any, max_pixel_value: float, epsilon: float = 1e-7) -> None:
         self._mean, self._std = mean, std
         self._max_pixel_value, self._epsilon = max_pixel_value, epsilon
         self._dtype: torch.dtype = getattr(torch, compute_precision())
-        self._made_for: torch.device | None = None
+        self._constants_device: torch.device | None = None
         self._shift, self._scale = torch.empty(0), torch.empty(0)
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """Normalize images."""
         device = tensor.device
-        if device != self._made_for:
+        if device != self._constants_device:
             # Autograd cannot use tensors that were created in inference mode.
             with torch.inference_mode(False):
                 self._shift = self._constant(self._mean, device)
                 self._scale = self._constant(self._std, device) + self._epsilon
-            self._made_for = device
+            self._constants_device = device
         if tensor.dtype is not self._dtype:
             tensor = tensor.to(self._dtype)
         return (tensor - self._shift) / self._scale

@@ -13,7 +13,10 @@ from torch.distributions import Beta
 def mix_up(
     samples: Tensor, labels: Tensor, alpha: float, shared: bool, beta: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Blend each sample of a batch with the previous one, and their labels alike."""
+    """Blend each sample with the previous one, as FastEstimator does.
+
+    The sample is weighed by ``max(share, 1 - share)``, and its label by `share` itself.
+    """
     # `rsample` avoids the `no_grad` context of `sample`; the parameters need no gradients.
     if shared:
         share = label_share = _draw(alpha, beta)
@@ -45,8 +48,9 @@ def cut_mix(
     top, bottom = _span(height, y, half)
     mixed = images.clone()
     mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
-    kept = torch.rsub(torch.tensor((right - left) * (bottom - top) / (height * width)), 1)
-    return mixed, _blend(labels, kept)
+    box_share = (right - left) * (bottom - top) / (height * width)
+    label_share = torch.rsub(torch.tensor(box_share), 1)
+    return mixed, _blend(labels, label_share)
 
 
 def _blend(values: Tensor, share: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ class TrainingSwitch:
 
     def __init__(self, model: Module, eval_layers: Sequence[str | type] = ()) -> None:
         self._model = model
-        self._kept_names = {one for one in eval_layers if isinstance(one, str)}
-        self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
+        self._eval_names = {layer for layer in eval_layers if isinstance(layer, str)}
+        self._eval_classes = tuple(layer for layer in eval_layers if not isinstance(layer, str))
         self._mode: bool | None = None
         # The flags and modules that `train` left, as `same_entries` compares them.
         self._left: tuple[list[Any], list[Any], int] = [], [], 0
@@ -66,9 +66,9 @@ class TrainingSwitch:
             return
         self._mode = None
         self._model.train(training)
-        if training and (self._kept_names or self._kept_classes):
+        if training and (self._eval_names or self._eval_classes):
             for name, module in unwrap(self._model).named_modules():
-                if name in self._kept_names or isinstance(module, self._kept_classes):
+                if name in self._eval_names or isinstance(module, self._eval_classes):
                     module.eval()
         modules = list(self._model.modules())
         attributes = ("training", SUBMODULES)
@@ -136,16 +136,16 @@ class TorchPass:
                 check_arguments(title, unwrap(model).forward, arguments)
             self._called = self._by_name = ByName(model, title, arguments, results)
         has_several = arguments is None and len(op.inputs) > 1
-        self._spread = has_several and takes_several_arguments(unwrap(model).forward)
+        self._unpacks_arguments = has_several and takes_several_arguments(unwrap(model).forward)
         own = _layers_of(model)
         for layer in op.eval_layers:
             if isinstance(layer, str):
                 find_layer(own, layer, model, "eval_layers")
         self._switch = TrainingSwitch(model, op.eval_layers)
-        spread = isinstance(model, torch.nn.DataParallel)
+        is_data_parallel = isinstance(model, torch.nn.DataParallel)
         # All layers are found before any hook is registered: one of them may be missing.
         found = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
-        self._captures = [_Capture(module, layer, spread) for module, layer in found]
+        self._captures = [_Capture(module, layer, is_data_parallel) for module, layer in found]
         self._session_state: State | None = None
         self._epoch: Any = None
 
@@ -171,9 +171,9 @@ class TorchPass:
 
     def _run(self, data: Any) -> Any:
         if self._gradients:
-            return self._called(*data) if self._spread else self._called(data)
+            return self._called(*data) if self._unpacks_arguments else self._called(data)
         with torch.no_grad():
-            return self._called(*data) if self._spread else self._called(data)
+            return self._called(*data) if self._unpacks_arguments else self._called(data)
 
     def _run_capturing(self, data: Any) -> list[Any]:
         try:
@@ -200,12 +200,12 @@ class TorchPass:
 class _Capture:
     """Records the output of a layer in each thread between `start` and `stop`.
 
-    With `spread`, the model runs its layers in other threads, as DataParallel does.
+    DataParallel runs the layers of its replicas in threads of its own.
     """
 
-    def __init__(self, layer: Module, name: str | int, spread: bool) -> None:
+    def __init__(self, layer: Module, name: str | int, is_data_parallel: bool) -> None:
         self._name = name
-        self._spread = spread
+        self._is_data_parallel = is_data_parallel
         # By thread and device. A threading.local could not be copied with the model's hooks.
         self._outputs: dict[int, dict[Any, Any]] = {}
         self._hook = layer.register_forward_hook(self._take)
@@ -214,7 +214,7 @@ class _Capture:
         return {**vars(self), "_outputs": {}}
 
     def _listener(self) -> int:
-        return 0 if self._spread else get_ident()
+        return 0 if self._is_data_parallel else get_ident()
 
     def _take(self, layer: Module, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = self._outputs.get(self._listener())

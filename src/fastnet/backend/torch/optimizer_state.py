@@ -11,9 +11,9 @@ import torch
 from fastnet._nest import map_leaves
 from fastnet.backend.model_metadata import known_models, name_of
 from fastnet.backend.torch.full_tensors import shard_like
-from fastnet.backend.torch.parameters import parameters_in
+from fastnet.backend.torch.parameters import optimizer_parameters
 from fastnet.backend.torch.weights import without_wrappers
-from fastnet.backend.torch.wrappers import innermost, reshard
+from fastnet.backend.torch.wrappers import reshard, unwrap_all
 from fastnet.util.warnings import is_library
 
 _NUMBERS = (bool, int, float, type(None))
@@ -26,18 +26,20 @@ _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
 def optimizer_state(optimizer: Any, model: torch.nn.Module) -> dict[str, Any]:
     """Return the `state_dict` of a model's optimizer, with its class and its scaler's state.
 
-    What an optimizer of another kind than torch's has in its `state_dict` is under "own".
+    Entries of its `state_dict` that torch's optimizers do not have are under "own".
     """
-    kind, parameters = type(optimizer).__name__, parameters_in(optimizer)
-    dtypes = [str(one.dtype) for one in parameters]
-    shapes = [tuple(one.shape) if one in optimizer.state else None for one in parameters]
+    kind, parameters = type(optimizer).__name__, optimizer_parameters(optimizer)
+    dtypes = [str(parameter.dtype) for parameter in parameters]
+    shapes = [
+        tuple(parameter.shape) if parameter in optimizer.state else None for parameter in parameters
+    ]
     names = names_of(parameters, model)
     facts = {"optimizer": kind, "names": names, "dtypes": dtypes, "shapes": shapes}
     saved = optimizer.state_dict()
     parts = _PARTS if saved.keys() >= _PARTS else frozenset[str]()
     state = {**{key: saved[key] for key in saved if key in parts}, **facts}
-    if own := {key: value for key, value in saved.items() if key not in parts}:
-        state["own"] = own
+    if custom_entries := {key: value for key, value in saved.items() if key not in parts}:
+        state["own"] = custom_entries
     for key, values in state.get("state", {}).items():
         if isinstance(key, int) and not isinstance(values, dict):
             raise TypeError(
@@ -53,7 +55,7 @@ def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, sou
     try:
         if "own" in state and not state.keys() >= _PARTS:
             _require_kind(state, optimizer)
-            _require_names(state, names_of(parameters_in(optimizer), model))
+            _require_names(state, names_of(optimizer_parameters(optimizer), model))
             optimizer.load_state_dict(state["own"])
         else:
             _load_groups(optimizer, model, state)
@@ -68,8 +70,8 @@ def load_optimizer_state(optimizer: Any, model: torch.nn.Module, state: Any, sou
         ) from error
 
 
-def saves_own_state(optimizer: Any) -> bool:
-    """Return whether an optimizer's class has a `state_dict` of its own."""
+def has_custom_state_dict(optimizer: Any) -> bool:
+    """Return whether a class outside of the libraries defines the optimizer's `state_dict`."""
     kind, default = type(optimizer), torch.optim.Optimizer.state_dict
     return not is_library(kind.__module__) and getattr(kind, "state_dict", default) is not default
 
@@ -79,20 +81,20 @@ def _load_groups(optimizer: Any, model: torch.nn.Module, state: Any) -> None:
     groups = _fitting_groups(state, optimizer)
     settings = [dict(group) for group in optimizer.param_groups]
     keys = [key for group in groups for key in group["params"]]
-    parameters = dict(zip(keys, parameters_in(optimizer), strict=True))
+    parameters = dict(zip(keys, optimizer_parameters(optimizer), strict=True))
     _require_names(state, names_of(parameters.values(), model))
     _require_shapes(state, parameters, optimizer)
     # State under another key than the index of a parameter is of the optimizer as a whole.
     values = {
-        key: _fitting_values(one, parameters[key], optimizer) if isinstance(key, int) else one
-        for key, one in state["state"].items()
+        key: _fitting_values(value, parameters[key], optimizer) if isinstance(key, int) else value
+        for key, value in state["state"].items()
     }
     # A file of torch has everything side by side.
-    own = {**state.get("own", state), "param_groups": groups}
-    if state.get("dtypes") == [str(one.dtype) for one in parameters.values()]:
-        _load_exactly(optimizer, own, values, parameters)
+    state_dict = {**state.get("own", state), "param_groups": groups}
+    if state.get("dtypes") == [str(parameter.dtype) for parameter in parameters.values()]:
+        _load_without_casting(optimizer, state_dict, values, parameters)
     else:
-        optimizer.load_state_dict({**own, "state": values})
+        optimizer.load_state_dict({**state_dict, "state": values})
     _fill_settings(optimizer, settings)
 
 
@@ -117,19 +119,27 @@ def _require_kind(state: Any, optimizer: Any) -> None:
 def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
     """Return the groups of a state, after checking that they are of an optimizer of this kind."""
     _require_kind(state, optimizer)
-    groups, own_groups = state["param_groups"], optimizer.param_groups
-    counts, own_counts = ([len(group["params"]) for group in each] for each in (groups, own_groups))
-    if counts != own_counts:
+    saved_groups, groups = state["param_groups"], optimizer.param_groups
+    saved_sizes, sizes = _group_sizes(saved_groups), _group_sizes(groups)
+    if saved_sizes != sizes:
         raise ValueError(
-            f"its groups have {counts} parameters, where the model's have {own_counts}"
+            f"its groups have {saved_sizes} parameters, where the model's have {sizes}"
         )
-    names, own_names = ({name for one in each for name in one} for each in (groups, own_groups))
+    saved_names, names = _setting_names(saved_groups), _setting_names(groups)
     # Another version of torch may have more settings or fewer, but not both.
-    if names - own_names and own_names - names:
+    if saved_names - names and names - saved_names:
         raise ValueError(
-            f"its settings are {sorted(names)}, where the model's are {sorted(own_names)}"
+            f"its settings are {sorted(saved_names)}, where the model's are {sorted(names)}"
         )
-    return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
+    return [{**group, **saved} for group, saved in zip(groups, saved_groups, strict=True)]
+
+
+def _group_sizes(groups: Iterable[dict[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]
+
+
+def _setting_names(groups: Iterable[dict[str, Any]]) -> set[str]:
+    return {name for group in groups for name in group}
 
 
 def names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -> list[str]:
@@ -137,20 +147,20 @@ def names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -
     parameters = list(parameters)
     names: dict[Any, str] = {}
     for other in [model, *known_models()]:
-        if all(one in names for one in parameters):
+        if all(parameter in names for parameter in parameters):
             break
         if isinstance(other, torch.nn.Module):
-            reshard(innermost(other))
+            reshard(unwrap_all(other))
             prefix = "" if other is model else f"{name_of(other)}: "
-            for name, one in innermost(other).named_parameters():
-                names.setdefault(one, prefix + without_wrappers(name))
-    return [names.get(one, "") for one in parameters]
+            for name, parameter in unwrap_all(other).named_parameters():
+                names.setdefault(parameter, prefix + without_wrappers(name))
+    return [names.get(parameter, "") for parameter in parameters]
 
 
-def _require_names(state: Any, own: list[str]) -> None:
+def _require_names(state: Any, names: list[str]) -> None:
     """Raise an error for parameters in another order, as torch pairs them by position."""
     # A file of torch has no names.
-    for index, (saved, name) in enumerate(zip(state.get("names", own), own, strict=True)):
+    for index, (saved, name) in enumerate(zip(state.get("names", names), names, strict=True)):
         if saved != name:
             raise ValueError(f"its parameter {index} is '{saved}', where the model's is '{name}'")
 
@@ -159,22 +169,23 @@ def _require_shapes(state: Any, parameters: dict[int, torch.Tensor], optimizer: 
     """Raise an error for state of other shapes, which torch would load and may broadcast."""
     is_torch = type(optimizer).__module__.startswith("torch.optim.")
     is_like = is_torch and not isinstance(optimizer, _OTHER_SHAPES)
-    saved = dict(zip(parameters, state.get("shapes", ()), strict=False))
+    saved_shapes = dict(zip(parameters, state.get("shapes", ()), strict=False))
     for key in state["state"].keys() & parameters.keys():
-        own = tuple(parameters[key].shape)
+        parameter_shape = tuple(parameters[key].shape)
         # A file of torch has the shapes of the state only.
         tensors = [v for v in state["state"][key].values() if isinstance(v, torch.Tensor)]
-        shapes = [saved.get(key, own), *(one.shape for one in tensors if is_like and one.dim())]
+        shapes = [saved_shapes.get(key, parameter_shape)]
+        shapes += [tensor.shape for tensor in tensors if is_like and tensor.dim()]
         for shape in shapes:
-            if tuple(shape) != own:
+            if tuple(shape) != parameter_shape:
                 raise ValueError(
                     f"its state of parameter {key} is for the shape {tuple(shape)}, where the "
-                    f"model's is {own}"
+                    f"model's is {parameter_shape}"
                 )
 
 
-def _load_exactly(
-    optimizer: Any, own: Any, values: dict[Any, Any], parameters: dict[int, torch.Tensor]
+def _load_without_casting(
+    optimizer: Any, state_dict: Any, values: dict[Any, Any], parameters: dict[int, torch.Tensor]
 ) -> None:
     """Load state as it was saved, where torch would convert it to the dtype of its parameter."""
     known, exact = dict(values), {}
@@ -184,7 +195,7 @@ def _load_exactly(
         known[key] = {n: one for n, one in items if isinstance(one, (torch.Tensor, *_NUMBERS))}
         # torch knows on which device an optimizer counts its steps.
         exact[key] = {n: one for n, one in items if n != "step" and not isinstance(one, _NUMBERS)}
-    optimizer.load_state_dict({**own, "state": known})
+    optimizer.load_state_dict({**state_dict, "state": known})
     for key, state in exact.items():
         move = partial(_move, device=parameters[key].device)
         optimizer.state[parameters[key]].update(map_leaves(state, move))

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.torch.autocast import without_autocast
 from fastnet.backend.torch.backward import unpatched
-from fastnet.backend.torch.parameters import parameters_in, parameters_of
+from fastnet.backend.torch.disable_autocast import without_autocast
+from fastnet.backend.torch.parameters import model_and_optimizer_parameters, optimizer_parameters
 from fastnet.backend.torch.wrappers import is_sharded, parallel_type, reset_fsdp
-from fastnet.backend.update import PLAIN_STEP, Followers, StepSettings
+from fastnet.backend.update import PLAIN_STEP, Followers, OptimizerStepSettings
 from fastnet.errors import add_note
 
 STEP_IF = "_step_if"
@@ -45,7 +45,7 @@ class PendingStep:
 
     optimizer: Any
     model_name: str
-    settings: StepSettings | None = None
+    settings: OptimizerStepSettings | None = None
     condition: Tensor | None = None
     followers: Followers = ()
     reports: Mapping[str, Tensor] | None = None
@@ -128,7 +128,7 @@ class PendingStep:
             if settings.reads_gradients:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
-                parameters = parameters_in(optimizer)
+                parameters = optimizer_parameters(optimizer)
                 _coalesce_gradients(parameters)
                 is_finite = None
                 if settings.skip_nonfinite and scaler is None:
@@ -168,7 +168,7 @@ class PendingStep:
         return norm, stepped
 
 
-def report_deferred_step(
+def add_reports_to_deferred_step(
     deferred: Mapping[str, list[Any]],
     model_name: str,
     reports: Mapping[str, Tensor],
@@ -215,7 +215,7 @@ def _step_scaled(optimizer: Any, scaler: Any, needs_stepped: bool) -> bool:
 def _reset_scaler(scaler: Any, optimizer: Any) -> None:
     """Let a GradScaler unscale gradients again after a skipped step; its scale stays the same."""
     # A scaler has no scale to update before it has scaled anything.
-    scaler.scale(torch.zeros((), device=parameters_in(optimizer)[0].device))
+    scaler.scale(torch.zeros((), device=optimizer_parameters(optimizer)[0].device))
     scaler.update(scaler.get_scale())
 
 
@@ -248,7 +248,7 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     return torch.stack([one.to(checks[0].device) for one in checks]).all()
 
 
-def _clip_gradients(settings: StepSettings, parameters: list[Parameter]) -> Tensor | None:
+def _clip_gradients(settings: OptimizerStepSettings, parameters: list[Parameter]) -> Tensor | None:
     """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
 
     Sparse and sharded gradients are clipped, too, which these functions do not support.
@@ -301,7 +301,7 @@ def clear_model_gradients(model: Module) -> None:
     optimizer = get_metadata(model, "current_optimizer")
     if optimizer is None:
         return
-    for parameter in parameters_of(model, optimizer):
+    for parameter in model_and_optimizer_parameters(model, optimizer):
         parameter.grad = None
     # Its `zero_grad` may clear more than gradients.
     clear_gradients(optimizer)

@@ -19,18 +19,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import parameter_count_of
-from fastnet.backend.torch.all_reduce import average, broadcast_buffers
+from fastnet.backend.torch.all_reduce import average_gradients, broadcast_buffers
 from fastnet.backend.torch.backward import backward
 from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     gradients_set_aside,
-    parameters_in,
-    parameters_of,
+    graph_leaves,
+    model_and_optimizer_parameters,
+    optimizer_parameters,
     parameters_of_others,
-    reached,
-    trainable,
+    trainable_parameters,
 )
 from fastnet.backend.torch.update import TRAINED, TorchUpdate
 from fastnet.backend.torch.wrappers import (
@@ -40,7 +40,7 @@ from fastnet.backend.torch.wrappers import (
     parallel_type,
     reduces_in_own_dtype,
     reshard,
-    wrapper_of,
+    without_compile,
 )
 from fastnet.backend.update import Followers
 from fastnet.types import State
@@ -66,9 +66,9 @@ def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
 
 def note_parameters(model: Module) -> None:
     """Note the parameters whose gradients a DistributedDataParallel averages, when it is built."""
-    wrapper = wrapper_of(model)
+    wrapper = without_compile(model)
     if isinstance(wrapper, DistributedDataParallel) and wrapper not in _reduced:
-        parameters = trainable(wrapper)
+        parameters = trainable_parameters(wrapper)
         # Some may have been frozen or unfrozen since it was made, and it cannot be told which.
         is_known = parameter_count_of(wrapper) == len(parameters)
         _reduced[wrapper] = parameters if is_known else []
@@ -92,7 +92,7 @@ class DDPPass(TorchPass):
 
     def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
         super().__init__(op, split)
-        self._wrapper = wrapper_of(op.model)
+        self._wrapper = without_compile(op.model)
 
     def _run(self, data: Any) -> Any:
         state = self._session_state
@@ -107,7 +107,7 @@ class DDPPass(TorchPass):
         if self._by_name is not None:
             model = self._by_name.of(model)
         with nullcontext() if self._gradients else torch.no_grad():
-            return model(*data) if self._spread else model(data)
+            return model(*data) if self._unpacks_arguments else model(data)
 
 
 class ParallelUpdate(TorchUpdate):
@@ -116,7 +116,7 @@ class ParallelUpdate(TorchUpdate):
     def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
         super().__init__(op, reports)
         self._is_sharded = parallel_type(op.model) == "fsdp"
-        self._wrapper = wrapper_of(op.model)
+        self._wrapper = without_compile(op.model)
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
         self._parameters = list(op.model.parameters()) if self._is_sharded else []
@@ -131,7 +131,7 @@ class ParallelUpdate(TorchUpdate):
         reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
         self._of_engine = set(map(id, reduced))
         optimizer = get_metadata(self._model, "current_optimizer")
-        updated = set(map(id, parameters_of(self._model, optimizer)))
+        updated = set(map(id, model_and_optimizer_parameters(self._model, optimizer)))
         # An optimizer may update several models.
         self._wrappers = [
             cast("DistributedDataParallel", wrapper)
@@ -169,9 +169,9 @@ class ParallelUpdate(TorchUpdate):
             self._model, self._wrapper, self._session_state or {}
         ):
             done = self._of_engine
-        rest = [one for one in parameters_in(optimizer) if id(one) not in done]
+        rest = [one for one in optimizer_parameters(optimizer) if id(one) not in done]
         rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
-        averages = average([one.grad for one in rest], rest, self._groups)
+        averages = average_gradients([one.grad for one in rest], rest, self._groups)
         for parameter, gradient in zip(rest, averages, strict=True):
             parameter.grad = gradient
         self._expect_buffers()
@@ -197,7 +197,7 @@ class ParallelUpdate(TorchUpdate):
         if self.is_merging:
             return [one.full_tensor() if is_sharded(one) else one for one in checked]
         self._expect_buffers()
-        return average(checked, parameters, self._groups)
+        return average_gradients(checked, parameters, self._groups)
 
     def separate_gradients(
         self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
@@ -215,7 +215,7 @@ class ParallelUpdate(TorchUpdate):
     def average_over_ranks(self, weight: Tensor) -> Tensor:
         """Return the average of a weight over the processes that train the model together."""
         on_device = weight.to(self.trained_parameters()[0].device, torch.float64)
-        (mean,) = average([on_device], [on_device], self._groups)
+        (mean,) = average_gradients([on_device], [on_device], self._groups)
         assert mean is not None
         return mean
 
@@ -229,7 +229,7 @@ class ParallelUpdate(TorchUpdate):
         # Another process may have merged gradients of other parameters.
         merged = self._merged_by_any_rank(parameters, sums)
         means = [sums[one] / divisor if one in sums else None for one in merged]
-        accumulate_gradients(merged, average(means, merged, self._groups))
+        accumulate_gradients(merged, average_gradients(means, merged, self._groups))
         self._expect_buffers()
 
     def _merged_by_any_rank(
@@ -241,7 +241,7 @@ class ParallelUpdate(TorchUpdate):
             # Gradients of a large frozen part of the model are not communicated.
             is_merged = torch.tensor([float(one in sums) for one in frozen])
             is_merged = is_merged.to(frozen[0].device)
-            (shares,) = average([is_merged], [is_merged], self._groups)
+            (shares,) = average_gradients([is_merged], [is_merged], self._groups)
             assert shares is not None
             frozen = [one for one, share in zip(frozen, shares.tolist(), strict=True) if share]
         return [one for one in parameters if one.requires_grad] + frozen
@@ -250,8 +250,8 @@ class ParallelUpdate(TorchUpdate):
         """List the parameters of the model, then others that its optimizer updates."""
         if not self._is_sharded:
             return super().updated_parameters()
-        optimizer = getattr(self._holder, "current_optimizer", None)
-        parameters = {id(one): one for one in (*self._parameters, *parameters_in(optimizer))}
+        optimizer = getattr(self._optimizer_holder, "current_optimizer", None)
+        parameters = {id(one): one for one in (*self._parameters, *optimizer_parameters(optimizer))}
         return list(parameters.values())
 
 
@@ -281,14 +281,16 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
         if engine == "ddp":
             gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
             is_alone = state["mode"] != "train" or state["warmup"]
-            return gradients if is_alone else average(gradients, parameters, groups)
+            return gradients if is_alone else average_gradients(gradients, parameters, groups)
         # FSDP2 leaves its averages in `.grad` in a backward pass only.
         others = [
             one
             for other in (*state.get(TRAINED, ()), model)
-            for one in parameters_of(other, get_metadata(other, "current_optimizer"))
+            for one in model_and_optimizer_parameters(
+                other, get_metadata(other, "current_optimizer")
+            )
         ]
-        leaves, _ = reached(final)
+        leaves, _ = graph_leaves(final)
         with gradients_set_aside([*leaves, *others, *parameters]):
             backward(final.sum(), None, retain_graph)
             return [parameter.grad for parameter in parameters]

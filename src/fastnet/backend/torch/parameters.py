@@ -16,44 +16,48 @@ from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch._internals import version_of
 
 
-def trainable(model: Module) -> list[Parameter]:
+def trainable_parameters(model: Module) -> list[Parameter]:
     """List the trainable parameters of a model, in order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def parameters_in(optimizer: Any) -> list[Parameter]:
+def optimizer_parameters(optimizer: Any) -> list[Parameter]:
     """List the parameters that an optimizer updates; None has none."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def trainable_in(value: Any) -> Iterator[tuple[str, Parameter]]:
+def named_trainable_parameters(value: Any) -> Iterator[tuple[str, Parameter]]:
     """Yield the trainable parameters of a module or an optimizer, or a parameter, with names."""
     if isinstance(value, Parameter):
-        found: Iterable[tuple[str, Parameter]] = [("", value)]
+        named: Iterable[tuple[str, Parameter]] = [("", value)]
     elif isinstance(value, Module):
-        found = value.named_parameters()
+        named = value.named_parameters()
     elif "param_groups" in getattr(value, "__dict__", {}):
-        found = [("", one) for one in parameters_in(value)]
+        named = [("", parameter) for parameter in optimizer_parameters(value)]
     else:
-        found = ()
-    yield from ((name, one) for name, one in found if one.requires_grad)
+        named = ()
+    yield from ((name, parameter) for name, parameter in named if parameter.requires_grad)
 
 
-def parameters_of(model: Module, optimizer: Any) -> list[Parameter]:
+def model_and_optimizer_parameters(model: Module, optimizer: Any) -> list[Parameter]:
     """List the parameters of a model, then others that its optimizer updates, each once."""
     parameters = {id(parameter): parameter for parameter in model.parameters()}
-    parameters.update((id(parameter), parameter) for parameter in parameters_in(optimizer))
+    parameters.update((id(parameter), parameter) for parameter in optimizer_parameters(optimizer))
     return list(parameters.values())
 
 
-def parameters_of_others(others: Iterable[Module], own: Collection[int]) -> list[Parameter]:
-    """List the parameters of other models and their optimizers, except those whose id is own."""
+def parameters_of_others(
+    others: Iterable[Module], excluded_ids: Collection[int]
+) -> list[Parameter]:
+    """List the parameters of other models and their optimizers, except those with given ids."""
     return [
         parameter
         for other in others
-        for parameter in parameters_of(other, get_metadata(other, "current_optimizer"))
-        if id(parameter) not in own
+        for parameter in model_and_optimizer_parameters(
+            other, get_metadata(other, "current_optimizer")
+        )
+        if id(parameter) not in excluded_ids
     ]
 
 
@@ -84,8 +88,8 @@ def accumulate_gradients(
             parameter.grad += gradient.detach()
 
 
-def reached(loss: Tensor) -> tuple[list[Tensor], bool]:
-    """Return the leaves that a loss depends on, and whether there may be others.
+def graph_leaves(loss: Tensor) -> tuple[list[Tensor], bool]:
+    """Return the leaves of the graph of a loss, and whether it may depend on more leaves.
 
     A function written in Python may differentiate graphs of its own, as a checkpoint does.
     """

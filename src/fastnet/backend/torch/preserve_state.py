@@ -10,8 +10,9 @@ import torch
 
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
-from fastnet.backend.torch.optimizer_state import saves_own_state
-from fastnet.backend.torch.wrappers import innermost, reshard
+from fastnet.backend.torch.optimizer_state import has_custom_state_dict
+from fastnet.backend.torch.random_state import load_random_state, random_state
+from fastnet.backend.torch.wrappers import reshard, unwrap_all
 from fastnet.types import Model
 
 
@@ -21,7 +22,7 @@ class PreservedState:
     def __init__(self, models: Iterable[Model]) -> None:
         models = list(models)
         for model in models:
-            reshard(innermost(model))
+            reshard(unwrap_all(model))
         self._modules = [(one, one.training) for model in models for one in model.modules()]
         named = [
             (module, name, tensor)
@@ -103,7 +104,7 @@ class _PreservedOptimizer:
         ]
         scaler = getattr(optimizer, "scaler", None)
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
-        self._own = deepcopy(optimizer.state_dict()) if saves_own_state(optimizer) else None
+        self._own = deepcopy(optimizer.state_dict()) if has_custom_state_dict(optimizer) else None
 
     def restore(self) -> None:
         state, groups = self._objects
@@ -134,24 +135,6 @@ def require_variables(models: Iterable[Model], problem: str = "which cannot be u
                 f"A {type(module).__name__} creates its parameters in its first forward pass, "
                 f"{problem}. Run the model once beforehand."
             )
-
-
-def random_state(models: Iterable[Model] = ()) -> dict[str, Any]:
-    """Return the states of torch's generators; in torch, models have none of their own."""
-    # Reading the state of a device must not initialize it.
-    is_initialized: Any = torch.cuda.is_initialized
-    return {
-        "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if is_initialized() else [],
-    }
-
-
-def load_random_state(models: Iterable[Model], state: dict[str, Any]) -> None:
-    """Restore the states of torch's generators, for the devices that exist."""
-    torch.set_rng_state(state["cpu"])
-    if state["cuda"] and torch.cuda.is_available():
-        for index, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(one, index)
 
 
 def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:

@@ -60,36 +60,37 @@ def reduce_min(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
 
 def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return the detached minimum and maximum of a tensor."""
-    least, largest = tensor.detach().aminmax()
-    return least, largest
+    minimum, maximum = tensor.detach().aminmax()
+    return minimum, maximum
 
 
 def percentile(tensor: Tensor, percentiles: Sequence[float], axis: Axes, keepdims: bool) -> Tensor:
     """Return percentiles, rounded down to an element, stacked along a new first axis."""
     count = tensor.dim()
-    axes = list(range(count)) if axis is None else [each % count for each in axis]
-    kept = [each for each in range(count) if each not in axes]
-    rows = tensor.permute(*kept, *axes).reshape([tensor.shape[each] for each in kept] + [-1])
-    indices = [floor(each / 100 * (rows.shape[-1] - 1)) for each in percentiles]
-    found = [rows.kthvalue(index + 1, dim=-1)[0] for index in indices]
+    axes = list(range(count)) if axis is None else [index % count for index in axis]
+    other_axes = [index for index in range(count) if index not in axes]
+    other_lengths = [tensor.shape[index] for index in other_axes]
+    rows = tensor.permute(*other_axes, *axes).reshape([*other_lengths, -1])
+    indices = [floor(share / 100 * (rows.shape[-1] - 1)) for share in percentiles]
+    results = [rows.kthvalue(index + 1, dim=-1)[0] for index in indices]
     if tensor.is_floating_point():
         # NaN counts as the largest value in torch's order.
         is_nan = rows.isnan().any(-1)
-        found = [each.masked_fill(is_nan, nan) for each in found]
+        results = [result.masked_fill(is_nan, nan) for result in results]
     if keepdims:
-        shape = [1 if each in axes else size for each, size in enumerate(tensor.shape)]
-        found = [each.reshape(shape) for each in found]
-    return torch.stack(found)
+        shape = [1 if index in axes else size for index, size in enumerate(tensor.shape)]
+        results = [result.reshape(shape) for result in results]
+    return torch.stack(results)
 
 
 def _extreme(name: str, tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     # `amax` would distribute the gradient among equal values. FastEstimator gives it to the first.
     if axis is None:
-        found: Tensor = getattr(tensor.reshape(-1), name)(0)[0]
-        return found.reshape([1] * tensor.dim()) if keepdims else found
+        value: Tensor = getattr(tensor.reshape(-1), name)(0)[0]
+        return value.reshape([1] * tensor.dim()) if keepdims else value
     if len(axis) == 1:
-        only: Tensor = getattr(tensor, name)(axis[0], keepdims)[0]
-        return only
-    for each in sorted(axis, reverse=True):
-        tensor = getattr(tensor, name)(dim=each, keepdim=True)[0]
+        values: Tensor = getattr(tensor, name)(axis[0], keepdims)[0]
+        return values
+    for index in sorted(axis, reverse=True):
+        tensor = getattr(tensor, name)(dim=index, keepdim=True)[0]
     return tensor if keepdims or not len(axis) else tensor.squeeze(axis)

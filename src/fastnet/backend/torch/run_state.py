@@ -1,4 +1,4 @@
-"""The state of a run in torch: models with their optimizers, and random numbers."""
+"""The state of models and their optimizers in torch, and tensors as blocks of a file."""
 
 from __future__ import annotations
 
@@ -13,24 +13,11 @@ from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.torch._internals import put_versions, sparse_parts, versions_in
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.torch.preserve_state import (
-    load_random_state,
-    random_state,
-    require_variables,
-)
-from fastnet.backend.torch.weights import fill, match_names
-from fastnet.backend.torch.wrappers import innermost
+from fastnet.backend.torch.preserve_state import require_variables
+from fastnet.backend.torch.weights import load_weights, match_names
+from fastnet.backend.torch.wrappers import unwrap_all
 from fastnet.errors import shorten
 from fastnet.types import Model
-
-__all__ = [
-    "load_model_state",
-    "load_random_state",
-    "model_state",
-    "random_state",
-    "tensor_makers",
-    "to_block",
-]
 
 
 def model_state(model: Model) -> dict[str, Any]:
@@ -51,7 +38,7 @@ def load_model_state(model: Model, state: Any) -> None:
     weights = OrderedDict(state["weights"])
     put_versions(weights, state["versions"])
     # First, because it gives lazy parameters their shapes.
-    fill(model, weights, source, exact=True)
+    load_weights(model, weights, source, exact=True)
     parameters, flags = _parameters_of(model), state["trainable"]
     names = match_names(flags, parameters)
     if names is None:
@@ -65,7 +52,7 @@ def load_model_state(model: Model, state: Any) -> None:
 
 def _parameters_of(model: Model) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of a model by all of their names."""
-    return dict(innermost(model).named_parameters(remove_duplicate=False))
+    return dict(unwrap_all(model).named_parameters(remove_duplicate=False))
 
 
 def to_block(value: Any) -> Block | list[Any] | None:

@@ -18,7 +18,7 @@ from fastnet.backend.torch import processes
 from fastnet.backend.torch.full_tensors import full_tensors, full_weights, has_shards
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import PreservedState
-from fastnet.backend.torch.weights import fill, read_file, read_weights
+from fastnet.backend.torch.weights import load_weights, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import together
@@ -61,7 +61,7 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
     ):
         weights = read_weights(path)
         # First, because it gives lazy parameters their shapes.
-        fill(model, weights, f"The weights file '{path}'")
+        load_weights(model, weights, f"The weights file '{path}'")
         if load_optimizer:
             _load_optimizers(model, f"{os.path.splitext(path)[0]}_opt.pt")
 

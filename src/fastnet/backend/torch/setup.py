@@ -12,7 +12,7 @@ from torch.nn import Module
 from fastnet.backend.model_metadata import foreign_optimizer, other_owner
 from fastnet.backend.optimizer_fn import call_optimizer_fn
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.backend.torch.parameters import parameters_in, trainable
+from fastnet.backend.torch.parameters import optimizer_parameters, trainable_parameters
 from fastnet.backend.torch.wrappers import parallel_type, reshard
 from fastnet.errors import WrongOptimizerError
 
@@ -66,8 +66,8 @@ def check_owner(optimizer: Any, model: Module, name: str, *, must_own: bool = Fa
     `module.double()` can.
     """
     reshard(model)
-    updated = set(map(id, parameters_in(optimizer)))
-    own = trainable(model)
+    updated = set(map(id, optimizer_parameters(optimizer)))
+    own = trainable_parameters(model)
     if not own or any(id(one) in updated for one in own):
         return
     if must_own and parallel_type(model) == "fsdp":

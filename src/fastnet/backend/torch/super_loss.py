@@ -18,14 +18,19 @@ class MovingAverage:
         self._rate = rate
         self._mean: Tensor | None = None
 
-    def update(self, value: Tensor, keep: bool) -> Tensor:
-        """Include a scalar and return the detached average. `keep` says if it may be the first."""
+    def update(self, value: Tensor, may_initialize: bool) -> Tensor:
+        """Include a scalar and return the detached average.
+
+        Args:
+            value: The scalar.
+            may_initialize: Whether this value may start the average.
+        """
         value = value.detach()
         # An average that was loaded has the default device and dtype.
         last = self._mean if self._mean is None else self._mean.to(value)
         mean = value if last is None else last - self._rate * (last - value)
         if last is None or last is not self._mean:
-            if keep or last is not None:
+            if may_initialize or last is not None:
                 # Later steps could not write to a tensor of inference mode.
                 with torch.inference_mode(False):
                     self._mean = mean.clone()

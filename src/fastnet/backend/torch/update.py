@@ -17,16 +17,16 @@ from fastnet.backend.torch.backward import backward, isolated_backward
 from fastnet.backend.torch.optimizer_state import names_of
 from fastnet.backend.torch.optimizer_step import (
     PendingStep,
+    add_reports_to_deferred_step,
     clear_model_gradients,
-    report_deferred_step,
 )
 from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     gradients_set_aside,
+    graph_leaves,
     is_about_parameter,
-    parameters_of,
-    reached,
-    trainable,
+    model_and_optimizer_parameters,
+    trainable_parameters,
 )
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.backend.update import Followers, SavedWindow, Update
@@ -56,7 +56,7 @@ class TorchUpdate(Update):
     """Updates a torch model in the sequence that `UpdateOp` describes.
 
     It computes and merges the gradients; a `PendingStep` clips them and lets the optimizer step.
-    `merge_count` is the number of gradients that were merged so far, in all windows.
+    `merge_count` is the number of merged steps so far, in all windows.
 
     `ParallelUpdate` derives from it for models that several processes train. It overrides the
     public methods that compute and average gradients and list parameters, and gathers what a
@@ -76,7 +76,7 @@ class TorchUpdate(Update):
                 f"UpdateOp of '{name_of(op.model)}' has {has}, which is not supported on several "
                 f"devices. Use {instead}."
             )
-        self._named = holder_of(op.model, "model_name")
+        self._name_holder = holder_of(op.model, "model_name")
         self.window = Window(0, {})
         self.merge_count = 0
         self._session_state: State | None = None
@@ -120,13 +120,13 @@ class TorchUpdate(Update):
                 if self.window.steps < self.window_length:
                     if reports and defer:
                         needs_norm = self._step_settings.needs_norm
-                        report_deferred_step(
-                            state[DEFERRED], self._named.model_name, reports, needs_norm
+                        add_reports_to_deferred_step(
+                            state[DEFERRED], self._name_holder.model_name, reports, needs_norm
                         )
                     return values
                 condition = self._apply_merged(optimizer)
             elif self._gradients_are_given:
-                parameters = trainable(self._model)
+                parameters = trainable_parameters(self._model)
                 accumulate_gradients(parameters, self.prepare_given(data, parameters))
             else:
                 self.add_gradients(data, optimizer, retain_graph)
@@ -151,7 +151,7 @@ class TorchUpdate(Update):
         has_merged = self in state.get(UNDO, ())
         step = PendingStep(
             optimizer,
-            self._named.model_name,
+            self._name_holder.model_name,
             self._step_settings,
             condition,
             followers,
@@ -216,7 +216,7 @@ class TorchUpdate(Update):
     ) -> None:
         """Add the step's gradients, multiplied by its weight if it has one, to the sums."""
         if self._gradients_are_given:
-            parameters = trainable(self._model)
+            parameters = trainable_parameters(self._model)
             gradients = self.prepare_given(data, parameters)
         else:
             parameters = self.trained_parameters()
@@ -224,7 +224,7 @@ class TorchUpdate(Update):
             if not self._is_reach_checked:
                 self._check_reached(data, gradients)
         # Until the update, the scale may change, and so may the optimizer.
-        gradients = unscaled(gradients, getattr(optimizer, "scaler", None))
+        gradients = unscale_gradients(gradients, getattr(optimizer, "scaler", None))
         steps, before, total_weight = self.window
         if self._weighted:
             weight = self._check_weight(weight)
@@ -261,7 +261,7 @@ class TorchUpdate(Update):
             return [parameter.grad for parameter in parameters]
 
     def _apply_merged(self, optimizer: Any) -> Tensor | None:
-        """Put the average of the merged gradients into `.grad`, and begin anew.
+        """Put the average of the merged gradients into `.grad`, and start an empty window.
 
         Returns:
             Whether there is anything to update with, a scalar; None if there always is.
@@ -309,7 +309,7 @@ class TorchUpdate(Update):
         """Make the tensors to report; a step that is taken later fills them in then."""
         device = next((one.device for one in self._model.parameters()), None)
         unknown = torch.full((), float("nan"), device=device)
-        made = {
+        tensors = {
             "grad_norm": unknown,
             "stepped": torch.zeros((), dtype=torch.bool, device=device),
         }
@@ -319,14 +319,14 @@ class TorchUpdate(Update):
                 and data.is_floating_point()
                 and not self._gradients_are_given
             )
-            made["total"] = data.detach().mean() if is_loss else unknown.clone()
-        return {report: made[report] for report in self._reports}
+            tensors["total"] = data.detach().mean() if is_loss else unknown.clone()
+        return {report: tensors[report] for report in self._reports}
 
     def save_window(self) -> SavedWindow:
         """Return copies of what was merged since the last update."""
         steps, sums, weight = self.window
-        found = [sums.get(parameter) for parameter in self.window_parameters()]
-        copies = [None if one is None else one.clone() for one in found]
+        gradients = [sums.get(parameter) for parameter in self.window_parameters()]
+        copies = [None if gradient is None else gradient.clone() for gradient in gradients]
         return SavedWindow(steps, copies, None if weight is None else weight.item())
 
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
@@ -348,7 +348,9 @@ class TorchUpdate(Update):
 
     def updated_parameters(self) -> list[Parameter]:
         """List the parameters of the model, then others that its optimizer updates."""
-        return parameters_of(self._model, getattr(self._holder, "current_optimizer", None))
+        return model_and_optimizer_parameters(
+            self._model, getattr(self._optimizer_holder, "current_optimizer", None)
+        )
 
     def frozen_parameters(self) -> list[Parameter]:
         """List the parameters of the model and its optimizer that are not trainable now."""
@@ -360,12 +362,12 @@ class TorchUpdate(Update):
         scaler, other_scaler = self.scaler(), other.scaler()
         if scaler is None or other_scaler is None or scaler is other_scaler:
             return False
-        own = set(map(id, self.trained_parameters()))
-        return any(id(parameter) in own for parameter in other.trained_parameters())
+        trained = set(map(id, self.trained_parameters()))
+        return any(id(parameter) in trained for parameter in other.trained_parameters())
 
     def scaler(self) -> Any:
         """Return the GradScaler of the current optimizer; None if there is none that scales."""
-        optimizer = getattr(self._holder, "current_optimizer", None)
+        optimizer = getattr(self._optimizer_holder, "current_optimizer", None)
         scaler = getattr(optimizer, "scaler", None)
         return scaler if scaler is not None and scaler.is_enabled() else None
 
@@ -396,7 +398,7 @@ class TorchUpdate(Update):
             for one in group["params"]:
                 if one.requires_grad:
                     return
-        if not trainable(self._model):
+        if not trainable_parameters(self._model):
             raise ValueError(
                 f"Model '{name_of(self._model)}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
@@ -408,9 +410,10 @@ class TorchUpdate(Update):
         if any(gradient is not None for gradient in gradients):
             return
         # A hook may have removed the gradients, so ask the graph.
-        leaves, hidden = reached(loss)
-        own = set(map(id, parameters_of(self._model, self.optimizer())))
-        if hidden or any(id(leaf) in own for leaf in leaves):
+        leaves, may_have_more = graph_leaves(loss)
+        parameters = model_and_optimizer_parameters(self._model, self.optimizer())
+        ids = set(map(id, parameters))
+        if may_have_more or any(id(leaf) in ids for leaf in leaves):
             return
         name, ds_ids = name_of(self._model), getattr(self._op, "ds_id", None)
         limit = f", which {format_ds_ids(ds_ids)}" if ds_ids else ""
@@ -441,7 +444,7 @@ class TorchUpdate(Update):
             add_note(error, note)
 
 
-def unscaled(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
+def unscale_gradients(gradients: Sequence[Tensor | None], scaler: Any) -> Sequence[Tensor | None]:
     """Divide gradients by the scale of a GradScaler; None for no scaler."""
     if scaler is None:
         return gradients
@@ -463,11 +466,11 @@ def _multiply_by_weight(gradients: Sequence[Tensor | None], weight: Tensor) -> l
     weight_on = _cached_on(weight.to)
 
     def multiply(gradient: Tensor) -> Tensor:
-        own = weight_on(gradient.device)
+        factor = weight_on(gradient.device)
         if gradient.layout is not torch.sparse_coo:
-            return torch.where(own != 0, gradient.to(_sum_dtype(gradient)) * own, 0)
+            return torch.where(factor != 0, gradient.to(_sum_dtype(gradient)) * factor, 0)
         # An optimizer of sparse gradients would move rows whose gradients are 0.
-        return gradient.coalesce() * own if own != 0 else torch.zeros_like(gradient)
+        return gradient.coalesce() * factor if factor != 0 else torch.zeros_like(gradient)
 
     return [None if one is None else multiply(one) for one in gradients]
 
@@ -483,11 +486,11 @@ def _to_device(divisor: int | Tensor, parameter: Tensor) -> int | Tensor:
 
 def _cached_on(make: Callable[[torch.device], Tensor]) -> Callable[[torch.device], Tensor]:
     """Return a function that makes a tensor once for each device."""
-    made: dict[torch.device, Tensor] = {}
+    tensors: dict[torch.device, Tensor] = {}
 
     def on(device: torch.device) -> Tensor:
-        if device not in made:
-            made[device] = make(device)
-        return made[device]
+        if device not in tensors:
+            tensors[device] = make(device)
+        return tensors[device]
 
     return on

@@ -14,17 +14,17 @@ import torch
 from fastnet.backend.files import find_file, reading, require_content
 from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
-from fastnet.backend.torch.wrappers import innermost
+from fastnet.backend.torch.wrappers import unwrap_all
 
 
-def fill(
+def load_weights(
     model: torch.nn.Module, weights: Mapping[str, Any], source: str, exact: bool = False
 ) -> None:
     """Fill a model with full weights by name; raise a ValueError if they do not fit.
 
     torch converts weights of another dtype, which is an error if `exact` is true.
     """
-    inner = innermost(model)
+    inner = unwrap_all(model)
     own = inner.state_dict()
     fitted = fit_names(weights, inner)
     try:

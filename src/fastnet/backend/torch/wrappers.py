@@ -17,7 +17,7 @@ from fastnet.backend.torch._internals import COMPILED, has_reduce_dtype
 
 def parallel_type(model: Module) -> str | None:
     """Return "ddp", "fsdp" or "dp" for a model that is wrapped or sharded, else None."""
-    wrapper = wrapper_of(model)
+    wrapper = without_compile(model)
     if isinstance(wrapper, DistributedDataParallel):
         return "ddp"
     if isinstance(wrapper, torch.nn.DataParallel):
@@ -25,10 +25,10 @@ def parallel_type(model: Module) -> str | None:
     return "fsdp" if any(True for _ in _sharded_modules(model)) else None
 
 
-def wrapper_of(model: Module) -> Module:
-    """Return the wrapper inside a compiled model, or the model itself."""
-    inner = compiled_in(model)
-    return model if inner is None else wrapper_of(inner)
+def without_compile(model: Module) -> Module:
+    """Return a model without the wrapper of `torch.compile`."""
+    inner = original_module_of(model)
+    return model if inner is None else without_compile(inner)
 
 
 def unwrap(model: Module) -> Module:
@@ -38,20 +38,20 @@ def unwrap(model: Module) -> Module:
     return inner
 
 
-def innermost(model: Module) -> Module:
+def unwrap_all(model: Module) -> Module:
     """Return the model inside of all wrappers, including that of `torch.compile`."""
-    inner = unwrap(wrapper_of(model))
-    return model if inner is model else innermost(inner)
+    inner = unwrap(without_compile(model))
+    return model if inner is model else unwrap_all(inner)
 
 
-def compiled_in(model: Module) -> Module | None:
+def original_module_of(model: Module) -> Module | None:
     """Return the model inside of the result of `torch.compile`, or None for other models."""
     return dict(model.named_children()).get(COMPILED)
 
 
 def groups_of(model: Module) -> list[Any]:
     """Return the process groups of a model, one per dimension of its mesh; without one none."""
-    wrapper: Any = wrapper_of(model)
+    wrapper: Any = without_compile(model)
     if isinstance(wrapper, DistributedDataParallel):
         return [wrapper.process_group]
     reshard(model)
@@ -74,7 +74,7 @@ def reshard(model: Module) -> None:
 
 def reset_fsdp(model: Module) -> None:
     """Let FSDP2 recover from a pass that raised."""
-    root: Any = wrapper_of(model)
+    root: Any = without_compile(model)
     if hasattr(root, "reset_iter_state"):
         with suppress(RuntimeError):  # The model is a part of another sharded one.
             root.reset_iter_state()

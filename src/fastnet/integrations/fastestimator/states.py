@@ -109,7 +109,7 @@ def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
 
 def _count_trainable(model: Model, framework: str) -> int:
     gradients = import_module(f"fastnet.backend.{framework}.gradients")
-    return len(gradients.trainable(model))
+    return len(gradients.trainable_parameters(model))
 
 
 STATES: dict[str, dict[str, Callable[..., Any]]] = {

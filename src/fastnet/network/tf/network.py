@@ -10,7 +10,7 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
-from fastnet.backend.tf.gradients import trainable_in
+from fastnet.backend.tf.gradients import named_trainable_parameters
 from fastnet.backend.tf.graph import ARRAYS, FOREIGN
 from fastnet.backend.tf.held_state import warn_of_unsaved
 from fastnet.backend.tf.models import all_layers
@@ -160,8 +160,8 @@ def _require_xla(options: CompileOptions | None) -> None:
 
 
 def _trainable_or_unbuilt_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what `trainable_in` yields, and layers that will make trainable variables."""
-    yield from trainable_in(value)
+    """Yield trainable parameters, and layers that will make trainable variables, with names."""
+    yield from named_trainable_parameters(value)
     layer = tf.keras.layers.Layer
     if isinstance(value, layer) and value.trainable and not value.built:
         cls = type(value)

@@ -254,7 +254,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             name = f"axis {axis} of '{key}'"
             if (key, axis) in self._fixed_axes:
                 return f"{text} The ops must know the length of {name}."
-            if (key, axis) not in self._axes_of(forms, self._dynamic.allowed):
+            if (key, axis) not in self._axes_of(forms, self._dynamic.possibly_dynamic):
                 more = self._dynamic.with_axis(key, axis)
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
@@ -323,12 +323,12 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     def _axes_to_open(self, forms: list[Any], valid: list[GraphProgram]) -> set[Axis]:
         """Find the axes that may be dynamic, and have had other lengths."""
-        allowed = self._axes_of(forms, self._dynamic.allowed) - self._fixed_axes
+        allowed = self._axes_of(forms, self._dynamic.possibly_dynamic) - self._fixed_axes
         if self._tracer.has_workers:
             # Workers whose batches differ in size must trace equally often.
             return allowed
         opened = open_lengths(self.keys, forms, allowed)
-        axes = self._axes_of(forms, self._dynamic.at_once) - self._fixed_axes
+        axes = self._axes_of(forms, self._dynamic.initially_dynamic) - self._fixed_axes
         for program in valid:
             inputs = program.signature.inputs
             if FORMS.matches(opened, inputs):

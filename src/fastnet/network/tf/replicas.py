@@ -12,7 +12,7 @@ import tensorflow as tf
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
-from fastnet.backend.tf.gradients import trainable_in
+from fastnet.backend.tf.gradients import named_trainable_parameters
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, strategy_of
 from fastnet.distributed import combine
@@ -162,7 +162,7 @@ def compare_workers(plan: ExecutionPlan, state: State, replicas: Replicas | None
         )
     if replicas is None or not processes.is_of_several_workers(replicas.strategy):
         return
-    require_same_plans(processes, plan, state, plan.models, trainable_in)
+    require_same_plans(processes, plan, state, plan.models, named_trainable_parameters)
 
 
 class _Returned:

@@ -11,17 +11,17 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
-from fastnet.backend.torch.held_state import WatchedTensor, changed_tensors, tensors_in
 from fastnet.backend.torch.optimizer_step import clear_model_gradients
-from fastnet.backend.torch.parameters import trainable_in
+from fastnet.backend.torch.parameters import named_trainable_parameters
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
+from fastnet.backend.torch.watched_tensors import WatchedTensor, changed_tensors, tensors_in
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys
 from fastnet.network.held_state import values_in
-from fastnet.network.plan_cache import ExecutionPlan, PlanCache, Setting, StepOptions
+from fastnet.network.plan_cache import ExecutionPlan, Setting, StepOptions
 from fastnet.network.program_set import ProgramSets
 from fastnet.network.torch.parallel import require_plain_models
 from fastnet.network.torch.session import TorchSession, move_optimizer
@@ -122,7 +122,7 @@ class TorchNetwork(BaseNetwork):
         self._program_sets: ProgramSets[TorchProgramSet] = ProgramSets()
 
     def _trainable_in(self, value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return trainable_in(value)
+        return named_trainable_parameters(value)
 
     def _watch_tensors(self) -> None:
         self._watched = tensors_in(dict(values_in(self)))
@@ -158,35 +158,35 @@ class TorchNetwork(BaseNetwork):
             self._use_device(device)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
-        other = None if device is None else resolve_device(device)
-        if other is None or other == self.device:
+        target = None if device is None else resolve_device(device)
+        if target is None or target == self.device:
             return nullcontext()
         if self._session is not None:
             raise self._in_use()
         wrapped = [name_of(model) for model in self.models if parallel_type(model) is not None]
         if wrapped:
             raise ValueError(
-                f"transform got device={str(other)!r}, but the models {wrapped} are distributed "
+                f"transform got device={str(target)!r}, but the models {wrapped} are distributed "
                 f"and were built on {self.device}. Leave out the device."
             )
-        return self._moved_to(other)
+        return self._moved_to(target)
 
     @contextmanager
     def _moved_to(self, device: torch.device) -> Iterator[None]:
         """Run on another device, with the models moved there temporarily."""
-        own, plans = self.device, self._plans
+        device_before, plan_cache = self.device, self._plan_cache
         firsts = [(model, next(model.parameters(), None)) for model in self.models]
         devices = [(model, first.device) for model, first in firsts if first is not None]
         try:
             self._use_device(device)
-            self._plans = PlanCache(self)
+            self._plan_cache = self._make_plan_cache()
             yield
         finally:
-            self._plans = plans
-            self._use_device(own)
-            for model, before in devices:
-                model.to(before)
-                move_optimizer(get_metadata(model, "current_optimizer"), before)
+            self._plan_cache = plan_cache
+            self._use_device(device_before)
+            for model, model_device in devices:
+                model.to(model_device)
+                move_optimizer(get_metadata(model, "current_optimizer"), model_device)
 
     def _use_device(self, device: torch.device) -> None:
         self.device = device
@@ -201,14 +201,16 @@ class TorchNetwork(BaseNetwork):
                 built_on.setdefault(device, []).append(model)
         if self._given_device is None:
             if len(built_on) > 1:
-                where = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
+                names = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
                 raise ValueError(
-                    f"All models of a network must be on one device, but were built on {where}. "
+                    f"All models of a network must be on one device, but were built on {names}. "
                     "Build them on one device, or pass `device` to the network."
                 )
             return next(iter(built_on), None) or get_device()
-        for device, own in built_on.items():
-            wrapped = [name_of(model) for model in own if parallel_type(model) is not None]
+        for device, device_models in built_on.items():
+            wrapped = [
+                name_of(model) for model in device_models if parallel_type(model) is not None
+            ]
             if wrapped and device != self._given_device:
                 raise ValueError(
                     f"The network's device is {self._given_device}, but the models {wrapped} are "
@@ -257,11 +259,11 @@ def _no_gradients(gradients: bool) -> Setting | None:
 
 def _check_compile(options: CompileOptions) -> None:
     """Check the version of PyTorch and the name of the backend."""
-    found = torch.__version__
-    if found < _COMPILES_FROM:
+    version = torch.__version__
+    if version < _COMPILES_FROM:
         raise RuntimeError(
-            f"compile needs PyTorch {_COMPILES_FROM} or later, but {found} is installed. Update it "
-            "or leave out compile, which runs steps eagerly."
+            f"compile needs PyTorch {_COMPILES_FROM} or later, but {version} is installed. Update "
+            "it or leave out compile, which runs steps eagerly."
         )
     if isinstance(options.backend, str) and options.backend not in ("eager", "inductor"):
         find_backend(options.backend)

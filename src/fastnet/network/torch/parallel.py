@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch import processes
-from fastnet.backend.torch.parameters import trainable_in
+from fastnet.backend.torch.parameters import named_trainable_parameters
 from fastnet.backend.torch.wrappers import groups_of, parallel_type
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
@@ -75,7 +75,7 @@ def compare_plans(plan: ExecutionPlan, state: State) -> bool:
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
         return False
-    require_same_plans(processes, plan, state, models, trainable_in)
+    require_same_plans(processes, plan, state, models, named_trainable_parameters)
     return True
 
 

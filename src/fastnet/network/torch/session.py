@@ -19,7 +19,7 @@ from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
-from fastnet.backend.torch.parameters import parameters_in
+from fastnet.backend.torch.parameters import optimizer_parameters
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.plan_cache import ExecutionPlan
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _NO_TAPE = NonContext()
 # The sessions of open networks that train.
 _training: WeakSet[TorchSession] = WeakSet()
-_opening = Lock()
+_training_lock = Lock()
 
 
 class TorchSession(Session):
@@ -107,9 +107,9 @@ class TorchSession(Session):
     def _clear_gradients(self) -> None:
         """Clear the gradients of all that is updated, except for what others are training."""
         for optimizer in self.optimizers:
-            self._updated.update(parameters_in(optimizer))
-        with _opening:
-            # A step may be running in another thread, or around the op that opens this network.
+            self._updated.update(optimizer_parameters(optimizer))
+        with _training_lock:
+            # A step may be running in another thread, or around the op that enters this network.
             others: set[torch.Tensor] = set().union(*(session._updated for session in _training))
             for parameter in self._updated - others:
                 parameter.grad = None
@@ -125,13 +125,13 @@ class TorchSession(Session):
         ]
         if self._is_distributed and not state["warmup"]:
             state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
-        # In mixed precision a single one is listed, too, for its loss scale.
+        # Loss scaling needs the list even for a single model.
         if len(trained) > 1 or (trained and self._network.mixed_precision):
             state[TRAINED] = trained
 
     def _release(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
-        with _opening:
+        with _training_lock:
             _training.discard(self)
         if self._is_distributed:
             for model in self.plan.models:
@@ -179,7 +179,7 @@ class TorchSession(Session):
             if reason is not None:
                 programs.clear()
                 programs.fall_back(reason, state)
-        return CompiledSession(programs, state, make_autocast, network._plans.step_options)
+        return CompiledSession(programs, state, make_autocast, network._plan_cache.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:
         precision = self._network.mixed_precision

@@ -75,7 +75,7 @@ class NumpyOp(Op):
 
         Args:
             data: The value of the input, or a list of values.
-            state: The context, with at least the "mode".
+            state: The state, with at least the "mode".
 
         Returns:
             The value of the output, or a list of values; or `FilteredData` to drop the sample.
@@ -87,7 +87,7 @@ class NumpyOp(Op):
 
         Args:
             data: The batched array of the input, or a list of arrays.
-            state: The context, with at least the "mode".
+            state: The state, with at least the "mode".
 
         Returns:
             The batched array of the output, or a list of arrays.
@@ -307,7 +307,7 @@ def forward_numpyop(
     Args:
         ops: The ops.
         data: The sample or batch, a mapping that is written to. Its tensors are not modified.
-        state: The context, with at least the "mode".
+        state: The state, with at least the "mode".
         batched: For a batch, the type of the resulting values: "torch", "tf" or "np". None for a
             sample, whose values are passed to the ops as they are.
         shared: Whether to allocate new torch tensors in shared memory.

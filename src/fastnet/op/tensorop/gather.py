@@ -60,10 +60,12 @@ class Gather(TensorOp):
                 f"{places} and its inputs {sources}."
             )
 
-    def _anew(self, own: Any) -> TensorOp:
+    def _recreate(self, library_class: Any) -> Gather:
         count = self.num_indices
-        made: TensorOp = own(self.inputs[count:], list(self.outputs), self.inputs[:count])
-        return made
+        recreated: Gather = library_class(
+            self.inputs[count:], list(self.outputs), self.inputs[:count]
+        )
+        return recreated
 
     def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
         """Select the values from the tensors, which follow the indices in `data`."""
@@ -83,11 +85,11 @@ class Gather(TensorOp):
 
         def gathered() -> list[Tensor]:
             return [
-                self.backend.gather_from_batch(tensor, each)
-                for tensor, each in zip(tensors, indices, strict=True)
+                self.backend.gather_from_batch(tensor, index)
+                for tensor, index in zip(tensors, indices, strict=True)
             ]
 
-        lengths = [_length(each) for each in indices]
+        lengths = [_length(index) for index in indices]
         if 0 in lengths:
             return largest()
         if None not in lengths:

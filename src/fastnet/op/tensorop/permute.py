@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import shorten
-from fastnet.op.checks import axes_in_order
+from fastnet.op.checks import read_permutation
 from fastnet.op.tensorop.tensorop import PerTensor
 from fastnet.types import Keys, Names, State, Tensor
 
@@ -44,7 +44,7 @@ class Permute(PerTensor):
         ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        order = axes_in_order(permutation)
+        order = read_permutation(permutation)
         if not order:
             raise ValueError(
                 f"Permute's permutation must contain each axis once, counted from 0, but got "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import shorten
-from fastnet.op.checks import lengths_of
+from fastnet.op.checks import read_shape
 from fastnet.op.tensorop.tensorop import PerTensor
 from fastnet.types import Keys, Names, Tensor
 
@@ -41,7 +41,7 @@ class Reshape(PerTensor):
         ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        lengths = lengths_of(shape)
+        lengths = read_shape(shape)
         if lengths is None:
             raise ValueError(
                 f"Reshape's shape must be an int or ints, at most one of them -1, but got "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastnet.backend.images import RESIZE_MODES
 from fastnet.errors import shorten
-from fastnet.op.checks import is_int, lengths_of
+from fastnet.op.checks import is_int, read_shape
 from fastnet.op.tensorop.tensorop import PerTensor
 from fastnet.types import Keys, Names, Tensor
 
@@ -47,7 +47,7 @@ class Resize3D(PerTensor):
                 f"Resize3D's resize_mode must be one of {list(RESIZE_MODES)}, not "
                 f"{shorten(resize_mode)}."
             )
-        lengths = None if is_int(output_shape) else lengths_of(output_shape)
+        lengths = None if is_int(output_shape) else read_shape(output_shape)
         if lengths is None or len(lengths) != 3 or min(lengths) < 1:
             raise ValueError(
                 f"Resize3D's output_shape must be a height, a width and a depth, without batch and "

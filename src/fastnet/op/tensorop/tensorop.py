@@ -29,7 +29,7 @@ def _backend_with(function: str, value: object, title: str) -> ModuleType:
     return package
 
 
-class _ByValue:
+class _DispatchingBackend:
     """The backend of an op that was not built: the first argument decides which package runs."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ class TensorOp(Op):
     merge_grad: int = 1
     """The number of steps whose gradients are averaged for an update."""
 
-    backend: ModuleType | _ByValue = _ByValue()
+    backend: ModuleType | _DispatchingBackend = _DispatchingBackend()
     """The package with the functions of the framework that the op was built for. Until the op is
     built, the first argument of each call decides."""
     _framework: str | None = None
@@ -119,7 +119,7 @@ class TensorOp(Op):
         # Written to __dict__, because an assignment would count as a changed setting.
         vars(self).update(_framework=framework, backend=get_backend(framework))
 
-    def _backend_of(self, tensor: Tensor, function: str) -> ModuleType | _ByValue:
+    def _backend_of(self, tensor: Tensor, function: str) -> ModuleType | _DispatchingBackend:
         """Return the backend, which a tensor decides if the op was not built."""
         if self._framework is not None:
             return self.backend
@@ -167,7 +167,7 @@ class TensorOp(Op):
 
     @property
     def is_deferrable(self) -> bool:
-        """Whether updates before this op may wait until the end of the step."""
+        """Whether a run of deferred updates at the end of the list may contain this op."""
         return self.defer is not None
 
     @property

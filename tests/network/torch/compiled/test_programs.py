@@ -101,7 +101,7 @@ def test_retrace_discards_programs_of_open_network() -> None:
 
 def test_sessions_of_the_same_programs_keep_apart() -> None:
     network = _doubling()
-    plan = network._plans.find("infer", 1, "", None)
+    plan = network._plan_cache.find("infer", 1, "", None)
     records = Records("eagerly")
     programs = TorchProgramSet(plan, QUICK, records, torch.device("cpu"), DynamicAxes())
     eager_steps: list[int] = []
@@ -109,7 +109,7 @@ def test_sessions_of_the_same_programs_keep_apart() -> None:
     def open_session(epoch: int) -> RunStep:
         state = {"mode": "infer", "epoch": epoch, "warmup": False, "deferred": {}}
         bound = BoundPlan(plan.kernel, state)
-        session = CompiledSession(programs, state, None, network._plans.step_options)
+        session = CompiledSession(programs, state, None, network._plan_cache.step_options)
 
         def eager(batch: Any) -> dict[str, Any]:
             eager_steps.append(epoch)

@@ -17,7 +17,7 @@ from fastnet.backend.torch.update import TorchUpdate, Window
 from fastnet.errors import describe_op
 from fastnet.network.torch.compiled.optimizers import require_dense
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
-from fastnet.network.updates import update_ops_in
+from fastnet.network.update_binding import update_ops_in
 
 # The key of a sum: the id of its parameter, or `_WEIGHT` for the sum of the weights.
 _Key = int

@@ -527,7 +527,7 @@ def _check_followers(plan: ExecutionPlan, trace: _Trace) -> None:
     """Refuse ops that step a scheduler, or change a decay, between several updates of one step."""
     for op in trace.followers:
         updates = trace.step_counts.get(id(get_metadata(op.model, "current_optimizer")), 0)
-        if op.is_scheduled and (updates != 1 or trace.followers.count(op) > 1):
+        if op.affects_next_update and (updates != 1 or trace.followers.count(op) > 1):
             index = next(index for index, active in enumerate(plan.ops) if active is op)
             what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
             raise Uncapturable(f"{describe_op(op, index)} {what} between several updates of a step")

@@ -16,7 +16,7 @@ from fastnet.backend.torch._internals import (
     enable_python_dispatcher,
     find_backend,
 )
-from fastnet.backend.torch.autocast import autocast_is_enabled, without_autocast
+from fastnet.backend.torch.disable_autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled import products
 from fastnet.network.torch.compiled.captured import Capture

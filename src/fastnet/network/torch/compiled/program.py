@@ -21,7 +21,7 @@ from fastnet.backend.torch._internals import (
     tensor_guard,
     transforms_are_active,
 )
-from fastnet.backend.torch.autocast import without_autocast
+from fastnet.backend.torch.disable_autocast import without_autocast
 from fastnet.network.program_limits import MAX_LENGTHS
 from fastnet.network.program_set import Program
 from fastnet.network.torch.compiled.accumulation import Phase

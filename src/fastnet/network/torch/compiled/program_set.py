@@ -45,7 +45,7 @@ from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
 from fastnet.network.trace_records import Records, report_if_slow
-from fastnet.network.updates import update_ops_in
+from fastnet.network.update_binding import update_ops_in
 from fastnet.op.tensorop.model.ema import EMA
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import State
@@ -144,7 +144,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> None:
         super().__init__(options.max_programs, records)
         # A copy without programs: the set is freed with the plans that refer to it.
-        self.plan = dataclasses.replace(plan, programs={})
+        self.plan = dataclasses.replace(plan, program_sets={})
         self.options = options
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.accumulation: Accumulation | None = None
@@ -300,7 +300,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
         batch_lengths = BatchLengths(
-            step.batch, self.keys, self._dynamic.allowed, self._signatures_of_phase()
+            step.batch, self.keys, self._dynamic.possibly_dynamic, self._signatures_of_phase()
         )
         variants = self._variants_to_try(step.batch, batch_lengths, number)
         while True:
@@ -448,7 +448,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         number: OpNumber | BatchNumber | None,
     ) -> list[_Variant]:
         """Return the variants of a program, the most general first; later ones where it fails."""
-        at_once = batch_lengths.with_batch_sizes(batch_lengths.axes(self._dynamic.at_once))
+        at_once = batch_lengths.with_batch_sizes(
+            batch_lengths.axes(self._dynamic.initially_dynamic)
+        )
         axes = at_once | batch_lengths.changed
         open_lengths = batch_lengths.open_lengths(axes - self._fixed_axes.keys())
         op_numbers = [op_number for op_number in self._op_numbers if op_number.is_readable()]
@@ -577,7 +579,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         batch_lengths = BatchLengths(
             batch, self.keys, lambda key, rank: set(range(rank)), self._signatures_of_phase()
         )
-        allowed = batch_lengths.axes(self._dynamic.allowed)
+        allowed = batch_lengths.axes(self._dynamic.possibly_dynamic)
         for axis in sorted(batch_lengths.changed - allowed):
             key = batch_lengths.key_of(axis)
             return (
@@ -607,6 +609,6 @@ def _waits_for_update(update: UpdateOp) -> bool:
 def _scheduled_decays(plan: ExecutionPlan) -> Iterator[OpNumber]:
     """Yield the decays that change in each step."""
     for index, op in enumerate(plan.ops):
-        if isinstance(op, EMA) and op.is_scheduled:
+        if isinstance(op, EMA) and op.affects_next_update:
             table = op.compared_state()
             yield OpNumber(f"the decay of {plan.describe(index)}", table, table, "decay", float)

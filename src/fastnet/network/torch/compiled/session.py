@@ -21,7 +21,7 @@ from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
 from fastnet.network.torch.compiled.program_set import EagerStep, TorchProgramSet
 from fastnet.network.torch.compiled.verification import Verification, draws_other_numbers
-from fastnet.network.updates import update_ops_in
+from fastnet.network.update_binding import update_ops_in
 from fastnet.op.meta_op import OneOfOps
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op

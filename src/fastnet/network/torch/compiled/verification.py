@@ -21,7 +21,7 @@ import torch
 from fastnet._nest import leaves_of
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
-from fastnet.backend.torch.preserve_state import load_random_state, random_state
+from fastnet.backend.torch.random_state import load_random_state, random_state
 from fastnet.backend.torch.update import Window
 from fastnet.errors import is_from_signal_handler, shorten
 from fastnet.network.compile_options import CompileOptions

@@ -16,7 +16,10 @@ __all__ = ["NumpyMetaOp"]
 
 
 class NumpyMetaOp(MetaOp, NumpyOp):
-    """An op that runs other numpy ops. Random numbers are drawn from numpy's global generator."""
+    """An op that runs other numpy ops. Random numbers are drawn from numpy's global generator.
+
+    The `option` of `MetaOp` is the `batched` of `forward_numpyop`: None for a sample.
+    """
 
     kind = "NumpyOp"
 
@@ -43,9 +46,12 @@ class NumpyMetaOp(MetaOp, NumpyOp):
         outputs: Sequence[str],
         option: str | None,
         times: int = 1,
-        again: bool = False,
+        may_repeat: bool = False,
     ) -> Forward:
-        """Return the function that runs all inner ops in order; see `MetaOp.chain`."""
+        """Return the function that runs all inner ops in order; see `MetaOp.chain`.
+
+        `option` is the `batched` of `forward_numpyop`.
+        """
 
         def run(data: Any, state: State) -> Any:
             store = dict(zip(inputs, data, strict=True))
@@ -58,7 +64,7 @@ class NumpyMetaOp(MetaOp, NumpyOp):
         return run
 
     def forward_of(self, op: Any, option: str | None) -> Forward:
-        """Return the forward of an inner op for samples or batches."""
+        """Return the forward of an inner op; `option` is None for samples, "np" for batches."""
         forward: Forward = op.forward if option is None else op.forward_batch
         return forward
 

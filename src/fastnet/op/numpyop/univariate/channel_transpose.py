@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastnet.errors import shorten
-from fastnet.op.checks import axes_in_order
+from fastnet.op.checks import read_permutation
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
@@ -41,7 +41,7 @@ class ChannelTranspose(PerArray):
         axes: Iterable[int] = (2, 0, 1),
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        order = axes_in_order(axes)
+        order = read_permutation(axes)
         if not order:
             raise ValueError(
                 f"ChannelTranspose's axes must contain each axis of a sample once, counted from 0, "

@@ -60,6 +60,6 @@ class Minmax(PerArray):
 
     def apply(self, data: Any) -> Any:
         """Return one array scaled."""
-        least, largest = np.min(data), np.max(data)
-        scaled = (data - least) / max(largest - least, self.epsilon)
+        minimum, maximum = np.min(data), np.max(data)
+        scaled = (data - minimum) / max(maximum - minimum, self.epsilon)
         return (scaled * (self.new_max - self.new_min) + self.new_min).astype(np.float32)

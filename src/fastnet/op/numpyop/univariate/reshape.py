@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastnet.errors import shorten
-from fastnet.op.checks import lengths_of
+from fastnet.op.checks import read_shape
 from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
@@ -38,7 +38,7 @@ class Reshape(PerArray):
         ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        if lengths_of(shape) is None:
+        if read_shape(shape) is None:
             raise ValueError(
                 f"Reshape's shape must be an int or ints, at most one of them -1, but got "
                 f"{shorten(shape)}."

@@ -71,14 +71,14 @@ class FGSM(GradientBase):
         self.clip_low = clip_low
         self.clip_high = clip_high
 
-    def _anew(self, own: Any) -> FGSM:
+    def _recreate(self, library_class: Any) -> FGSM:
         if len(self.inputs) != 2:
             raise ValueError(
                 f"FGSM takes two inputs, the data and the loss, but its inputs are {self.inputs}."
             )
-        settings = {name: getattr(self, name) for name in own.resolved_from}
-        made: FGSM = own(*self.inputs, list(self.outputs), **settings)
-        return made
+        settings = {name: getattr(self, name) for name in library_class.resolved_from}
+        recreated: FGSM = library_class(*self.inputs, list(self.outputs), **settings)
+        return recreated
 
     def check_keys(self) -> None:
         """Check that the data and the loss are one key each, and that there is one output."""
@@ -108,8 +108,8 @@ class FGSM(GradientBase):
         backend, low, high = self.backend, self.clip_low, self.clip_high
         moved = backend.add(clean, backend.multiply(backend.sign(gradient), self.epsilon))
         if not low or not high:
-            least, largest = backend.extremes(clean)
-            low, high = low or least, high or largest
+            minimum, maximum = backend.extremes(clean)
+            low, high = low or minimum, high or maximum
         return backend.clip_by_value(moved, low, high)
 
 

@@ -82,31 +82,31 @@ class GradientOp(HoldsModel, GradientBase):
         # Lists the trainable parameters of the model.
         self._trainable: Any = None
         if framework is not None:
-            self._trainable = get_framework(framework).trainable
-        # Returns how to differentiate with respect to a model that is sharded over processes.
-        self._taker_of: Any = None
+            self._trainable = get_framework(framework).trainable_parameters
+        # Returns the function that differentiates with respect to a distributed model, or None.
+        self._gradient_function: Any = None
         if framework == "torch":
             from fastnet.backend.torch.parallel_update import gradient_function
 
-            self._taker_of = gradient_function
-            if higher_order and self._taker_of(model) is not None:
+            self._gradient_function = gradient_function
+            if higher_order and self._gradient_function(model) is not None:
                 raise ValueError(
                     f"GradientOp has higher_order=True and the model '{name_of(model)}', which is "
                     "distributed over processes: averages over processes cannot be differentiated. "
                     "Differentiate with respect to `inputs`, or build the model with parallel=None."
                 )
 
-    def _anew(self, own: Any) -> GradientOp:
+    def _recreate(self, library_class: Any) -> GradientOp:
         count = len(self.inputs) - self._count
         sources, finals = self.inputs[:count], self.inputs[count:]
-        made: GradientOp = own(
+        recreated: GradientOp = library_class(
             finals,
             list(self.outputs),
             sources or None,
             self.model,
             higher_order=self.higher_order,
         )
-        return made
+        return recreated
 
     def check_keys(self) -> None:
         """Check that there is something to differentiate."""
@@ -131,17 +131,18 @@ class GradientOp(HoldsModel, GradientBase):
                 gradients.append(differentiate(final, source, False, tape, retain))
             return gradients
 
-        spread = self._taker_of(model) if self._taker_of else None
-        if spread is not None:
+        get_function = self._gradient_function
+        distributed_gradients = None if get_function is None else get_function(model)
+        if distributed_gradients is not None:
 
-            def compute_spread(data: list[Tensor], state: State) -> list[Any]:
+            def compute_distributed(data: list[Tensor], state: State) -> list[Any]:
                 last = len(data) - 1
                 return [
-                    spread(final, state, retain_graph or index < last)
+                    distributed_gradients(final, state, retain_graph or index < last)
                     for index, final in enumerate(data)
                 ]
 
-            return compute_spread
+            return compute_distributed
         return compute_one if model is None and count == 1 else compute
 
     def _make_higher_order(self) -> Forward:

@@ -103,12 +103,12 @@ class SuperLoss(LossOp):
         self._averages = averages
         self.loss.average_loss = False
 
-    def _anew(self, own: Any) -> SuperLoss:
-        settings = {name: getattr(self, name) for name in own.resolved_from}
+    def _recreate(self, library_class: Any) -> SuperLoss:
+        settings = {name: getattr(self, name) for name in library_class.resolved_from}
         confidence = self.outputs[1] if len(self.outputs) > 1 else None
-        made: SuperLoss = own(self.loss, output_confidence=confidence, **settings)
-        self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
-        return made
+        recreated: SuperLoss = library_class(self.loss, output_confidence=confidence, **settings)
+        self._set_io(recreated.inputs, self.outputs, self.mode, self.ds_id)
+        return recreated
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Build the loss, and the moving average of each mode; see `TensorOp.build`."""
@@ -138,7 +138,7 @@ class SuperLoss(LossOp):
         if mode not in self._averages:
             self._averages[mode] = self._backend_of(losses, "MovingAverage").MovingAverage()
         mean = self.backend.reduce_mean(losses, None, False)
-        return self._averages[mode].update(mean, keep=not state["warmup"])
+        return self._averages[mode].update(mean, may_initialize=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.

@@ -19,7 +19,7 @@ __all__ = ["TensorMetaOp", "forward_of"]
 
 
 class TensorMetaOp(MetaOp, TensorOp):
-    """An op that runs other tensor ops."""
+    """An op that runs other tensor ops. The `option` of `MetaOp` is `retain_graph`."""
 
     calls_user_code = True
     kind = "TensorOp"
@@ -93,13 +93,16 @@ class TensorMetaOp(MetaOp, TensorOp):
         outputs: Sequence[str],
         option: bool,
         times: int = 1,
-        again: bool = False,
+        may_repeat: bool = False,
     ) -> Forward:
-        """Return the function that runs all inner ops in order; see `MetaOp.chain`."""
+        """Return the function that runs all inner ops in order; see `MetaOp.chain`.
+
+        `option` is `retain_graph`: whether a later op differentiates the same graph.
+        """
         ops = self.ops * times
         takers = [index for index, op in enumerate(ops) if as_tensor_op(op).needs_graph]
         # Only the last op that takes gradients may free the graph.
-        last = None if again or option or not takers else takers[-1]
+        last = None if may_repeat or option or not takers else takers[-1]
         steps = tuple(
             _step_of(op, index % len(self.ops), index != last) for index, op in enumerate(ops)
         )
@@ -128,7 +131,7 @@ class TensorMetaOp(MetaOp, TensorOp):
         return run
 
     def forward_of(self, op: Any, option: bool) -> Forward:
-        """Return the forward of an inner op."""
+        """Return the forward of an inner op; `option` is `retain_graph`."""
         return forward_of(op, option)
 
     def choose(self, prob: float, yes: Forward, no: Forward) -> Forward:

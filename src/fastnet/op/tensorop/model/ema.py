@@ -69,19 +69,23 @@ class EMA(FollowsUpdates):
         _check_decay(model, decay)
         framework = model_framework(model)
         self.averaged: Model = framework.copy_for_average(model, f"{name_of(model)}_ema")
-        self._settings = _as_decay(decay), bool(use_buffers)
-        self._mover: WeightAverager = framework.WeightAverager(
-            model, self.averaged, *self._settings
+        self._applied_settings = self._current_settings()
+        self._averager: WeightAverager = framework.WeightAverager(
+            model, self.averaged, *self._applied_settings
         )
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; see `FollowsUpdates`."""
         super().resolve_settings(changed)
         _check_decay(self.model, self.decay)
-        settings = _as_decay(self.decay), bool(self.use_buffers)
-        if self._settings != settings:
-            self._mover.configure(*settings)
-            self._settings = settings
+        settings = self._current_settings()
+        if self._applied_settings != settings:
+            self._averager.configure(*settings)
+            self._applied_settings = settings
+
+    def _current_settings(self) -> tuple[Decay, bool]:
+        decay = self.decay if callable(self.decay) else float(self.decay)
+        return decay, bool(self.use_buffers)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model and its average."""
@@ -89,21 +93,21 @@ class EMA(FollowsUpdates):
 
     def follow(self, stepped: Any = True) -> None:
         """Update the average; `stepped` is a tensor in TensorFlow."""
-        self._mover.move(stepped)
+        self._averager.move(stepped)
         self.advance()
 
     def advance(self) -> None:
         """Count an update, and compute the decay of the next one."""
-        self._mover.advance()
+        self._averager.advance()
 
     @property
-    def is_scheduled(self) -> bool:
+    def affects_next_update(self) -> bool:
         """Whether the decay is a function."""
         return callable(self.decay)
 
     def compared_state(self) -> dict[str, Any]:
         """Return what the next update depends on: whether it is the first one, and the decay."""
-        return self._mover.state
+        return self._averager.state
 
     def describe_settings(self) -> list[str]:
         """Describe the op, for `explain`."""
@@ -120,7 +124,7 @@ class EMA(FollowsUpdates):
         Returns:
             Under "updates" the number of updates, under "model_name" the model's name.
         """
-        return {"updates": self._mover.updates, "model_name": name_of(self.model)}
+        return {"updates": self._averager.updates, "model_name": name_of(self.model)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned.
@@ -132,11 +136,7 @@ class EMA(FollowsUpdates):
             ValueError: If it is not such a state. The op is unchanged then.
         """
         self._check_state(state, "updates", int)
-        self._mover.updates = state["updates"]
-
-
-def _as_decay(decay: Any) -> Decay:
-    return decay if callable(decay) else float(decay)
+        self._averager.updates = state["updates"]
 
 
 def _check_decay(model: Model, decay: Any) -> None:

@@ -17,8 +17,8 @@ class FollowsUpdates(HoldsModel):
     by an UpdateOp inside of another op raises a ValueError.
 
     It does not run in steps without an update: while gradients are merged, in a warmup, and where
-    gradients have overflowed. Derive from it and define `follow`, and `advance` for what Python
-    does in each update: a compiled step traces `follow` once, and then calls `advance`.
+    gradients have overflowed. Derive from it and define `follow`, and `advance` for Python state
+    that each update changes: a compiled step traces `follow` once, and then calls `advance`.
     """
 
     def __init__(
@@ -26,26 +26,26 @@ class FollowsUpdates(HoldsModel):
     ) -> None:
         super().__init__(mode=mode, ds_id=ds_id)
         require_built(type(self).__name__, model)
-        self.model = self._made_for = model
+        self.model = self._initial_model = model
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; a different model is an error. See `Op.resolve_settings`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        if self.model is not self._made_for:
+        self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
+        if self.model is not self._initial_model:
             name = type(self).__name__
             raise ValueError(
-                f"{name} was made for model '{name_of(self._made_for)}', and cannot follow "
+                f"{name} was made for model '{name_of(self._initial_model)}', and cannot follow "
                 f"'{name_of(self.model)}'. Make another {name} for it."
             )
 
-    def _check_state(self, state: Any, key: str, kind: type, **own: Any) -> None:
+    def _check_state(self, state: Any, key: str, kind: type, **required: Any) -> None:
         """Raise a ValueError unless a state has a value of a kind, and is of this op's model."""
         title, name = type(self).__name__, name_of(self.model)
-        expected = {"model_name": name, **own}
+        expected = {"model_name": name, **required}
         if not isinstance(state, dict) or not isinstance(state.get(key), kind):
             problem = f"is not that of an {title}: it has no {key!r}"
         else:
-            differing = [one for one in expected if state.get(one) != expected[one]]
+            differing = [entry for entry in expected if state.get(entry) != expected[entry]]
             if not differing:
                 return
             (first, *_) = differing
@@ -63,11 +63,14 @@ class FollowsUpdates(HoldsModel):
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
 
     def advance(self) -> None:
-        """Do what Python does after each update, such as to count it; `follow` calls this."""
+        """Update Python state after an optimizer step, such as a counter.
+
+        `follow` calls it in eager steps, the runtime after a compiled one.
+        """
 
     @property
     def is_deferrable(self) -> bool:
-        """Whether updates before this op are deferred like those at a network's end: True."""
+        """Whether a run of deferred updates at the end of the list may contain this op: True."""
         return True
 
     def exit_call(self) -> Callable[[], None] | None:
@@ -75,7 +78,7 @@ class FollowsUpdates(HoldsModel):
         return None
 
     @property
-    def is_scheduled(self) -> bool:
+    def affects_next_update(self) -> bool:
         """Whether the next update in a step depends on what `advance` does after this one."""
         return False
 

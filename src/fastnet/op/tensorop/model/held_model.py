@@ -28,11 +28,11 @@ class HoldsModel(TensorOp):
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Check the framework of the model, and prepare the op; see `TensorOp.build`."""
-        own = None if self.model is None else framework_of(self.model)
-        if own not in (None, framework):
+        model_framework = None if self.model is None else framework_of(self.model)
+        if model_framework not in (None, framework):
             raise ValueError(
                 f"{self.library_class().__name__} of '{name_of(self.model)}' holds a model of "
-                f"framework {own!r}, but its network runs on {framework!r}. Use models of one "
-                "framework in a network."
+                f"framework {model_framework!r}, but its network runs on {framework!r}. Use models "
+                "of one framework in a network."
             )
         super().build(framework, device)

@@ -98,7 +98,7 @@ class LRSchedule(FollowsUpdates):
             self.advance()
 
     @property
-    def is_scheduled(self) -> bool:
+    def affects_next_update(self) -> bool:
         """Whether the next update in a step depends on what `advance` does: True."""
         return True
 
@@ -120,7 +120,7 @@ class LRSchedule(FollowsUpdates):
 
     def describe_settings(self) -> list[str]:
         """Describe the op, for `explain`."""
-        names = dict.fromkeys(type(one).__name__ for one in self.schedulers)
+        names = dict.fromkeys(type(scheduler).__name__ for scheduler in self.schedulers)
         return [f"steps {', '.join(names)} after each {self.per}"]
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,8 +131,8 @@ class LRSchedule(FollowsUpdates):
             and under "model_name" the model's name.
         """
         return {
-            "schedulers": [one.state_dict() for one in self.schedulers],
-            "classes": [_class_of(one) for one in self.schedulers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "classes": [_class_of(scheduler) for scheduler in self.schedulers],
             "model_name": name_of(self.model),
         }
 
@@ -146,11 +146,11 @@ class LRSchedule(FollowsUpdates):
         Raises:
             ValueError: If it is not such a state. The op is unchanged then.
         """
-        classes = [_class_of(one) for one in self.schedulers]
+        classes = [_class_of(scheduler) for scheduler in self.schedulers]
         self._check_state(state, "schedulers", list, classes=classes)
         pairs = list(zip(self.schedulers, state["schedulers"], strict=True))
-        for scheduler, own in pairs:
-            scheduler.load_state_dict(own)
+        for scheduler, scheduler_state in pairs:
+            scheduler.load_state_dict(scheduler_state)
 
 
 def _class_of(scheduler: Any) -> str:
@@ -166,9 +166,9 @@ def _is_scheduler(value: Any) -> bool:
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
     title = f"LRSchedule of '{name_of(model)}'"
-    is_made = _is_scheduler(source)
-    scheduler: Any = source if is_made else None
-    if callable(source) and not is_made:
+    is_scheduler = _is_scheduler(source)
+    scheduler: Any = source if is_scheduler else None
+    if callable(source) and not is_scheduler:
         try:
             scheduler = source(optimizer)
         except Exception as error:
@@ -179,7 +179,7 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
                 "Pass a function that takes an optimizer and returns a scheduler, such as "
                 f"`lambda optimizer: {example}`."
             ) from error
-    if not (hasattr(scheduler, "step") and hasattr(scheduler, "optimizer")):
+    if not _is_scheduler(scheduler):
         raise ValueError(
             f"{title} got {shorten(source if scheduler is None else scheduler)}, not a scheduler. "
             "Pass a function that takes an optimizer and returns one, such as "
@@ -193,9 +193,9 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
         )
     needed = [
         name
-        for name, one in signature(scheduler.step).parameters.items()
-        if one.default is Parameter.empty
-        and one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        for name, parameter in signature(scheduler.step).parameters.items()
+        if parameter.default is Parameter.empty
+        and parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
     if needed:
         raise ValueError(

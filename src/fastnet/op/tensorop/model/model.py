@@ -91,7 +91,7 @@ class ModelOp(HoldsModel):
         self.intermediate_layers = layers
         self.eval_layers = _read_layers(model, "eval_layers", eval_layers, "classes", type)
         self._pass = _make_pass(self)
-        self._resolved = self._settings()
+        self._applied_settings = self._current_settings()
 
     def check_keys(self) -> None:
         """Check that there are enough keys for named values and intermediate layers."""
@@ -109,26 +109,26 @@ class ModelOp(HoldsModel):
                 "model's keys, then one for each layer."
             )
 
-    def _settings(self) -> tuple[Any, ...]:
+    def _current_settings(self) -> tuple[Any, ...]:
         layers = tuple(to_list(self.intermediate_layers))
-        kept = tuple(to_list(self.eval_layers))
-        return self.model, self.trainable, self.gradients, layers, list(self.inputs), kept
+        eval_layers = tuple(to_list(self.eval_layers))
+        return self.model, self.trainable, self.gradients, layers, list(self.inputs), eval_layers
 
-    def _anew(self, own: Any) -> Op:
-        settings = {name: getattr(self, name) for name in own.resolved_from}
+    def _recreate(self, library_class: Any) -> Op:
+        settings = {name: getattr(self, name) for name in library_class.resolved_from}
         inputs: Any = list(self.inputs)
         outputs: Any = list(self.outputs)
         if self.argument_names is not None and len(self.argument_names) == len(inputs):
             inputs = dict(zip(self.argument_names, inputs, strict=True))
         if self.result_names is not None and len(self.result_names) == len(outputs):
             outputs = dict(zip(self.result_names, outputs, strict=True))
-        made: Op = own(inputs=inputs, outputs=outputs, **settings)
-        return made
+        recreated: Op = library_class(inputs=inputs, outputs=outputs, **settings)
+        return recreated
 
     def describe_settings(self) -> list[str]:
         """Describe the layers in evaluation mode, for `explain`."""
-        kept = [one if isinstance(one, str) else one.__name__ for one in self.eval_layers]
-        return [f"{', '.join(kept)} in evaluation mode"] if kept else []
+        names = [layer if isinstance(layer, str) else layer.__name__ for layer in self.eval_layers]
+        return [f"{', '.join(names)} in evaluation mode"] if names else []
 
     def describe_value(self, key: str, value: Any) -> str | None:
         """Describe an output with named parts, for the error of an op that failed on it."""
@@ -143,9 +143,9 @@ class ModelOp(HoldsModel):
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check changed settings, and prepare to run the model; see `Op.resolve_settings`."""
-        if self._resolved == self._settings() and not changed:
+        if self._applied_settings == self._current_settings() and not changed:
             # Another network may be running the model at this moment.
-            self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+            self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
             return
         former = self._pass
         super().resolve_settings(changed)

@@ -151,7 +151,7 @@ class UpdateOp(HoldsModel):
         self._check_settings()
         self._register_loss()
         self._update = _make_update(self, self._reports)
-        self._resolved = self._settings()
+        self._applied_settings = self._current_settings()
 
     def _check_settings(self) -> None:
         """Raise an error for invalid settings."""
@@ -198,8 +198,8 @@ class UpdateOp(HoldsModel):
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Apply changed settings; merged gradients are kept with the same model. See `Op`."""
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        before, now = self._resolved, self._settings()
+        self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
+        before, now = self._applied_settings, self._current_settings()
         if before == now:
             return
         former = self.inputs, self.in_list
@@ -207,7 +207,7 @@ class UpdateOp(HoldsModel):
             if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
                 inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
                 self.in_list = not isinstance(inputs, str)
-                self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+                self._set_io(inputs, self.outputs, self.mode, self.ds_id)
             self._check_settings()
             update = _make_update(self, self._reports)
             if before["model"] == now["model"]:
@@ -217,9 +217,9 @@ class UpdateOp(HoldsModel):
             self.inputs, self.in_list = former
             raise
         self._register_loss()
-        self._update, self._resolved = update, now
+        self._update, self._applied_settings = update, now
 
-    def _settings(self) -> dict[str, tuple[type, Any]]:
+    def _current_settings(self) -> dict[str, tuple[type, Any]]:
         # Compare types as well: True equals 1.0, but is not a valid norm.
         settings = {name: getattr(self, name) for name in self.resolved_from}
         return {name: (type(value), value) for name, value in settings.items()}
@@ -389,7 +389,7 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     """Return the key of each report."""
     if outputs is None:
         return {}
-    if not isinstance(outputs, Mapping) or any(one not in REPORTS for one in outputs):
+    if not isinstance(outputs, Mapping) or any(report not in REPORTS for report in outputs):
         raise ValueError(
             f"UpdateOp of '{name_of(model)}' takes outputs as a mapping from {list(REPORTS)} to "
             f"keys, such as {{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
@@ -416,23 +416,25 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
             "trainable weights"
         )
     names = update.names_of(trained)
-    for saved_name, own_name in zip(state.get("names", names), names, strict=False):
-        if saved_name != own_name:
-            return f"has a gradient of '{saved_name}', where the trainable weight is '{own_name}'"
+    for saved_name, weight_name in zip(state.get("names", names), names, strict=False):
+        if saved_name != weight_name:
+            return (
+                f"has a gradient of '{saved_name}', where the trainable weight is '{weight_name}'"
+            )
     if (state.get("weight") is None) != (op.weight is None):
-        saved, own = ("with", "without") if op.weight is None else ("without", "with")
-        return f"has gradients merged {saved} weights, but the op merges {own} weights"
+        saved, needed = ("with", "without") if op.weight is None else ("without", "with")
+        return f"has gradients merged {saved} weights, but the op merges {needed} weights"
     if not update.is_merging:
         return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
-    for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
+    for index, (parameter, gradient) in enumerate(zip(trained, gradients, strict=True)):
         shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
         # Complex gradients fit complex parameters only.
-        kinds = ("float", "int", *(["complex"] if "complex" in str(one.dtype) else []))
-        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(one.shape)
+        kinds = ("float", "int", *(["complex"] if "complex" in str(parameter.dtype) else []))
+        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(parameter.shape)
         if gradient is not None and not fits:
             return (
                 f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
-                f"added to those of the shape {tuple(one.shape)} and {one.dtype}"
+                f"added to those of the shape {tuple(parameter.shape)} and {parameter.dtype}"
             )
     return None
 

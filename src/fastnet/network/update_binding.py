@@ -167,7 +167,7 @@ def _followers_of(ops: Sequence[Any], gradient_indices: Sequence[int]) -> dict[i
 
 def _check_not_updated_with_another(op: Any, index: int, holders: Sequence[Any]) -> None:
     """Raise a ValueError if the optimizer of another model updates the model of a follower."""
-    weights = set(map(id, model_framework(op.model).trainable(op.model)))
+    weights = set(map(id, model_framework(op.model).trainable_parameters(op.model)))
     for update in update_ops_in(holders):
         if weights and weights.issubset(map(id, update.updater().trained_parameters())):
             raise ValueError(
@@ -191,31 +191,31 @@ def _check_no_follower_in(op: Any, index: int, inner_ops: Sequence[Any]) -> None
 def _check_updates(
     ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
 ) -> None:
-    """Reject updates that would not do, or not report, what their settings say."""
+    """Check that updates that step together agree on scales, settings and outputs."""
     # By model, the updates that may take one step together.
     shared: dict[int, list[UpdateOp]] = {}
     for index in gradient_indices:
         for update, is_conditional in _updates_in(ops[index]):
-            together = shared.setdefault(id(update.model), [])
-            together.append(update)
-            _check_scales(update, [each[-1] for each in shared.values() if each])
-            if len(together) > 1 and update.updater().joins_deferred:
-                _check_same_settings(together)
+            joint_updates = shared.setdefault(id(update.model), [])
+            joint_updates.append(update)
+            _check_scales(update, [updates[-1] for updates in shared.values() if updates])
+            if len(joint_updates) > 1 and update.updater().joins_deferred:
+                _check_same_settings(joint_updates)
             if _is_deferred(update, index, first_deferred):
-                _check_readers(update, index, ops)
+                _check_deferred_outputs(update, index, ops)
             elif is_conditional or update.merge_grad > 1:
-                # It takes the step of the earlier ones only where it runs and its window is full;
-                # otherwise a later one may join them.
-                together.pop()
+                # A conditional or merging update may not step now, so its gradients may remain for
+                # a later update; an unconditional one steps, which ends the group.
+                joint_updates.pop()
             else:
-                together.clear()
+                joint_updates.clear()
 
 
 def _check_scales(update: UpdateOp, pending: Iterable[UpdateOp]) -> None:
     """Check that no shared parameter gets gradients of two scales, before either is unscaled."""
     for earlier in pending:
         if update.updater().shares_scaled_gradients(earlier.updater()):
-            names = [name_of(each.model) for each in (earlier, update)]
+            names = [name_of(op.model) for op in (earlier, update)]
             raise ValueError(
                 f"The models {names} share trainable parameters, and the update of '{names[0]}' "
                 "is deferred, so the gradients of both are summed. But each optimizer has a "
@@ -224,7 +224,7 @@ def _check_scales(update: UpdateOp, pending: Iterable[UpdateOp]) -> None:
             )
 
 
-def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
+def _check_deferred_outputs(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
     """Check that no op reads an output of a deferred update."""
     described = describe_op(ops[index], index)
     if update is not ops[index]:
@@ -249,13 +249,13 @@ def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
     """Check that a model's deferred updates treat gradients alike, and only the last reports."""
     who = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
     for setting in ALIKE_SETTINGS:
-        given = list(dict.fromkeys(getattr(one, setting) for one in updates))
-        if len(given) > 1:
+        values = list(dict.fromkeys(getattr(update, setting) for update in updates))
+        if len(values) > 1:
             raise ValueError(
-                f"{who} together, but have {setting}={given[0]} and {setting}={given[1]}. Pass the "
-                "same to all of them."
+                f"{who} together, but have {setting}={values[0]} and {setting}={values[1]}. Pass "
+                "the same to all of them."
             )
-    early = [key for one in updates[:-1] for key in one.outputs]
+    early = [key for update in updates[:-1] for key in update.outputs]
     if early:
         raise ValueError(
             f"{who} together, which the last one reports, but the outputs {early} belong to an "

@@ -1,4 +1,4 @@
-"""Autocast is for forward passes: PyTorch advises to differentiate and update without it."""
+"""Disables autocast where gradients are computed and optimizers step, as PyTorch advises."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""Finds trainable parameters in ops that no optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import every_optimizer_of, is_built
+from fastnet.errors import describe_op
+from fastnet.op.op import with_inner_ops
+from fastnet.op.tensorop.foreign_op import as_tensor_op
+from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.types import is_given, is_scheduler
+from fastnet.util.object_graph import instance_dict, iter_contents
+from fastnet.util.warnings import is_library
+
+
+def find_untrained(
+    ops: Sequence[Any], named_trainable_parameters: Callable[[Any], Iterable[tuple[str, Any]]]
+) -> Iterator[str]:
+    """Describe ops with trainable parameters that no optimizer updates.
+
+    `named_trainable_parameters` yields the trainable parameters of an object, such as a model or an
+    optimizer, with their names in it.
+    """
+    indexed_ops = {
+        id(op): (index, op)
+        for index, item in enumerate(ops)
+        for op in with_inner_ops(item.get_all_values() if is_scheduler(item) else [item])
+        if is_given(op)
+    }
+    contents = [(index, op, list(_contents_of(op))) for index, op in indexed_ops.values()]
+    if not any(isinstance(op, UpdateOp) for _, op, _ in contents):
+        return
+    values = [value for _, _, attributes in contents for _, value in attributes]
+    # Attributes of other objects are not asked for: those of a distributed variable may raise.
+    models = [value for value in values if framework_of(value) and is_built(value)]
+    for _, op, _ in contents:
+        models += as_tensor_op(op).get_fe_models()
+    optimizers = [value for value in values if "param_groups" in instance_dict(value)]
+    optimizers += [optimizer for model in models for optimizer in every_optimizer_of(model)]
+    trained = {
+        id(parameter)
+        for value in (*models, *optimizers)
+        for _, parameter in named_trainable_parameters(value)
+    }
+    for index, op, attributes in contents:
+        names = [
+            f"{name}.{inner}" if inner else name
+            for name, value in attributes
+            for inner, parameter in named_trainable_parameters(value)
+            if id(parameter) not in trained
+        ]
+        if names:
+            shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+            yield (
+                f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
+                f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
+                "not contain those of modules and layers. Put them into a model of their own from "
+                "fastnet.build, with an UpdateOp, or freeze them (torch: requires_grad = False, "
+                "Keras: trainable = False)."
+            )
+
+
+def _contents_of(op: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an op that runs in training holds: in attributes, containers and functions."""
+    if not op.mode or "train" in op.mode:
+        for name, value in instance_dict(op).items():
+            yield from iter_contents(name, value, 2)
+            yield from _globals_of(name, value)
+        yield from _globals_of("forward", getattr(type(op), "forward", None))
+
+
+def _globals_of(name: str, function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that a function of the program names."""
+    if isinstance(function, FunctionType) and not is_library(function.__module__ or ""):
+        for key in function.__code__.co_names:
+            if key in function.__globals__:
+                yield from iter_contents(f"{name}.{key}", function.__globals__[key], 1)
