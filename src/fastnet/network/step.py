@@ -110,8 +110,8 @@ def sliced(
     log: StampLog | None = None
     if meter is not None:
         log = meter.log
-        cut = _stamped(cut, meter, "cut", "cut")
-        join = _stamped(join, meter, "join", "join")
+        cut = _stamped(cut, meter, "slice", "slice")
+        join = _stamped(join, meter, "unslice", "unslice")
         step = _stamped(step, meter, *_REST)
         if synchronize is not None:
             synchronize = _stamped(synchronize, meter, *_SYNCHRONIZATION)
@@ -120,10 +120,10 @@ def sliced(
         results = []
         for minibatch in cut(slicers, batch):
             if log is not None:
-                log.part += 1
+                log.minibatch += 1
             results.append(step(minibatch))
         if log is not None:
-            log.part = 0
+            log.minibatch = 0
         if synchronize is not None:
             synchronize()
         return join(slicers, results, batch)
