@@ -41,7 +41,7 @@ class TestWriting:
         kept: list[Any] = [1, 2, 3]
         ops = [
             Op(None, "x", lambda data, state: Cruel()),
-            # Overwriting x releases the object, which clears the list.
+            # Overwriting x drops the object, which clears the list.
             Op("x", ["x", "y", "z"], lambda data, state: kept),
         ]
         assert plan_of(kernel, ops).run({}, {}) == {"x": 1, "y": 2, "z": 3}
@@ -126,7 +126,7 @@ class TestErrorsOfOps:
 
 
 class TestRelease:
-    """When values are released."""
+    """When values are dropped."""
 
     def test_a_destructor_that_runs_the_plan(self, kernel: Kernel) -> None:
         left = [3, 2, 1]

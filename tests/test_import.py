@@ -34,7 +34,7 @@ MODULES = (
     "fastnet.op.tensorop.meta",
     "fastnet.op.tensorop.model",
     "fastnet.profiling",
-    "fastnet.profiling.session",
+    "fastnet.profiling.profiler",
     "fastnet.schedule",
     "fastnet.slicer",
     "fastnet.types",

@@ -29,7 +29,7 @@ NETWORKS = {
     NETWORK / file for file in ("base.py", "copying.py", "tf/network.py", "torch/network.py")
 }
 # what a pickle of FastEstimator may name
-PICKLED = SOURCE / "integrations" / "fastestimator" / "files.py"
+PICKLED = SOURCE / "integrations" / "fastestimator" / "model_files.py"
 
 
 def is_private(name: Any) -> bool:

@@ -66,7 +66,7 @@ class TestIsCurrent:
     def test_a_changed_op(self, kernel: Kernel, attribute: str, value: Any) -> None:
         op = Trained([[1]], retain=True)
         op.inputs, op.outputs, op.mode = ["x"], ["z"], {"train"}
-        spec = kernel.OpSpec(op, kernel.KeyTable(), read_use=models_and_gradients)
+        spec = kernel.OpSpec(op, kernel.KeyTable(), read_models=models_and_gradients)
         assert spec.is_current()
         setattr(op, attribute, value)
         assert not spec.is_current()
@@ -82,7 +82,7 @@ class TestIsCurrent:
     def test_equal_values_are_no_change(self, kernel: Kernel) -> None:
         first, second = [1], [1]
         op = Trained([first, second], retain=True)
-        spec = kernel.OpSpec(op, kernel.KeyTable(), read_use=models_and_gradients)
+        spec = kernel.OpSpec(op, kernel.KeyTable(), read_models=models_and_gradients)
         op.models, op.mode, op.inputs, op.retain = [second, first], [], (), False
         assert spec.is_current()
 
@@ -110,7 +110,7 @@ class TestGather:
         a, b, c = [1], [1], [2]
         ops = [Trained([a]), Trained([b, a], retain=False), Op(), Trained([c, b], retain=True)]
         table = kernel.KeyTable()
-        specs = [kernel.OpSpec(op, table, read_use=models_and_gradients) for op in ops]
+        specs = [kernel.OpSpec(op, table, read_models=models_and_gradients) for op in ops]
         found, forwards, models, gradient_indices = kernel.gather(specs)
         assert found == ops
         assert forwards == [op.forward for op in ops]
@@ -210,7 +210,7 @@ RESOLVED: dict[str, tuple[Any, Any, Any, Any, tuple[str, str, str]]] = {
     "slicers without keys": ([Op("x", "y")], [], [Slicer([], [])], None, ("x", "x", "y")),
 }  # fmt: skip
 
-# Keys that are sliced, and that no slicer un-slices.
+# Keys that are sliced, and that no slicer unslices.
 NOT_UNSLICED: dict[str, tuple[Any, Any, Any, list[str]]] = {
     "outputs": ([Op("x", ["z", "b", "y"])], [], {"z", "b"}, ["b", "z"]),
     "read and written later": ([Op("x", ["y", "z"])], [Op("z", "p"), Op("y", "z")], None, ["z"]),
@@ -230,7 +230,7 @@ class TestResolve:
     def test_keys_that_no_slicer_unslices(self, kernel: Kernel, case: str) -> None:
         ops, pops, desired, keys = NOT_UNSLICED[case]
         unslices = [] if case == "outputs" else ["y"]
-        with pytest.raises(ValueError, match="un-slices") as caught:
+        with pytest.raises(ValueError, match="unslices") as caught:
             resolve(kernel, ops, pops, [Slicer(["x"], unslices)], desired, "mode 'train', epoch 3")
         assert f"The keys {keys} are" in str(caught.value)
         assert "(mode 'train', epoch 3)" in str(caught.value)

@@ -40,17 +40,17 @@ class TestForwardSlicers:
         assert "Raised by Broken while it sliced ['y', 'z']" in shown(caught.value)
 
     @pytest.mark.parametrize(("piece", "count"), [([1], "1 value"), ((), "0 values")])
-    def test_pieces_with_too_few_values(self, kernel: Kernel, piece: Any, count: str) -> None:
-        with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*piece 1 has {count}"):
+    def test_slices_with_too_few_values_raise(self, kernel: Kernel, piece: Any, count: str) -> None:
+        with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*slice 1 has {count}"):
             kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
 
-    def test_more_values_than_keys_are_left_out(self, kernel: Kernel) -> None:
+    def test_values_beyond_keys_are_left_out(self, kernel: Kernel) -> None:
         assert kernel.forward_slicers([Pieces(["x"], [(1, 2)])], {"x": 3}) == [{"x": 1}]
 
 
 class TestReverseSlicers:
     @pytest.mark.parametrize("data", [[], ()])
-    def test_no_minibatches(self, kernel: Kernel, data: Any) -> None:
+    def test_no_minibatches_return_original_batch(self, kernel: Kernel, data: Any) -> None:
         batch = {"x": [], "w": 1}
         result = kernel.reverse_slicers([Slicer(["x"], ["x", "y"])], data, batch)
         assert result == batch
@@ -59,7 +59,7 @@ class TestReverseSlicers:
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match="cannot be joined") as caught:
             kernel.reverse_slicers([Broken([], ["x"])], [{"x": 1}], {})
-        assert "Raised by Broken while it un-sliced 'x'" in shown(caught.value)
+        assert "Raised by Broken while it unsliced 'x'" in shown(caught.value)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")

@@ -181,7 +181,7 @@ def _reading(count: int, **maps: NestMap) -> Call:
 
 
 def _moving(count: int) -> Call:
-    return _reading(count, move=_DETACH)
+    return _reading(count, to_device=_DETACH)
 
 
 def _writing(count: int, **maps: NestMap) -> Call:
@@ -193,7 +193,7 @@ def _writing(count: int, **maps: NestMap) -> Call:
 
 
 def _detaching(count: int) -> Call:
-    return _writing(count, release=_DETACH)
+    return _writing(count, detach=_DETACH)
 
 
 def _leaves(count: int) -> Call:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, Resolution
@@ -10,6 +10,11 @@ from fastnet._stamps import StampLog
 
 DEFERRED: str
 UNDO: str
+
+class InputConversion(NamedTuple):
+    tensor_type: type
+    foreign: NestMap
+    arrays: NestMap
 
 @final
 class KernelPlan:
@@ -22,17 +27,17 @@ class KernelPlan:
         specs: list[OpSpec],
         forwards: list[Callable[[Any, dict[str, Any]], Any]],
         resolution: Resolution,
-        move: NestMap | None = None,
-        release: NestMap | None = None,
-        setting: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
+        to_device: NestMap | None = None,
+        detach: NestMap | None = None,
+        grad_mode: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
         on_failure: Iterable[Callable[[], None]] = (),
-        adopt: tuple[type, NestMap, NestMap] | None = None,
+        conversion: InputConversion | None = None,
     ) -> None: ...
     @property
     def ops(self) -> tuple[Any, ...]: ...
     @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]: ...
-    def missing(self, batch: Mapping[str, Any]) -> KeyError | None: ...
+    def missing_key_error(self, batch: Mapping[str, Any]) -> KeyError | None: ...
     def run(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     @property
@@ -47,8 +52,8 @@ class BoundPlan:
         self,
         kernel: KernelPlan,
         state: dict[str, Any],
-        make: Callable[[], AbstractContextManager[Any]] | None = None,
-        key: str | None = None,
+        make_context: Callable[[], AbstractContextManager[Any]] | None = None,
+        context_key: str | None = None,
     ) -> None: ...
     def run(self, batch: Mapping[str, Any]) -> dict[str, Any]: ...
     def step(self, batch: Mapping[str, Any]) -> dict[str, Any]: ...
@@ -59,7 +64,7 @@ class BoundPlan:
         first: int = 0,
         before: Callable[[int], None] | None = None,
         after: Callable[[int], None] | None = None,
-        around: int = 0,
+        context_row: int = 0,
     ) -> dict[str, Any]: ...
 
 def run_deferred(deferred: dict[str, list[Callable[[], Any]]]) -> int: ...

@@ -1,11 +1,12 @@
 """Runs the active ops of a network in a loop over an array of slots.
 
 A `KernelPlan` gives each key a slot when it is built. A step copies the batch's values into the
-slots, calls each op's `forward` with values from its slots, releases each value after its last
+slots, calls each op's `forward` with values from its slots, drops each value after its last
 reader, and returns the output slots. The loop over the ops hashes no key.
 """
 
 import copy
+from collections import namedtuple
 from collections.abc import Mapping
 
 cimport cython
@@ -56,15 +57,16 @@ cdef str UNDO_KEY = UNDO
 
 # The rows that each timed step has once, in their order.
 cdef enum Span:
-    DISPATCH   # read the slots for an op, write its outputs, release dead values
-    SETTING
+    DISPATCH   # read the slots for an op, write its outputs, drop dead values
+    GRAD_MODE  # set and restore the grad mode
     DEFERRALS
     MERGE      # copy the batch into the result
-    RELEASE    # release the remaining values
+    RELEASE    # drop the remaining values
     MEASURING  # the functions called before and after ops
     N_SPANS
 
-cdef tuple SPANS = ("dispatch", "setting", "deferred", "merge", "release", "measuring")
+# `ROW_KINDS` of `fastnet.profiling.rows` has them, too.
+cdef tuple SPANS = ("dispatch", "grad_mode", "deferred", "merge", "release", "measuring")
 
 cdef enum Read:
     READ_NONE  # forward(None, state)
@@ -158,6 +160,11 @@ cdef inline bint writes(OpCall* op_call, Py_ssize_t slot) noexcept:
     return contains(op_call.outputs, op_call.n_outputs, slot)
 
 
+# Converts inputs to tensors: the class of tensors that need no conversion, a map for values that are
+# converted also in the returned batch, and one for values that are converted for ops only.
+InputConversion = namedtuple("InputConversion", ["tensor_type", "foreign", "arrays"])
+
+
 @cython.final
 cdef class KernelPlan:
     """The active ops of a network, ready to run steps.
@@ -167,16 +174,14 @@ cdef class KernelPlan:
         specs: The `OpSpec` of each active op, in order.
         forwards: For each op the function `forward(data, state)`, usually its bound method.
         resolution: The result of `resolve` for these ops.
-        move: Applied to each input value, such as a copy to the device.
-        release: Applied to each returned value, such as a detach.
-        setting: A setting that must have a value while ops run, such as the grad mode, and is then
-            restored: a tuple of a function that reads it, one that sets it, and the value.
+        to_device: Applied to each input value.
+        detach: Applied to each returned value; it may also move it to the CPU.
+        grad_mode: The grad mode while ops run, which is then restored: a tuple of a function that
+            reads it, one that sets it, and the value.
         on_failure: Functions that are called after a failed step, such as one that clears
             gradients. A plan that has any also calls, before them, those that ops have put into the
             dict in the state's "undo" entry, the last one first.
-        adopt: Converts inputs to tensors before `move`: a tuple of the class of tensors that need
-            no conversion, a map for values that the result also holds converted, and a map for
-            values that the result holds as they were.
+        conversion: An `InputConversion`, which converts inputs to tensors before `to_device`.
 
     Attributes:
         find_inactive_writer: A function from a missing key to the description of the inactive op
@@ -184,24 +189,24 @@ cdef class KernelPlan:
     """
 
     cdef OpCall* _calls
-    cdef int* _numbers  # the memory of all lists of slots
+    cdef int* _slot_lists  # the memory of all lists of slots
     cdef Py_ssize_t _n_calls
     cdef Py_ssize_t _n_slots
-    cdef list _forwards  # keeps alive the objects that the steps point to
+    cdef list _forwards  # keeps alive the objects that the calls point to
     cdef list _specs
     cdef list _keys  # the key of each slot
     cdef Py_ssize_t _n_inputs
     cdef Py_ssize_t _n_outputs
     cdef int* _inputs  # slots that are read from the batch
     cdef int* _outputs  # slots that are returned
-    cdef NestMap _move
-    cdef NestMap _release
+    cdef NestMap _to_device
+    cdef NestMap _detach
     cdef object _tensor_type
     cdef NestMap _foreign
     cdef NestMap _arrays
-    cdef object _read_setting
-    cdef object _write_setting
-    cdef object _needed_setting
+    cdef object _read_grad_mode
+    cdef object _set_grad_mode
+    cdef object _needed_grad_mode
     cdef tuple _on_failure
     cdef bint _can_undo
     cdef readonly object resolution
@@ -209,7 +214,7 @@ cdef class KernelPlan:
 
     def __cinit__(self):
         self._calls = NULL
-        self._numbers = NULL
+        self._slot_lists = NULL
 
     def __init__(
         self,
@@ -217,22 +222,22 @@ cdef class KernelPlan:
         list specs not None,
         list forwards not None,
         Resolution resolution not None,
-        NestMap move=None,
-        NestMap release=None,
-        tuple setting=None,
+        NestMap to_device=None,
+        NestMap detach=None,
+        tuple grad_mode=None,
         on_failure=(),
-        tuple adopt=None,
+        conversion=None,
     ):
         if self._calls != NULL:
             raise RuntimeError("a KernelPlan cannot be initialized twice")
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
-        self._move = move
-        self._release = release
-        if adopt is not None:
-            self._tensor_type, self._foreign, self._arrays = adopt
-        if setting is not None:
-            self._read_setting, self._write_setting, self._needed_setting = setting
+        self._to_device = to_device
+        self._detach = detach
+        if conversion is not None:
+            self._tensor_type, self._foreign, self._arrays = conversion
+        if grad_mode is not None:
+            self._read_grad_mode, self._set_grad_mode, self._needed_grad_mode = grad_mode
         self._on_failure = tuple(on_failure)
         self._can_undo = bool(self._on_failure)
         self.resolution = resolution
@@ -240,14 +245,14 @@ cdef class KernelPlan:
 
     def __dealloc__(self):
         PyMem_Free(self._calls)
-        PyMem_Free(self._numbers)
+        PyMem_Free(self._slot_lists)
 
     cdef int _lay_out(
         self, KeyTable table, list specs, list forwards, Resolution resolution
     ) except -1:
-        cdef Py_ssize_t n_steps = len(specs)
+        cdef Py_ssize_t n_ops = len(specs)
         cdef Py_ssize_t n_keys = table.size()
-        cdef Py_ssize_t n_numbers = 2 * n_keys
+        cdef Py_ssize_t n_listed_slots = 2 * n_keys
         cdef Py_ssize_t index, i, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
@@ -258,24 +263,24 @@ cdef class KernelPlan:
             if spec is None:
                 raise TypeError("a spec cannot be None")
             # A slot can be in `dead` once for each time that an op reads or writes it.
-            n_numbers += 2 * (spec.n_inputs + spec.n_outputs)
-        self._calls = <OpCall*> PyMem_Malloc(max(n_steps, 1) * sizeof(OpCall))
-        self._numbers = <int*> PyMem_Malloc(max(n_numbers, 1) * sizeof(int))
+            n_listed_slots += 2 * (spec.n_inputs + spec.n_outputs)
+        self._calls = <OpCall*> PyMem_Malloc(max(n_ops, 1) * sizeof(OpCall))
+        self._slot_lists = <int*> PyMem_Malloc(max(n_listed_slots, 1) * sizeof(int))
         cdef int* slot_of = <int*> PyMem_Malloc(max(n_keys, 1) * sizeof(int))
         cdef char* live = <char*> PyMem_Malloc(max(n_keys, 1))
-        if self._calls == NULL or self._numbers == NULL or slot_of == NULL or live == NULL:
+        if self._calls == NULL or self._slot_lists == NULL or slot_of == NULL or live == NULL:
             PyMem_Free(slot_of)
             PyMem_Free(live)
             raise MemoryError()
         try:
-            free = self._numbers
+            free = self._slot_lists
             self._keys = [None] * n_keys
             n_slots = 0
             for key_id in range(n_keys):
                 slot_of[key_id] = -1
             self._forwards = list(forwards)
             self._specs = list(specs)
-            for index in range(n_steps):
+            for index in range(n_ops):
                 spec = <OpSpec> specs[index]
                 op_call = &self._calls[index]
                 op_call.deletes = spec.deletes
@@ -332,7 +337,7 @@ cdef class KernelPlan:
                     free += 1
             self._n_outputs = free - self._outputs
 
-            self._n_calls = n_steps
+            self._n_calls = n_ops
             self._find_dead(live, free)
         finally:
             PyMem_Free(slot_of)
@@ -389,7 +394,7 @@ cdef class KernelPlan:
 
     @property
     def flow(self):
-        """For each op the keys that it reads, that it writes, and that are released after it."""
+        """For each op the keys that it reads, that it writes, and that are dropped after it."""
         cdef Py_ssize_t index
         cdef list flow = []
         for index in range(self._n_calls):
@@ -408,7 +413,7 @@ cdef class KernelPlan:
         cdef Py_ssize_t index
         return tuple([self._keys[slots[index]] for index in range(count)])
 
-    def missing(self, batch):
+    def missing_key_error(self, batch):
         """Return the error that a step would raise for a key that the batch lacks, or None."""
         cdef Py_ssize_t index
         if type(batch) is not dict:
@@ -443,7 +448,7 @@ cdef class KernelPlan:
         cdef PyObject* on_stack[STACK_SLOTS]
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
-        cdef PyObject* setting = NULL
+        cdef PyObject* previous_mode = NULL
         cdef bint inside = False
         cdef PyObject* found
         cdef PyObject* value
@@ -461,15 +466,15 @@ cdef class KernelPlan:
         memset(slots, 0, (self._n_slots + 1) * sizeof(PyObject*))
         try:
             stamp(times, DISPATCH)
-            if self._write_setting is not None:
-                setting = PyObject_CallNoArgs(self._read_setting)
-                if setting != <PyObject*> self._needed_setting:
-                    PyObject_CallOneArg(self._write_setting, self._needed_setting)
-                stamp(times, SETTING)
+            if self._set_grad_mode is not None:
+                previous_mode = PyObject_CallNoArgs(self._read_grad_mode)
+                if previous_mode != <PyObject*> self._needed_grad_mode:
+                    PyObject_CallOneArg(self._set_grad_mode, self._needed_grad_mode)
+                stamp(times, GRAD_MODE)
             if self._arrays is None:
                 self._fill(slots, batch, times)
             else:
-                batch = self._fill_adopting(slots, batch, times)
+                batch = self._fill_converting(slots, batch, times)
             op_call = self._calls
             for index in range(self._n_calls):
                 value = self._read(op_call, index, slots)
@@ -514,46 +519,46 @@ cdef class KernelPlan:
         finally:
             self._clear(slots, on_stack)
             stamp(times, RELEASE)
-            if setting != NULL:
-                # An op may have changed the setting, even if it had the right value before.
-                self._restore_setting(setting)
-                stamp(times, SETTING)
+            if previous_mode != NULL:
+                # An op may have changed the mode, even if it was the right one before.
+                self._restore_grad_mode(previous_mode)
+                stamp(times, GRAD_MODE)
         # A result returned inside the try would leak if the finally clause raised.
         return result
 
-    cdef int _restore_setting(self, PyObject* setting) except -1:
+    cdef int _restore_grad_mode(self, PyObject* mode) except -1:
         try:
-            PyObject_CallOneArg(self._write_setting, <object> setting)
+            PyObject_CallOneArg(self._set_grad_mode, <object> mode)
         finally:
-            Py_XDECREF(setting)
+            Py_XDECREF(mode)
         return 0
 
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
         cdef Py_ssize_t index
-        cdef bint plain = type(batch) is dict
+        cdef bint is_dict = type(batch) is dict
         for index in range(self._n_inputs):
-            self._fill_one(slots, self._inputs[index], batch, plain, False)
+            self._fill_one(slots, self._inputs[index], batch, is_dict, False)
             stamp(times, N_SPANS + index)
         return 0
 
-    cdef object _fill_adopting(self, PyObject** slots, object batch, Times times):
+    cdef object _fill_converting(self, PyObject** slots, object batch, Times times):
         """Fill the input slots with tensors, and return the batch with the converted values."""
         cdef Py_ssize_t index
-        cdef bint plain = type(batch) is dict
+        cdef bint is_dict = type(batch) is dict
         cdef object filled = batch
         for index in range(self._n_inputs):
-            if self._fill_one(slots, self._inputs[index], batch, plain, True):
-                filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
+            if self._fill_one(slots, self._inputs[index], batch, is_dict, True):
+                filled = self._fill_converted(slots, self._inputs[index], batch, filled)
             stamp(times, N_SPANS + index)
         return filled
 
-    cdef bint _holds_foreign(self, object value) except -1:
+    cdef bint _needs_conversion(self, object value) except -1:
         try:
             return self._arrays.holds_leaf(value)
         except RecursionError:
             return False  # Ops may read a value that contains itself.
 
-    cdef object _fill_foreign(
+    cdef object _fill_converted(
         self, PyObject** slots, Py_ssize_t slot, object batch, object filled
     ):
         cdef object key = self._keys[slot]
@@ -563,20 +568,20 @@ cdef class KernelPlan:
             filled = dict(batch) if filled is batch else filled
             filled[key] = value
         value = self._arrays.map(value)
-        if self._move is not None:
-            value = self._move.map(value)
+        if self._to_device is not None:
+            value = self._to_device.map(value)
         Py_INCREF(value)
         slots[slot] = <PyObject*> value
         return filled
 
     cdef inline int _fill_one(
-        self, PyObject** slots, Py_ssize_t slot, object batch, bint plain, bint adopts
+        self, PyObject** slots, Py_ssize_t slot, object batch, bint is_dict, bint converts
     ) except -1:
         """Fill a slot, or return True if its value must be converted first."""
         cdef PyObject* found
         cdef object value
         cdef object key = self._keys[slot]
-        if plain:
+        if is_dict:
             found = hold(<PyObject*> batch, <PyObject*> key)
             if found == NULL:
                 raise self._missing_input(slot, batch)
@@ -584,11 +589,11 @@ cdef class KernelPlan:
             unhold(found)
         else:
             value = self._read_mapping(slot, batch)
-        if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._tensor_type:
-            if self._holds_foreign(value):
+        if converts and <PyObject*> Py_TYPE(value) != <PyObject*> self._tensor_type:
+            if self._needs_conversion(value):
                 return True
-        if self._move is not None:
-            value = self._move.map(value)
+        if self._to_device is not None:
+            value = self._to_device.map(value)
         Py_INCREF(value)
         slots[slot] = <PyObject*> value
         return False
@@ -683,7 +688,7 @@ cdef class KernelPlan:
         cdef PyObject* previous
         cdef tuple values = None
         if type(result) is list or type(result) is tuple:
-            # Releasing a slot can run code that changes the op's list.
+            # Dropping a value can run code that changes the op's list.
             values = tuple(result)
         if values is None or len(values) != op_call.n_outputs:
             keys = self._names(op_call.outputs, op_call.n_outputs)
@@ -715,8 +720,8 @@ cdef class KernelPlan:
         if slots[slot] == NULL:
             return 0  # An op has deleted the key.
         value = <object> slots[slot]
-        if self._release is not None:
-            value = self._release.map(value)
+        if self._detach is not None:
+            value = self._detach.map(value)
         result[self._keys[slot]] = value
         return 0
 
@@ -807,62 +812,65 @@ cdef class BoundPlan:
     Args:
         kernel: The plan.
         state: The state that ops get.
-        make: Returns the context manager that is entered around the ops of each step, such as a
-            gradient tape or autocast.
-        key: The key under which a copy of `state` holds the entered context manager's value.
+        make_context: Returns the context manager that is entered around the ops of each step, such
+            as a gradient tape or autocast.
+        context_key: The key under which a copy of `state` holds the entered context manager's
+            value.
     """
 
     cdef readonly KernelPlan kernel
     cdef readonly dict state
-    cdef object _make
-    cdef object _key
+    cdef object _make_context
+    cdef object _context_key
 
-    def __cinit__(self, KernelPlan kernel not None, dict state not None, make=None, key=None):
+    def __cinit__(
+        self, KernelPlan kernel not None, dict state not None, make_context=None, context_key=None
+    ):
         self.kernel = kernel
         self.state = state
-        self._make = make
-        self._key = key
+        self._make_context = make_context
+        self._context_key = context_key
 
     def run(self, batch):
         """Run a step like `KernelPlan.run`."""
-        if self._make is None:
+        if self._make_context is None:
             return self.kernel._run(batch, self.state, False, <Untimed> NULL)
         return self._run_within(batch, False)
 
     def step(self, batch):
         """Run a step like `KernelPlan.step`."""
-        if self._make is None:
+        if self._make_context is None:
             return self.kernel._run(batch, self.state, True, <Untimed> NULL)
         return self._run_within(batch, True)
 
     def step_timed(
-        self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
+        self, batch, StampLog log not None, int first=0, before=None, after=None, int context_row=0
     ):
         """Run a step like `KernelPlan.step`, and add a stamp to `log` at the end of each part.
 
-        `first` is the row of the first of `KernelPlan.spans`, and `around` that of the context
+        `first` is the row of the first of `KernelPlan.spans`, and `context_row` that of the context
         manager. `before` and `after` are called with the index of each op before and after it runs,
         and with the number of ops around deferred functions.
         """
         cdef Timing timing = timing_of(log, first, before, after)
-        if self._make is None:
+        if self._make_context is None:
             return self.kernel._run(batch, self.state, True, &timing)
-        with self._make() as entered:
-            log.stamp(around)
+        with self._make_context() as entered:
+            log.stamp(context_row)
             result = self.kernel._run(batch, self._state_with(entered), True, &timing)
-        log.stamp(around)
+        log.stamp(context_row)
         return result
 
     cdef object _run_within(self, object batch, bint merge):
-        with self._make() as entered:
+        with self._make_context() as entered:
             state = self._state_with(entered)
             return self.kernel._run(batch, state, merge, <Untimed> NULL)
 
     cdef dict _state_with(self, object entered):
-        if self._key is None:
+        if self._context_key is None:
             return self.state
         cdef dict state = self.state.copy()
-        state[self._key] = entered
+        state[self._context_key] = entered
         return state
 
 

@@ -100,12 +100,12 @@ cdef class BaseSnapshot:
     cdef list kept
     # During the walk: the values up to now, the nodes by address, the functions, the nodes of weak
     # references that are not followed, the referents of others, and how many values may follow.
-    cdef list found
+    cdef list walked_values
     cdef dict seen
     cdef list functions
     cdef list unfollowed
-    cdef list alive
-    cdef Py_ssize_t left
+    cdef list live_referents
+    cdef Py_ssize_t remaining_entries
     cdef object rules
     cdef dict skip
     cdef dict layouts

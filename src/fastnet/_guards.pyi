@@ -42,7 +42,7 @@ class BaseSnapshot:
     def node(self, index: int) -> tuple[Kind, Any, int, int, Any]: ...
 
 class MemberGuard:
-    """Snapshot of attributes and method results of objects, read through their C descriptors."""
+    """Detects changes of attributes and method results, read through their C descriptors."""
 
     def __init__(
         self, owners: Iterable[Any], attributes: tuple[str, ...] = (), methods: tuple[str, ...] = ()

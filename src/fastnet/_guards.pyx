@@ -31,19 +31,20 @@ cdef object get_mro = type.__dict__["__mro__"].__get__
 
 cpdef enum Kind:
     """The kind of a node, which decides the values that it has."""
-    LINK  # another reference to an object that has a node; none
-    OBJECT  # the attributes of an object; its class, its dict or ABSENT, names and values
-    CLASS  # the attributes of a class; its method resolution order, names and values
-    DICT  # keys and values
-    LIST  # items
-    SET  # members
-    SEQUENCE  # the items of a deque, or the keys of an OrderedDict in their order
-    SLOTS  # slots, or what a class written in C keeps; descriptors and values
-    FUNCTION  # its code, closure, defaults, keyword defaults, dict, and closure variables
-    GLOBAL  # a name in a namespace; the name, and its value or ABSENT
-    FIXED  # a tuple, frozenset or method, which cannot change; what it holds
-    WEAK  # a weak reference; whether its referent is alive. Containers of them: none
-    STATE  # what a context variable, a thread-local or a ctypes object holds in this thread
+    LINK  # A further reference to a known node. Values: none.
+    OBJECT  # The attributes of an object. Values: its class, its dict or ABSENT, names and values.
+    # Shown as __bases__: a change of the MRO is a change of bases.
+    CLASS  # The attributes of a class. Values: its MRO, names and values.
+    DICT  # A dict. Values: keys and values.
+    LIST  # A list. Values: items.
+    SET  # A set. Values: members.
+    SEQUENCE  # A deque, or the order of an OrderedDict. Values: items, or keys.
+    SLOTS  # The slots of an object, or members of a C class. Values: descriptors and values.
+    FUNCTION  # A function. Values: code, closure, defaults, keyword defaults, dict, free variables.
+    GLOBAL  # A name in a namespace. Values: the name, and its value or ABSENT.
+    FIXED  # A tuple, frozenset or method, which cannot change. Values: what it holds.
+    WEAK  # A weak reference, or a container of them. Values: whether it is alive, or none.
+    STATE  # A context variable, thread-local or ctypes object. Values: its state in this thread.
 
 
 @cython.no_gc_clear  # A finalizer may compare, and must still find the values.
@@ -54,9 +55,10 @@ cdef class BaseSnapshot:
         cdef Py_ssize_t index
         if self.kept is not None:
             raise RuntimeError("a snapshot cannot be taken twice")
-        self.rules, self.skip, self.shallow, self.left = rules, skip, shallow, max_entries
-        self.kept, self.found, self.seen, self.layouts = [roots, skip], [], {}, {}
-        self.functions, self.unfollowed, self.alive = [], [], []
+        self.rules, self.skip, self.shallow = rules, skip, shallow
+        self.remaining_entries = max_entries
+        self.kept, self.walked_values, self.seen, self.layouts = [roots, skip], [], {}, {}
+        self.functions, self.unfollowed, self.live_referents = [], [], []
         for index, root in enumerate(roots):
             self.visit(root, -1 - index, 0)
         index = 0
@@ -64,8 +66,9 @@ cdef class BaseSnapshot:
             index += 1
         self._stopped_at = index if index < self.count else -1
         self.count = index
-        self.values = tuple(self.found)
-        self.found = self.seen = self.functions = self.unfollowed = self.alive = None
+        self.values = tuple(self.walked_values)
+        self.walked_values = self.seen = None
+        self.functions = self.unfollowed = self.live_referents = None
 
     def __dealloc__(self):
         PyMem_Free(self.nodes)
@@ -84,7 +87,7 @@ cdef class BaseSnapshot:
         node.owner, node.skip = <PyObject*> owner, NULL if names is None else <PyObject*> names
         node.reference = NULL
         node.kind, node.parent, node.position, node.version = kind, parent, position, 0
-        node.first = node.end = len(self.found)
+        node.first = node.end = len(self.walked_values)
         self.count += 1
         return 0
 
@@ -109,7 +112,7 @@ cdef class BaseSnapshot:
             return 0
         if inside and not isinstance(value, (dict, list, tuple, set, frozenset)):
             return 0
-        if isinstance(value, type) and parent >= 0 and self.rules.is_own_class(value):
+        if isinstance(value, type) and parent >= 0 and self.rules.is_user_class(value):
             return self.enter_class(value, parent, position)
         if type(value) is FunctionType:
             kinds = self.rules.kinds_of_function(value)
@@ -136,35 +139,35 @@ cdef class BaseSnapshot:
         """Read a node and visit its values; return False if there are too many."""
         cdef Node node = self.nodes[index]  # A copy, because the array moves when it grows.
         cdef Py_ssize_t start = 0, step = 1
-        cdef list found = self.found
+        cdef list values = self.walked_values
         owner = <object> node.owner
         if node.kind == LINK or node.kind == GLOBAL:
             return True
         if node.kind == WEAK and not self.shallow:
             self.unfollowed.append(index)
-        if size_of(owner) > self.left:
+        if size_of(owner) > self.remaining_entries:
             self.nodes[index].kind = FIXED  # A shallow snapshot still compares the other nodes.
             return self.shallow
-        node.first = len(found)
-        self.read(&node, found)
-        node.end = len(found)
-        self.left -= node.end - node.first
+        node.first = len(values)
+        self.read(&node, values)
+        node.end = len(values)
+        self.remaining_entries -= node.end - node.first
         self.nodes[index] = node
         if node.kind == OBJECT:
             start, step = 3, 2
-            self.enter_class(found[node.first], index, -1)
+            self.enter_class(values[node.first], index, -1)
         elif node.kind == CLASS:
             start, step = 2, 2
-            for base in <tuple> found[node.first]:
+            for base in <tuple> values[node.first]:
                 self.enter_class(base, index, -1)
-            if not self.rules.is_own_class(owner):
+            if not self.rules.is_user_class(owner):
                 return True
         elif node.kind == SLOTS:
             start, step = 1, 2
         elif node.kind == FUNCTION:
             start = 2
         while start < node.end - node.first:
-            self.visit(found[node.first + start], index, start)
+            self.visit(values[node.first + start], index, start)
             start += step
         if node.kind == FUNCTION and not self.shallow:
             self.functions.append(owner)
@@ -190,7 +193,7 @@ cdef class BaseSnapshot:
             first = self.count
             reference = <object> self.nodes[index].owner
             target = self.rules.target_of(reference)
-            self.alive.append(target)
+            self.live_referents.append(target)
             self.visit(target, index, 0)
             # A snapshot keeps no referent alive, so its nodes have the reference to it.
             if PyWeakref_Check(reference):
@@ -211,10 +214,10 @@ cdef class BaseSnapshot:
             key = address(namespace), name
             if self.enter(key, GLOBAL, namespace, indices[parent], -1):
                 value = (<dict> namespace).get(name, ABSENT)
-                self.found += (name, value)
+                self.walked_values += (name, value)
                 self.kept.append(namespace)
-                self.nodes[self.count - 1].end = len(self.found)
-                self.left -= 2
+                self.nodes[self.count - 1].end = len(self.walked_values)
+                self.remaining_entries -= 2
                 if is_followed:
                     self.visit(value, self.count - 1, 1)
             indices.append(self.seen[key])
@@ -296,14 +299,14 @@ cdef class BaseSnapshot:
     def node(self, Py_ssize_t index):
         """Return the kind, object, parent and position of a node, and its values or their index."""
         cdef Node* node = &self.nodes[index]
-        found = self.values if self.found is None else self.found
-        values = node.first if node.kind == LINK else found[node.first:node.end]
+        all_values = self.values if self.walked_values is None else self.walked_values
+        values = node.first if node.kind == LINK else all_values[node.first:node.end]
         return node.kind, self.hold_owner(index), node.parent, node.position, values
 
 
 @cython.no_gc_clear  # A finalizer may compare, and must still find the values.
 cdef class MemberGuard:
-    """Snapshot of attributes and method results of objects, read through their C descriptors.
+    """Detects changes of attributes and method results, read through their C descriptors.
 
     Args:
         owners: The objects.

@@ -2,7 +2,7 @@ cimport cython
 
 
 cdef enum Kind:
-    PLAIN = 1  # neither a container nor a leaf
+    NOT_A_CONTAINER = 1  # and no leaf
     LEAF
     DICT
     LIST
@@ -18,7 +18,7 @@ cdef int container_kind(object data) except -1
 
 
 cdef class _Walk:
-    cdef object part(self, object value)
+    cdef object map_item(self, object value)
     cdef object remake(self, object data, int kind)
     cdef object remake_dataclass(self, object data)
 

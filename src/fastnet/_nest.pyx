@@ -59,7 +59,7 @@ cdef int remember(dict kinds, object cls, int kind) except -1:
 
 
 cdef int container_kind(object data) except -1:
-    """Return the kind of a container; PLAIN for any other value."""
+    """Return the kind of a container; NOT_A_CONTAINER for any other value."""
     cdef object cls = type(data)
     cdef object known = KINDS.get(cls)
     if known is not None:
@@ -82,7 +82,7 @@ cdef int kind_of_class(object cls) except -1:
         return FROZENSET
     if issubclass(cls, MutableMapping):
         return MAPPING
-    return DATACLASS if dataclasses.is_dataclass(cls) else PLAIN
+    return DATACLASS if dataclasses.is_dataclass(cls) else NOT_A_CONTAINER
 
 
 cdef object copy_of(object data, int kind):
@@ -155,33 +155,33 @@ cdef int copy_attributes(object data, object result) except -1:
 
 
 cdef class _Walk:
-    """Rebuilds containers; derived classes define the function of each part."""
+    """Rebuilds containers; derived classes define the function of each item."""
 
-    cdef object part(self, object value):
+    cdef object map_item(self, object value):
         raise NotImplementedError
 
     cdef object remake(self, object data, int kind):
-        """Return a container of the same class with each part replaced."""
-        # The function of the parts may change the container, so iterate over a list of its items.
+        """Return a container of the same class with each item replaced."""
+        # The function of the items may change the container, so iterate over a list of its items.
         cdef Py_ssize_t index
         cdef list items
         if kind == DICT or kind == MAPPING:
             items = list(data.items())
             result = copy_of(data, kind)
             for key, value in items:
-                result[key] = self.part(value)
+                result[key] = self.map_item(value)
             return result
         if kind == LIST:
             items = list(data)
             # Another thread may change the length of the list, so copy the items.
             result = copy_of(items if type(data) is list else data, kind)
             for index in range(len(items)):
-                result[index] = self.part(items[index])
+                result[index] = self.map_item(items[index])
             return result
         if kind == TUPLE or kind == STRUCT_SEQUENCE:
-            return tuple_of(data, kind, [self.part(value) for value in tuple(data)])
+            return tuple_of(data, kind, [self.map_item(value) for value in tuple(data)])
         if kind == SET or kind == FROZENSET:
-            return set_of(data, kind, [self.part(value) for value in list(data)])
+            return set_of(data, kind, [self.map_item(value) for value in list(data)])
         return self.remake_dataclass(data)
 
     cdef object remake_dataclass(self, object data):
@@ -190,7 +190,7 @@ cdef class _Walk:
         copy_attributes(data, result)
         for field in dataclasses.fields(data):
             if hasattr(data, field.name):
-                object.__setattr__(result, field.name, self.part(getattr(data, field.name)))
+                object.__setattr__(result, field.name, self.map_item(getattr(data, field.name)))
         return result
 
 
@@ -201,9 +201,9 @@ cdef class _LeafMap(_Walk):
     def __cinit__(self, fn):
         self.fn = fn
 
-    cdef object part(self, object value):
+    cdef object map_item(self, object value):
         cdef int kind = container_kind(value)
-        if kind == PLAIN:
+        if kind == NOT_A_CONTAINER:
             return PyObject_CallOneArg(self.fn, value)
         enter()
         try:
@@ -215,30 +215,33 @@ cdef class _LeafMap(_Walk):
 def map_leaves(data, fn):
     """Return `data` with new containers and `fn(value)` for each value that is no container."""
     cdef _LeafMap walk = _LeafMap(fn)
-    return walk.part(data)
+    return walk.map_item(data)
 
 
-def leaves_of(data, bint plain=False):
+def leaves_of(data, bint builtin_only=False):
     """List the values in `data` that are no containers, in the order of `map_leaves`.
 
-    With `plain` only lists, tuples and dicts are containers, and no subclasses of list and dict.
+    With `builtin_only` only lists, tuples and dicts are containers, and no subclasses of list and
+    dict.
     """
     cdef list found = []
-    add_leaves(data, found, plain)
+    add_leaves(data, found, builtin_only)
     return found
 
 
-cdef int add_leaves(object data, list found, bint plain) except -1:
+cdef int add_leaves(object data, list found, bint builtin_only) except -1:
     cdef int kind = container_kind(data)
-    if plain and not (type(data) is list or type(data) is dict or isinstance(data, tuple)):
-        kind = PLAIN
-    if kind == PLAIN:
+    if builtin_only and not (
+        type(data) is list or type(data) is dict or isinstance(data, tuple)
+    ):
+        kind = NOT_A_CONTAINER
+    if kind == NOT_A_CONTAINER:
         found.append(data)
         return 0
     enter()
     try:
         for part in parts_of(data, kind):
-            add_leaves(part, found, plain)
+            add_leaves(part, found, builtin_only)
     finally:
         Py_LeaveRecursiveCall()
     return 0
@@ -248,8 +251,8 @@ cdef int add_leaves(object data, list found, bint plain) except -1:
 cdef class NestMap(_Walk):
     """Maps a function over the leaves of nested containers.
 
-    A dict, list or set is always copied, so that the result can be modified. Any other container
-    without a leaf is returned as it is.
+    A dict, list or set, also inside a tuple, is always copied, so that the result can be modified.
+    Other containers are returned as they are if nothing in them changes.
 
     Args:
         leaf_type: The class of the leaves, such as `torch.Tensor`.
@@ -271,7 +274,7 @@ cdef class NestMap(_Walk):
         """Return `data` with each leaf replaced."""
         return self.map(data)
 
-    cdef object part(self, object value):
+    cdef object map_item(self, object value):
         return self.map(value)
 
     cdef object map(self, object data):
@@ -331,14 +334,14 @@ cdef class NestMap(_Walk):
 
     cdef object map_other(self, object data, object cls):
         cdef int kind = self.kind_of(data, cls)
-        if kind == PLAIN:
+        if kind == NOT_A_CONTAINER:
             return data
         if kind == LEAF:
             return self.map_leaf(data, False)
         if kind == TUPLE or kind == STRUCT_SEQUENCE:
-            plain = tuple(data)
-            mapped = self.map_tuple(plain)
-            return data if mapped is plain else tuple_of(data, kind, mapped)
+            items = tuple(data)
+            mapped = self.map_tuple(items)
+            return data if mapped is items else tuple_of(data, kind, mapped)
         if kind == FROZENSET or kind == MAPPING or kind == DATACLASS:
             if not self.holds_leaf(data):
                 return data
@@ -356,7 +359,7 @@ cdef class NestMap(_Walk):
     cpdef bint holds_leaf(self, object data) except -1:
         """Return whether there is a leaf in `data`."""
         cdef int kind = self.kind_of(data, type(data))
-        if kind == PLAIN:
+        if kind == NOT_A_CONTAINER:
             return False
         if kind == LEAF:
             return True

@@ -31,7 +31,7 @@ cdef class Spec:
     cdef set _ds_id
     cdef bint _ds_id_excludes
 
-    cdef bint _has_current_limits(self) except -1
+    cdef bint _has_current_mode_and_ds_id(self) except -1
     cdef bint is_active(self, object mode, object ds_id) except -1
 
 
@@ -46,10 +46,10 @@ cdef class OpSpec(Spec):
     cdef Py_ssize_t n_outputs
     cdef Py_ssize_t* ids  # of the inputs, then of the outputs
     cdef KeyTable _table
-    cdef object _read_use
+    cdef object _read_models
 
-    cdef tuple _use(self)
-    cdef bint _has_current_use(self) except -1
+    cdef tuple _models_now(self)
+    cdef bint _has_current_models(self) except -1
     cdef bint _has_keys(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1
 
 

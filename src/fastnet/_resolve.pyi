@@ -38,7 +38,7 @@ class OpSpec(Spec):
         op: object,
         table: KeyTable,
         deletes: bool = False,
-        read_use: Callable[[Any], tuple[tuple[Any, ...], bool]] | None = None,
+        read_models: Callable[[Any], tuple[tuple[Any, ...], bool]] | None = None,
     ) -> None: ...
     def is_current(self) -> bool: ...
 

@@ -173,7 +173,7 @@ cdef class Spec:
             return all([name[1:] != ds_id for name in self._ds_id]) or ds_id in self._ds_id
         return ds_id in self._ds_id
 
-    cdef bint _has_current_limits(self) except -1:
+    cdef bint _has_current_mode_and_ds_id(self) except -1:
         return (
             as_set(getattr(self.item, "mode", None)) == self._mode
             and as_set(getattr(self.item, "ds_id", None)) == self._ds_id
@@ -194,7 +194,7 @@ cdef set as_set(names):
 cdef class OpSpec(Spec):
     """The keys and settings of an op or a postprocessing op, read once.
 
-    `deletes` says that the op deletes its inputs after it has run. `read_use` is a function that
+    `deletes` says that the op deletes its inputs after it has run. `read_models` is a function that
     returns the models that the op holds, as a tuple, and whether it takes gradients; None for an op
     without either.
     """
@@ -202,14 +202,14 @@ cdef class OpSpec(Spec):
     def __cinit__(self):
         self.ids = NULL
 
-    def __init__(self, op, KeyTable table not None, bint deletes=False, read_use=None):
+    def __init__(self, op, KeyTable table not None, bint deletes=False, read_models=None):
         Spec.__init__(self, op)
         self.in_list = op.in_list
         self.out_list = op.out_list
         self.deletes = deletes
         self.forward = getattr(op, "forward", None)
-        self._read_use = read_use
-        self.models, self.takes_gradients = self._use()
+        self._read_models = read_models
+        self.models, self.takes_gradients = self._models_now()
         self._table = table
         cdef list ids = [table.intern(key) for key in op.inputs]
         cdef Py_ssize_t n_inputs = len(ids)
@@ -244,18 +244,18 @@ cdef class OpSpec(Spec):
         return (
             self._has_keys(op.inputs, 0, self.n_inputs)
             and self._has_keys(op.outputs, self.n_inputs, self.n_outputs)
-            and self._has_current_limits()
+            and self._has_current_mode_and_ds_id()
             and bool(op.in_list) == self.in_list
             and bool(op.out_list) == self.out_list
             and same_callable(getattr(op, "forward", None), self.forward)
-            and self._has_current_use()
+            and self._has_current_models()
         )
 
-    cdef tuple _use(self):
-        return ((), False) if self._read_use is None else self._read_use(self.item)
+    cdef tuple _models_now(self):
+        return ((), False) if self._read_models is None else self._read_models(self.item)
 
-    cdef bint _has_current_use(self) except -1:
-        models, takes_gradients = self._use()
+    cdef bint _has_current_models(self) except -1:
+        models, takes_gradients = self._models_now()
         return same_models(models, self.models) and takes_gradients == self.takes_gradients
 
 
@@ -275,7 +275,7 @@ cdef bint same_models(tuple models, tuple others):
 
 
 cdef class SlicerSpec(Spec):
-    """The keys and limits of a slicer, read once."""
+    """The keys, mode and ds_id of a slicer, read once."""
 
     def __init__(self, slicer, KeyTable table not None):
         Spec.__init__(self, slicer)
@@ -283,11 +283,11 @@ cdef class SlicerSpec(Spec):
         self.unslices = KeySet(table, slicer.unslice_inputs)
 
     def is_current(self):
-        """Return whether the slicer's keys and limits are still those that were read."""
+        """Return whether the slicer's keys, mode and ds_id are still those that were read."""
         return (
             set(self.item.slice_inputs) == self.slices.names()
             and set(self.item.unslice_inputs) == self.unslices.names()
-            and self._has_current_limits()
+            and self._has_current_mode_and_ds_id()
         )
 
 
@@ -406,7 +406,7 @@ def resolve(
         context: The mode, epoch and ds_id for the error message.
 
     Raises:
-        ValueError: If a returned key is sliced and no slicer un-slices it.
+        ValueError: If a returned key is sliced and no slicer unslices it.
     """
     cdef KeySet needed = KeySet(table)
     cdef KeySet device = KeySet(table)
@@ -418,7 +418,7 @@ def resolve(
     cdef KeySet written_after = KeySet(table)
     cdef KeySet used_after = KeySet(table)
     cdef KeySet deleted_after = KeySet(table)
-    cdef KeySet outputs, pieces, in_minibatches, returned
+    cdef KeySet outputs, unsliced_from_batch, in_minibatches, still_sliced, returned
     cdef OpSpec spec
     cdef SlicerSpec slicer
     cdef Py_ssize_t index, key_id
@@ -444,9 +444,10 @@ def resolve(
     returned = produced.copy()
     in_minibatches = sliced.copy()
     in_minibatches.unite(produced)
-    pieces = unsliced.copy()
-    pieces.subtract(produced)
-    needed.unite(pieces)
+    # A slicer unslices them although no op writes them, so the batch must hold them.
+    unsliced_from_batch = unsliced.copy()
+    unsliced_from_batch.subtract(produced)
+    needed.unite(unsliced_from_batch)
 
     for spec in postprocessing:
         refuse_none(spec)
@@ -476,14 +477,14 @@ def resolve(
     returned.unite(outputs)
 
     if not sliced.is_empty():
-        # Postprocessing runs on joined values, and may delete a key that is still in pieces.
+        # Postprocessing runs on unsliced values, and may delete a key that is still sliced.
         written_after.unite(deleted_after)
         written_after.subtract(used_after)
-        pieces = in_minibatches.copy()
-        pieces.intersect(returned)
-        pieces.subtract(unsliced)
-        pieces.subtract(written_after)
-        if not pieces.is_empty():
-            raise sliced_not_unsliced(pieces.names(), context)
+        still_sliced = in_minibatches.copy()
+        still_sliced.intersect(returned)
+        still_sliced.subtract(unsliced)
+        still_sliced.subtract(written_after)
+        if not still_sliced.is_empty():
+            raise sliced_not_unsliced(still_sliced.names(), context)
 
     return Resolution(needed, device, outputs, returned)

@@ -1,42 +1,42 @@
-"""Cuts a batch into minibatches, and joins minibatches into a batch."""
+"""Slices a batch into minibatches, and unslices their results."""
 
 from fastnet.errors import add_note, missing_key, not_a_batch
 
 
 def check_slicers(slicers):
-    """Check that no key is cut or joined twice, and that a key is cut if any key is joined."""
-    cdef set cut = set(), joined = set(), again
+    """Check that no key is sliced or unsliced twice, nor any unsliced if none is sliced."""
+    cdef set sliced = set(), unsliced = set(), again
     for slicer in slicers:
-        again = cut.intersection(slicer.slice_inputs)
+        again = sliced.intersection(slicer.slice_inputs)
         if again:
             raise ValueError(
                 f"Multiple slicers slice the same keys: {sorted(again)}, {name(slicer)} among "
-                "them. Let one slicer cut each key."
+                "them. Let one slicer slice each key."
             )
-        again = joined.intersection(slicer.unslice_inputs)
+        again = unsliced.intersection(slicer.unslice_inputs)
         if again:
             raise ValueError(
-                f"Multiple slicers un-slice the same keys: {sorted(again)}, {name(slicer)} among "
-                "them. Let one slicer put each key together."
+                f"Multiple slicers unslice the same keys: {sorted(again)}, {name(slicer)} among "
+                "them. Let one slicer unslice each key."
             )
-        cut.update(slicer.slice_inputs)
-        joined.update(slicer.unslice_inputs)
-    if joined and not cut:
+        sliced.update(slicer.slice_inputs)
+        unsliced.update(slicer.unslice_inputs)
+    if unsliced and not sliced:
         raise ValueError(
-            f"The keys {sorted(joined)} are to be un-sliced, but no active slicer slices "
+            f"The keys {sorted(unsliced)} are to be unsliced, but no active slicer slices "
             "anything. Give a slicer keys to `slice`, or restrict both to the same mode and ds_id."
         )
 
 
 def forward_slicers(slicers, data):
-    """Cut a batch into a list of dicts, which share the values of keys that no slicer cuts."""
+    """Slice a batch into a list of dicts, which share the values of keys that no slicer slices."""
     cdef list minibatches = None
-    cdef list pieces
+    cdef list slices
     cdef dict shared
     cdef dict minibatch
     cdef Py_ssize_t index, column
     cdef list keys
-    cutter = None
+    first_slicer = None
     if not hasattr(data, "keys"):
         raise not_a_batch(data)
     shared = dict(data)
@@ -49,28 +49,28 @@ def forward_slicers(slicers, data):
                 raise missing_key(slicer, key, data, verb="slices")
         values = tuple([data[key] for key in keys])
         try:
-            pieces = list(slicer.slice_batches(values))
+            slices = list(slicer.slice_batches(values))
         except Exception as error:
             add_note(error, f"Raised by {name(slicer)} while it sliced {keys}.")
             raise
         if minibatches is None:
-            cutter = slicer
-            minibatches = [shared.copy() for _ in pieces]
-        elif len(pieces) != len(minibatches):
+            first_slicer = slicer
+            minibatches = [shared.copy() for _ in slices]
+        elif len(slices) != len(minibatches):
             raise ValueError(
-                f"Slicers disagree on the number of minibatches: {name(cutter)} made "
-                f"{len(minibatches)} of {list(cutter.slice_inputs)}, {name(slicer)} made "
-                f"{len(pieces)} of {keys}. All active slicers must cut a batch into the same "
-                "number of pieces."
+                f"Slicers disagree on the number of minibatches: {name(first_slicer)} made "
+                f"{len(minibatches)} of {list(first_slicer.slice_inputs)}, {name(slicer)} made "
+                f"{len(slices)} of {keys}. All active slicers must slice a batch into the "
+                "same number of minibatches."
             )
-        for index in range(len(pieces)):
+        for index in range(len(slices)):
             minibatch = minibatches[index]
-            parts = tuple(pieces[index])
+            parts = tuple(slices[index])
             if len(parts) < len(keys):
                 raise ValueError(
-                    f"{name(slicer)} slices {keys}, but its piece {index} has {len(parts)} "
+                    f"{name(slicer)} slices {keys}, but its slice {index} has {len(parts)} "
                     f"value{'' if len(parts) == 1 else 's'}. Let slice_batches return a value for "
-                    "each key in each piece."
+                    "each key in each slice."
                 )
             for column in range(len(keys)):
                 minibatch[keys[column]] = parts[column]
@@ -78,14 +78,15 @@ def forward_slicers(slicers, data):
 
 
 def reverse_slicers(slicers, data, original_data):
-    """Join minibatches into a batch.
+    """Unslice the results of minibatches into those of the batch.
 
-    A key that no slicer joins has the value of the original batch, or else of the first minibatch.
+    A key that no slicer unslices has the value of the original batch, or else of the first
+    minibatch.
     """
     cdef dict batch = {}
     cdef list minibatches = list(data)
     if not minibatches:
-        # The batch was cut along an axis of length 0.
+        # The batch was sliced along an axis of length 0.
         return dict(original_data)
     first = minibatches[0]
     for slicer in slicers:
@@ -94,12 +95,12 @@ def reverse_slicers(slicers, data, original_data):
                 continue
             for minibatch in minibatches:
                 if key not in minibatch:
-                    raise missing_key(slicer, key, minibatch, verb="un-slices")
+                    raise missing_key(slicer, key, minibatch, verb="unslices")
             try:
                 slices = tuple([minibatch[key] for minibatch in minibatches])
                 batch[key] = slicer._unslice_batch(slices, key=key)
             except Exception as error:
-                add_note(error, f"Raised by {name(slicer)} while it un-sliced '{key}'.")
+                add_note(error, f"Raised by {name(slicer)} while it unsliced '{key}'.")
                 raise
     for key in first:
         if key not in batch:

@@ -24,7 +24,7 @@ cdef extern from *:
 cdef struct Stamp:
     long long at  # nanoseconds of time.perf_counter
     int row
-    int part
+    int minibatch
 
 
 cdef inline long long nanoseconds(double seconds) noexcept nogil:
@@ -36,7 +36,7 @@ cdef class StampLog:
     cdef Stamp* _stamps
     cdef Py_ssize_t _count
     cdef Py_ssize_t _capacity
-    cdef public int part
+    cdef public int minibatch
 
     cdef int reserve(self, Py_ssize_t more) except -1
     cdef void keep_locked(self, Py_ssize_t count) noexcept
@@ -51,7 +51,7 @@ cdef class StampLog:
             self.grow(1)
         cdef Stamp* stamp = &self._stamps[self._count]
         stamp.row = row
-        stamp.part = self.part
+        stamp.minibatch = self.minibatch
         # Read the clock last, so that this function is part of the time that it measures. On Linux
         # clock_gettime is the clock of time.perf_counter, read in two thirds of the time.
         stamp.at = fastnet_now() if FASTNET_LINUX else nanoseconds(perf_counter())

@@ -1,10 +1,10 @@
-"""Records time stamps at the end of each part of a step, and sums them up."""
+"""Time stamps of profiled steps, and their sums per row, less the cost of a stamp."""
 
 from typing import final
 
 @final
 class StampLog:
-    part: int
+    minibatch: int
 
     def __len__(self) -> int: ...
     def stamp(self, row: int) -> None: ...
@@ -12,6 +12,6 @@ class StampLog:
     def stamp_many(self, row: int, count: int) -> None: ...
     def keep(self, count: int) -> None: ...
     def sum_up(
-        self, costs: bytes, once: bytes, beside: bytes
+        self, costs: bytes, once: bytes, outside_minibatches: bytes
     ) -> tuple[int, bytes, bytes, bytes]: ...
     def take(self) -> bytes: ...

@@ -1,6 +1,7 @@
-"""Records time stamps at the end of each part of a step, and sums them up.
+"""Time stamps of profiled steps, and their sums per row, less the cost of a stamp.
 
-A stamp assigns the time since the previous stamp to a row. The rows of a step add up to its time.
+`fastnet.profiling.stamp_sums` measures that cost. A stamp assigns the time since the previous stamp
+to a row. The rows of a step add up to its time.
 """
 
 cimport cython
@@ -22,12 +23,12 @@ cdef double MAX_TIME = 9e9
 cdef struct Exported:
     double at  # seconds
     int row
-    int part
+    int minibatch
 
 
 @cython.final
 cdef class StampLog:
-    """A list of time stamps. New ones get `part`, the number of a minibatch or 0."""
+    """A list of time stamps. New ones get `minibatch`, counted from 1; 0 outside of minibatches."""
 
     def __cinit__(self):
         self._stamps = NULL
@@ -77,17 +78,17 @@ cdef class StampLog:
             self.add(row)
 
     def keep(self, Py_ssize_t count):
-        """Drop all but the first `count` stamps, and set `part` to 0."""
+        """Drop all but the first `count` stamps, and set `minibatch` to 0."""
         with cython.critical_section(self):
             self.keep_locked(count)
 
     cdef void keep_locked(self, Py_ssize_t count) noexcept:
-        self.part = 0
+        self.minibatch = 0
         if 0 <= count < self._count:
             self._count = count
 
     @cython.critical_section
-    def sum_up(self, bytes costs not None, bytes once not None, bytes beside not None):
+    def sum_up(self, bytes costs not None, bytes once not None, bytes outside_minibatches not None):
         """Sum up the time of each row in each step. The stamps are kept.
 
         A step starts at the first stamp, and at each stamp with row -1. The time before such a
@@ -96,26 +97,30 @@ cdef class StampLog:
         Args:
             costs: The seconds that a stamp takes, which are subtracted; a double for each row.
             once: Whether a row is counted once in a step with several stamps; a byte for each row.
-            beside: Whether a row belongs to no minibatch; a byte for each row.
+            outside_minibatches: Whether a row belongs to no minibatch; a byte for each row.
 
         Returns:
             The number of steps, and three tables as bytes: for each step the seconds of each row
             (doubles), the number of times that each row occurred (64-bit ints), and for each step
-            the seconds of each minibatch (doubles), of which part 1 is the first.
+            the seconds of each minibatch (doubles).
 
         Raises:
             ValueError: If there are no stamps, the arguments have different numbers of rows, or
-                a stamp has a row or part out of range.
+                a stamp has a row or minibatch out of range.
         """
         cdef Py_ssize_t width = PyBytes_GET_SIZE(once)
         cdef Py_ssize_t size = sizeof(double)
         cdef Py_ssize_t steps = 1
-        cdef Py_ssize_t minibatches = 0
+        cdef Py_ssize_t n_minibatches = 0
         cdef Py_ssize_t index, step
         cdef Stamp* stamp
-        if PyBytes_GET_SIZE(costs) != width * size or PyBytes_GET_SIZE(beside) != width:
+        if (
+            PyBytes_GET_SIZE(costs) != width * size
+            or PyBytes_GET_SIZE(outside_minibatches) != width
+        ):
             raise ValueError(
-                f"costs has {len(costs) / size:g} rows, once has {width}, beside has {len(beside)}"
+                f"costs has {len(costs) / size:g} rows, once has {width}, outside_minibatches has "
+                f"{len(outside_minibatches)}"
             )
         if not self._count:
             raise ValueError("there are no stamps to sum up")
@@ -125,20 +130,20 @@ cdef class StampLog:
                 steps += 1
             elif not 0 <= stamp.row < width:
                 raise ValueError(f"stamp {index} has row {stamp.row} of {width} rows")
-            if stamp.part > minibatches:
-                minibatches = stamp.part
-            elif stamp.part < 0:
-                raise ValueError(f"stamp {index} has the negative part {stamp.part}")
+            if stamp.minibatch > n_minibatches:
+                n_minibatches = stamp.minibatch
+            elif stamp.minibatch < 0:
+                raise ValueError(f"stamp {index} has the negative minibatch {stamp.minibatch}")
 
         cdef bytes times = zeros(steps, width)
         cdef bytes counts = zeros(1, width)
-        cdef bytes parts = zeros(steps, minibatches)
+        cdef bytes minibatches = zeros(steps, n_minibatches)
         cdef bytes latest = zeros(1, width)
         cdef const double* cost = <const double*> PyBytes_AS_STRING(costs)
         cdef const char* counts_once = PyBytes_AS_STRING(once)
-        cdef const char* is_beside = PyBytes_AS_STRING(beside)
+        cdef const char* is_outside = PyBytes_AS_STRING(outside_minibatches)
         cdef double* row_times = <double*> PyBytes_AS_STRING(times)
-        cdef double* part_times = <double*> PyBytes_AS_STRING(parts)
+        cdef double* minibatch_times = <double*> PyBytes_AS_STRING(minibatches)
         cdef long long* count = <long long*> PyBytes_AS_STRING(counts)
         # The last step in which a row occurred, counted from 1.
         cdef long long* seen = <long long*> PyBytes_AS_STRING(latest)
@@ -154,7 +159,7 @@ cdef class StampLog:
             if row == BEGIN:
                 step += 1
                 row_times += width
-                part_times += minibatches
+                minibatch_times += n_minibatches
                 continue
             span = at - before - cost[row]
             row_times[row] += span
@@ -163,20 +168,20 @@ cdef class StampLog:
             elif seen[row] != step:
                 seen[row] = step
                 count[row] += 1
-            if stamp.part and not is_beside[row]:
-                part_times[stamp.part - 1] += span
-        return steps, times, counts, parts
+            if stamp.minibatch and not is_outside[row]:
+                minibatch_times[stamp.minibatch - 1] += span
+        return steps, times, counts, minibatches
 
     @cython.critical_section
     def take(self):
-        """Remove all stamps, and return for each the bytes of its seconds, row and part ("dii")."""
+        """Remove all stamps, and return their seconds, rows and minibatches as bytes ("dii")."""
         cdef bytes result = PyBytes_FromStringAndSize(NULL, self._count * sizeof(Exported))
         cdef Exported* exported = <Exported*> PyBytes_AS_STRING(result)
         cdef Py_ssize_t index
         for index in range(self._count):
             exported[index].at = seconds(self._stamps[index].at)
             exported[index].row = self._stamps[index].row
-            exported[index].part = self._stamps[index].part
+            exported[index].minibatch = self._stamps[index].minibatch
         self.keep_locked(0)
         return result
 

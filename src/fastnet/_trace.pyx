@@ -18,7 +18,7 @@ from collections.abc import MutableMapping
 from operator import attrgetter
 
 from fastnet.errors import not_a_batch
-from fastnet.trace_constants import attribute_tokens, state_of
+from fastnet.trace_constants import attribute_tokens, snapshot_of_constant
 
 cimport cython
 from cpython.dict cimport PyDict_Next
@@ -26,7 +26,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from libc.math cimport copysign
 
-from fastnet._nest cimport FROZENSET, PLAIN, SET, _Walk, container_kind
+from fastnet._nest cimport FROZENSET, NOT_A_CONTAINER, SET, _Walk, container_kind
 from fastnet._threads cimport FREE_THREADED, hold, unhold
 
 cdef extern from "Python.h":
@@ -78,7 +78,7 @@ cdef class Parts:
 
 @cython.final
 cdef class WithAttributes:
-    """A part of a form with attributes; `state` is its `state_of`."""
+    """A part of a form with attributes; `state` is its `snapshot_of_constant`."""
 
     def __init__(self, form, tuple state not None):
         self.form = form
@@ -151,13 +151,13 @@ cdef class TensorKind(_Walk):
             if found is not None:
                 kind, tensors = found
                 return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
-            state = state_of(value)
+            state = snapshot_of_constant(value)
             form = form_around(self, value)
             return form if state is None else WithAttributes(form, state)
         finally:
             Py_LeaveRecursiveCall()
 
-    cdef object part(self, object value):
+    cdef object map_item(self, object value):
         return self.form_of(value)
 
     def matches(self, form, value):
@@ -358,7 +358,7 @@ def map_form(form, fn, bint as_form=False):
     With `as_form` the result is a form again: each `WithAttributes` stays.
     """
     cdef _FormMap walk = _FormMap(fn, as_form)
-    return walk.part(form)
+    return walk.map_item(form)
 
 
 @cython.final
@@ -370,12 +370,12 @@ cdef class _FormMap(_Walk):
         self.fn = fn
         self.as_form = as_form
 
-    cdef object part(self, object value):
+    cdef object map_item(self, object value):
         cdef object cls = type(value)
         if cls is Slot or cls is Parts:
             return PyObject_CallOneArg(self.fn, value)
         if cls is WithAttributes:
-            inner = self.part((<WithAttributes> value).form)
+            inner = self.map_item((<WithAttributes> value).form)
             return WithAttributes(inner, (<WithAttributes> value).state) if self.as_form else inner
         if value is None or cls is str or cls is int or cls is float or cls is bool:
             return value
@@ -389,7 +389,7 @@ cdef class _FormMap(_Walk):
 cdef object form_around(_Walk walk, object value):
     """Rebuild a container of the forms of its parts; sets and other values are constants."""
     cdef int kind = container_kind(value)
-    if kind == PLAIN or kind == SET or kind == FROZENSET:
+    if kind == NOT_A_CONTAINER or kind == SET or kind == FROZENSET:
         return constant(value)
     return walk.remake(value, kind)
 

@@ -61,14 +61,14 @@ def init(
     if framework is None:
         framework = "torch" if torch_processes() > 1 else "tf" if tf_workers() > 1 else None
     if framework is not None:
-        _processes_module(framework).start(backend, timeout)
+        _processes_module(framework).init(backend, timeout)
 
 
 def shutdown() -> None:
     """Leave the other processes; in a single process do nothing."""
     processes = _current_processes()
     if processes is not None:
-        processes.stop()
+        processes.shutdown()
 
 
 def rank() -> int:
@@ -92,7 +92,7 @@ def barrier() -> None:
     """Wait until all processes have called this."""
     processes = _current_processes()
     if processes is not None:
-        processes.exchange(None)
+        processes.all_gather_object(None)
 
 
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
@@ -120,8 +120,8 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     processes = _current_processes()
     if processes is None:
         return dict(result)
-    results, sizes = zip(*processes.exchange((dict(result), samples)), strict=True)
-    return _join_results(results, sizes, processes.KIND)
+    results, sizes = zip(*processes.all_gather_object((dict(result), samples)), strict=True)
+    return _combine_results(results, sizes, processes.TENSOR_OPS)
 
 
 @contextmanager
@@ -141,14 +141,14 @@ def run(
         processes = _current_processes()
         if processes is not None:
             add_note(error, f"Raised on rank {processes.rank()} of {processes.world_size()}.")
-            processes.note_failure(error)
+            processes.explain_failure(error)
         raise
     finally:
         shutdown()
 
 
 @contextmanager
-def together(processes: Processes | None, task: str) -> Iterator[None]:
+def raise_on_all_ranks(processes: Processes | None, task: str) -> Iterator[None]:
     """Raise a RankError on all processes if the block raises an error on one of them.
 
     If `processes` is None, this does nothing.
@@ -162,7 +162,7 @@ def together(processes: Processes | None, task: str) -> Iterator[None]:
     except Exception as error:
         failure = error
     try:
-        texts = processes.exchange(
+        texts = processes.all_gather_object(
             None if failure is None else f"{type(failure).__name__}: {failure}"
         )
     finally:
@@ -193,7 +193,7 @@ def _processes_module(framework: str) -> Processes:
     return processes
 
 
-class TensorKind(NamedTuple):
+class TensorOps(NamedTuple):
     """The functions that combine the tensors of a framework.
 
     Attributes:
@@ -211,8 +211,8 @@ class TensorKind(NamedTuple):
     errors: tuple[type[Exception], ...]
 
 
-def _join_results(
-    results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], kind: TensorKind
+def _combine_results(
+    results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], tensor_ops: TensorOps
 ) -> dict[str, Any]:
     """Combine the results of several processes.
 
@@ -230,21 +230,21 @@ def _join_results(
                 f"Results are gathered under the keys {sorted(map(str, first))} on rank 0, but "
                 f"{sorted(map(str, result))} on rank {rank}. Gather the same keys on each."
             )
-    weights = _weights(results, samples, kind)
+    weights = _weights(results, samples, tensor_ops)
     return combine(
-        results, lambda key, parts: _join(key, parts, weights, kind), "ranks", "the data"
+        results, lambda key, leaves: _combine(key, leaves, weights, tensor_ops), "ranks", "the data"
     )
 
 
 def combine(
     results: Sequence[Mapping[str, Any]],
-    join: Callable[[str, tuple[Any, ...]], Any],
-    owners: str,
-    seen: str,
+    combine_leaves: Callable[[str, tuple[Any, ...]], Any],
+    result_owner: str,
+    data_name: str,
 ) -> dict[str, Any]:
-    """Combine the leaves of results with the same keys by ``join(key, leaves)``.
+    """Combine the leaves of results with the same keys by ``combine_leaves(key, leaves)``.
 
-    `owners` and `seen` name the results and the data they come from in errors.
+    `result_owner` and `data_name` name the owners of results and their data in errors.
 
     Raises:
         ValueError: If a value has more leaves in one result than in another.
@@ -252,60 +252,60 @@ def combine(
     combined = {}
     for key, value in results[0].items():
         leaves = [leaves_of(result[key]) for result in results]
-        counts = [len(found) for found in leaves]
+        counts = [len(parts) for parts in leaves]
         if len(set(counts)) > 1:
             raise ValueError(
-                f"The value of '{key}' holds different numbers of values on the {owners}, "
-                f"{counts}, so that they cannot be put together. What ops return must not depend "
-                f"on which part of {seen} they see."
+                f"The value of '{key}' holds different numbers of values on the {result_owner}, "
+                f"{counts}, so that they cannot be combined. What ops return must not depend "
+                f"on which part of {data_name} they see."
             )
-        joined = iter([join(key, parts) for parts in zip(*leaves, strict=True)])
-        combined[key] = map_leaves(value, lambda _, values=joined: next(values))  # type: ignore[misc]
+        values = iter([combine_leaves(key, parts) for parts in zip(*leaves, strict=True)])
+        combined[key] = map_leaves(value, lambda _, values=values: next(values))  # type: ignore[misc]
     return combined
 
 
 def _weights(
-    results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], kind: TensorKind
+    results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], tensor_ops: TensorOps
 ) -> list[int]:
     """Return the number of samples of each process, or equal weights where it is unknown."""
-    alike = [1] * len(results)
+    equal_weights = [1] * len(results)
     sizes = []
-    for result, told in zip(results, samples, strict=True):
+    for result, given_size in zip(results, samples, strict=True):
         leaves = leaves_of(dict(result))
-        lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf, kind)}
-        if told is None and len(lengths) != 1:
-            return alike
-        sizes.append(lengths.pop() if told is None else told)
-    return sizes if any(sizes) and len(set(sizes)) > 1 else alike
+        lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf, tensor_ops)}
+        if given_size is None and len(lengths) != 1:
+            return equal_weights
+        sizes.append(lengths.pop() if given_size is None else given_size)
+    return sizes if any(sizes) and len(set(sizes)) > 1 else equal_weights
 
 
-def _has_rows(value: Any, kind: TensorKind) -> bool:
-    return (isinstance(value, np.ndarray) or kind.is_tensor(value)) and len(value.shape) > 0
+def _has_rows(value: Any, tensor_ops: TensorOps) -> bool:
+    return (isinstance(value, np.ndarray) or tensor_ops.is_tensor(value)) and len(value.shape) > 0
 
 
-def _join(key: str, parts: Sequence[Any], weights: Sequence[int], kind: TensorKind) -> Any:
+def _combine(key: str, parts: Sequence[Any], weights: Sequence[int], tensor_ops: TensorOps) -> Any:
     first = parts[0]
-    tensors = kind.is_tensor(first)
-    if any(kind.is_tensor(part) is not tensors for part in parts):
+    tensors = tensor_ops.is_tensor(first)
+    if any(tensor_ops.is_tensor(part) is not tensors for part in parts):
         names = [type(part).__name__ for part in parts]
         raise ValueError(
             f"The value of '{key}' is of different types on the ranks, {names}, so that they "
-            "cannot be put together. Let it be a tensor on each, or on none."
+            "cannot be combined. Let it be a tensor on each, or on none."
         )
-    if all(_has_rows(part, kind) for part in parts):
-        return _concatenated(key, parts, kind)
-    if not all(_is_number(part, kind) for part in parts):
+    if all(_has_rows(part, tensor_ops) for part in parts):
+        return _concatenated(key, parts, tensor_ops)
+    if not all(_is_number(part, tensor_ops) for part in parts):
         return first
     numbers = [(float(part), weight) for part, weight in zip(parts, weights, strict=True)]
     known = [(number, weight) for number, weight in numbers if not math.isnan(number)]
     total = sum(weight for _, weight in known)
     mean = sum(number * weight for number, weight in known) / total if total else math.nan
-    return kind.mean_like(mean, first) if tensors else mean
+    return tensor_ops.mean_like(mean, first) if tensors else mean
 
 
-def _is_number(value: Any, kind: TensorKind) -> bool:
-    if kind.is_tensor(value):
-        return kind.is_number(value)
+def _is_number(value: Any, tensor_ops: TensorOps) -> bool:
+    if tensor_ops.is_tensor(value):
+        return tensor_ops.is_number(value)
     if isinstance(value, np.ndarray):
         return value.ndim == 0 and value.dtype.kind in "biuf"
     return isinstance(value, (int, float, np.number)) and not isinstance(
@@ -313,13 +313,14 @@ def _is_number(value: Any, kind: TensorKind) -> bool:
     )
 
 
-def _concatenated(key: str, parts: Sequence[Any], kind: TensorKind) -> Any:
-    join = kind.concatenate if kind.is_tensor(parts[0]) else np.concatenate
+def _concatenated(key: str, parts: Sequence[Any], tensor_ops: TensorOps) -> Any:
+    concatenate = tensor_ops.concatenate if tensor_ops.is_tensor(parts[0]) else np.concatenate
     try:
-        return join(list(parts))
-    except kind.errors as error:
+        return concatenate(list(parts))
+    except tensor_ops.errors as error:
         shapes = [tuple(part.shape) for part in parts]
         raise ValueError(
-            f"The value of '{key}' has the shapes {shapes} on the ranks, which cannot be joined "
-            "along the first axis. Leave it out of what is gathered, or let the others agree."
+            f"The value of '{key}' has the shapes {shapes} on the ranks, which cannot be "
+            "concatenated along the first axis. Leave it out of what is gathered, or let the "
+            "others agree."
         ) from error

@@ -190,11 +190,11 @@ def missing_key(
 
 
 def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
-    """Return the error for keys that are returned but that no slicer un-slices."""
+    """Return the error for keys that are returned but that no slicer unslices."""
     return ValueError(
-        f"The keys {sorted(keys)} are outputs of the step, but no slicer un-slices them "
-        f"({context}). List each of them in the `unslice` of the slicer that cuts, to join its "
-        "slices, or of a MeanUnslicer, to average them, or leave it out of desired_output_keys."
+        f"The keys {sorted(keys)} are outputs of the step, but no slicer unslices them "
+        f"({context}). List each of them in the `unslice` of the slicer that slices it, or "
+        "of a MeanUnslicer, to average its slices, or leave it out of desired_output_keys."
     )
 
 
@@ -223,7 +223,7 @@ def require_batches(data: object) -> None:
 
 
 def advise_program(error: KeyError | TypeError, written: Collection[str]) -> None:
-    """Add the fix to an error that a program has raised while its network was open.
+    """Add the fix to an error that a program has raised inside a `with network(...)` block.
 
     Args:
         error: The error.
@@ -234,10 +234,10 @@ def advise_program(error: KeyError | TypeError, written: Collection[str]) -> Non
             add_note(error, 'A batch is one dict: `network.run_step({"x": x, "y": y})`.')
         return
     key = error.args[0] if error.args else None
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    module = "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__"))
     is_explained = module.startswith("fastnet.") or hasattr(error, "__notes__")
     if isinstance(key, str) and key not in written and not is_explained:
         add_note(

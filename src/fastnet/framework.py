@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastnet.backend.held_state import HeldState
     from fastnet.backend.precision import Precision
     from fastnet.backend.update import Update
-    from fastnet.distributed import TensorKind
+    from fastnet.distributed import TensorOps
 
 
 class Framework(Protocol):
@@ -34,11 +34,14 @@ class Framework(Protocol):
 
     @property
     def make_pass(self) -> Callable[[Any, Callable[[Any], Iterable[Any]]], ModelPass]:
-        """Makes what runs the model of a ModelOp; the function splits a value by outputs."""
+        """Create the callable that runs a ModelOp's model.
+
+        The second argument splits the model's result into one value per output.
+        """
 
     @property
     def make_update(self) -> Callable[[Any, Sequence[str]], Update]:
-        """Makes the update of an UpdateOp with the names of its reports."""
+        """Create the update of an UpdateOp, given the names of its reports."""
 
     def trainable_parameters(self, model: Model, /) -> Sequence[Any]:
         """List the trainable parameters of a model."""
@@ -92,7 +95,7 @@ class Framework(Protocol):
     def load_model(
         self, model: Model, path: str | os.PathLike[str], load_optimizer: bool, /
     ) -> None:
-        """Load what `save_model` has saved."""
+        """Load a model from a file that `save_model` has written."""
 
     def model_state(self, model: Model, /) -> dict[str, Any]:
         """Return the state of a model and its optimizers."""
@@ -110,7 +113,7 @@ class Framework(Protocol):
         """Convert a tensor to its type, shape and bytes; return None for anything else."""
 
     def tensor_makers(self, read: Callable[[str], Block], /) -> Mapping[str, Callable[..., Tensor]]:
-        """Return what makes tensors of the results of `to_block`, by their kind."""
+        """Return the functions that rebuild tensors from blocks, by kind."""
 
     @property
     def PreservedState(
@@ -153,7 +156,7 @@ class WeightAverager(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Whether the next update is the first one, and its decay, if they are kept in Python."""
+        """Python-side state (first-update flag and decay); empty if it is in variables."""
 
     def configure(self, decay: Decay, use_buffers: bool) -> None:
         """Apply changed settings."""
@@ -175,12 +178,12 @@ class PreservedState(Protocol):
 class Processes(Protocol):
     """The processes of a distributed program."""
 
-    KIND: TensorKind
+    TENSOR_OPS: TensorOps
 
-    def start(self, backend: str | None = None, timeout: float | None = None) -> None:
+    def init(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Join the other processes."""
 
-    def stop(self) -> None:
+    def shutdown(self) -> None:
         """Leave the other processes."""
 
     def rank(self) -> int:
@@ -189,11 +192,11 @@ class Processes(Protocol):
     def world_size(self) -> int:
         """Return the number of processes."""
 
-    def exchange(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Return the values of all processes."""
 
-    def collect(self, value: Any) -> list[Any] | None:
+    def gather_object(self, value: Any) -> list[Any] | None:
         """Return the values of all processes on rank 0, and None on the others."""
 
-    def note_failure(self, error: BaseException) -> None:
+    def explain_failure(self, error: BaseException) -> None:
         """Explain a failed collective call."""

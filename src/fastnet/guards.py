@@ -76,16 +76,20 @@ _LEAVES = (
     type(functools.lru_cache(len)),
 )
 # The same, for classes of modules not imported here: before the import, no instances exist.
-_OTHER_LEAVES = {"logging": "Logger", "threading": "Thread", "tensorflow": "Graph"}
-_OTHER_LEAVES["torch.library"] = "CustomOpDef"
-_OTHER_LEAVES["fastnet.network.base"] = "BaseNetwork"
-_OTHER_LEAVES["tensorflow._api.v2.distribute"] = "Strategy"
+_OTHER_LEAVES = {
+    "logging": "Logger",
+    "threading": "Thread",
+    "torch.library": "CustomOpDef",
+    "tensorflow": "Graph",
+    "tensorflow._api.v2.distribute": "Strategy",
+    "fastnet.network.base": "BaseNetwork",
+}
 # Functions and methods that are written in C.
 _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # Instances of exactly these classes are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
-# The first values of a node.
+# The first values of a node; the first one of a CLASS is its MRO, whose changes are of its bases.
 _HEADERS = {
     Kind.OBJECT: ("__class__", "__dict__"),
     Kind.CLASS: ("__bases__",),
@@ -209,9 +213,9 @@ class Snapshot(BaseSnapshot):
             parents.setdefault(target if kind == Kind.LINK else index, []).append(parent)
         seen = set(reached)
         while reached:
-            found = [parent for parent in parents[reached.pop()] if parent not in seen]
-            seen.update(found)
-            reached += [parent for parent in found if parent >= 0]
+            unseen = [parent for parent in parents[reached.pop()] if parent not in seen]
+            seen.update(unseen)
+            reached += [parent for parent in unseen if parent >= 0]
         return sorted(-1 - index for index in seen if index < 0)
 
     def find(self, matches: Callable[[type], bool]) -> list[tuple[str, Any, bool]]:
@@ -239,12 +243,12 @@ class Snapshot(BaseSnapshot):
                 if known[cls]:
                     places.append((index, position))
         names = _names_of(functions)
-        found: list[tuple[str, Any, bool]] = []
+        objects: list[tuple[str, Any, bool]] = []
         for index, position in places:
             kind, owner, _, _, values = self.node(index)
             path = self._path(index) + _step(kind, owner, values, position)
-            found.append((path, values[position], _is_used(self, index, position, names)))
-        return found
+            objects.append((path, values[position], _is_used(self, index, position, names)))
+        return objects
 
     def _path(self, index: int) -> str:
         """Return the path that led to a node."""
@@ -279,8 +283,9 @@ def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
         return f" closure variable {values[0].co_freevars[position - len(header)]!r}"
     if kind == Kind.WEAK:
         return "" if _is_weak_container(cls) else "()"
-    # Names and keys precede their values.
-    key = values[position - (position - len(header)) % _STEPS.get(kind, 1)]
+    # The position of the name or key that precedes the value.
+    key_position = position - (position - len(header)) % _STEPS.get(kind, 1)
+    key = values[key_position]
     if kind == Kind.SLOTS:
         return f".{key.__name__}"
     if kind == Kind.STATE:
@@ -361,42 +366,42 @@ def _is_leaf(cls: type) -> bool:
     if any(_is_one_of(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
         return True
     # Tensors, arrays and their scalars have these in every framework.
-    libraries = [_class_dict(base) for base in _mro(cls) if not _is_own_class(base)]
+    libraries = [_class_dict(base) for base in _mro(cls) if not _is_user_class(base)]
     return all(any(name in names for names in libraries) for name in ("shape", "dtype"))
 
 
-def _is_own_class(cls: type) -> bool:
+def _is_user_class(cls: type) -> bool:
     """Return whether a class is defined in the user's own code."""
     name = _class_dict(cls).get("__module__")
     # Classes that `exec` creates in an empty namespace are in "builtins", like Python's own.
     if not is_mutable(cls) or type(name) is not str or name == "builtins":
         return is_mutable(cls)
     module = sys.modules.get(name)
-    return not _is_module(module) or _is_own_module(_module_dict(module))
+    return not _is_module(module) or _is_user_module(_module_dict(module))
 
 
 def _is_module(value: Any) -> bool:
     return issubclass(type(value), types.ModuleType)
 
 
-def _is_own_module(namespace: Mapping[str, Any]) -> bool:
+def _is_user_module(namespace: Mapping[str, Any]) -> bool:
     """Return whether a module belongs to the user's own code."""
     file, name = namespace.get("__file__"), namespace.get("__name__")
     # A profiler or a debugger may leave its own `__file__` in the `__main__` that it runs.
     if type(name) is not str or name == "__main__":
         return True
     if type(file) is str:
-        return is_own_file(file)
+        return is_user_file(file)
     # Submodules that are written in C, or created when their package is imported, have no file.
     package = name.partition(".")[0]
     outer = sys.modules.get(package)
     if package != name and _is_module(outer):
-        return _is_own_module(_module_dict(outer))
+        return _is_user_module(_module_dict(outer))
     return package not in sys.stdlib_module_names
 
 
 @functools.lru_cache(maxsize=4096)
-def is_own_file(path: str) -> bool:
+def is_user_file(path: str) -> bool:
     """Return whether a file belongs to neither Python, an installed package nor fastnet."""
     path = os.path.normcase(path)
     if path.startswith("<frozen "):
@@ -407,7 +412,7 @@ def is_own_file(path: str) -> bool:
 
 def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
     """Return the kinds of nodes of a function; of library code, only `__wrapped__` is followed."""
-    if is_own_file(function.__code__.co_filename):
+    if is_user_file(function.__code__.co_filename):
         return (Kind.FUNCTION,)
     if hasattr(function, "registry"):  # Of `functools.singledispatch`.
         return (Kind.FUNCTION,)
@@ -445,21 +450,21 @@ def _globals_of(
     # that has the attribute, or 0 for a global.
     read, attributes = _names_in(function.__code__)
     namespace = function.__globals__
-    found = [(namespace, name, True, 0) for name in sorted(read - {*skip.get(id(namespace), ())})]
+    entries = [(namespace, name, True, 0) for name in sorted(read - {*skip.get(id(namespace), ())})]
     entered = set[int]()
     # The list grows during the iteration, because attributes of modules may be modules.
-    for index, (namespace, name, _, _) in enumerate(found, 1):
+    for index, (namespace, name, _, _) in enumerate(entries, 1):
         value = dict.get(namespace, name)
         if _is_module(value) and id(value) not in entered:
             entered.add(id(value))
             inner = _module_dict(value)
-            is_own = _is_own_module(inner)
+            is_user = _is_user_module(inner)
             names = sorted((attributes & inner.keys()) - {*skip.get(id(inner), ())})
-            found += [
-                (inner, name, is_own or Kind.STATE in _layout_of(type(inner[name])).kinds, index)
+            entries += [
+                (inner, name, is_user or Kind.STATE in _layout_of(type(inner[name])).kinds, index)
                 for name in names
             ]
-    return found
+    return entries
 
 
 def _names_of(functions: Iterable[types.FunctionType]) -> set[str]:
@@ -577,9 +582,9 @@ def _find_difference(
 ) -> tuple[Sequence[Any], int] | None:
     """Return the old or new values and the index of a difference, or None."""
     header = len(_HEADERS.get(kind, ()))
-    found = _find_in_order(then, now)
-    if found is None or kind not in _UNORDERED or found[1] < header:
-        return found
+    difference = _find_in_order(then, now)
+    if difference is None or kind not in _UNORDERED or difference[1] < header:
+        return difference
     return _find_without_order(then, now, header, _STEPS[kind])
 
 
@@ -640,7 +645,7 @@ def token_of(value: Any, depth: int = 0) -> Any:
 _RULES = types.SimpleNamespace(
     find_difference=_find_difference,
     globals_of=_globals_of,
-    is_own_class=_is_own_class,
+    is_user_class=_is_user_class,
     is_used=_is_used,
     kinds_of_builtin=_kinds_of_builtin,
     kinds_of_function=_kinds_of_function,

@@ -19,7 +19,7 @@ from typing import Any
 
 from fastnet.guards import Snapshot, token_of
 
-__all__ = ["attribute_tokens", "state_of"]
+__all__ = ["attribute_tokens", "snapshot_of_constant"]
 
 # Classes of constants, and of containers, that have no attributes of their own.
 _ATOMS = (NoneType, bool, int, float, complex, str, bytes, EllipsisType)
@@ -29,7 +29,7 @@ _FUNCTIONS = (FunctionType, MethodType, partial)
 _NAMED = (type, Enum, ModuleType, BuiltinFunctionType)
 
 
-def state_of(value: Any) -> tuple[dict[str, Any], Snapshot] | None:
+def snapshot_of_constant(value: Any) -> tuple[dict[str, Any], Snapshot] | None:
     """Return the tokens of a value's attributes and a snapshot of what it holds, or None."""
     if type(value) in _BARE or isinstance(value, _NAMED):
         return None
@@ -48,16 +48,16 @@ def attribute_tokens(value: Any) -> dict[str, Any]:
 
 def _attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of a value that are not part of its form."""
-    found = dict(getattr(value, "__dict__", ()))
+    attributes = dict(getattr(value, "__dict__", ()))
     for base in type(value).__mro__:
         if "__slots__" not in vars(base):
             continue
         for name, slot in vars(base).items():
             if type(slot) is MemberDescriptorType and hasattr(value, name):
-                found.setdefault(name, getattr(value, name))
+                attributes.setdefault(name, getattr(value, name))
     for name in getattr(type(value), "__dataclass_fields__", ()):
-        found.pop(name, None)
+        attributes.pop(name, None)
     if isinstance(value, MutableMapping) and not isinstance(value, dict):
-        # One of the others holds its items.
-        return {name: part for name, part in found.items() if type(part) in _ATOMS}
-    return found
+        # An attribute that is a container holds the mapping's items, which are compared already.
+        return {name: part for name, part in attributes.items() if type(part) in _ATOMS}
+    return attributes

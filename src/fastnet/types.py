@@ -130,15 +130,15 @@ class SchedulerLike(Protocol[T_co]):
 
 @runtime_checkable
 class SlicerLike(Protocol):
-    """A slicer, which splits batches into minibatches, or merges minibatches, or both."""
+    """A slicer, which slices batches into minibatches, or unslices their results, or both."""
 
     @property
     def slice_inputs(self) -> Sequence[str]:
-        """The keys to split."""
+        """The keys to slice."""
 
     @property
     def unslice_inputs(self) -> Sequence[str]:
-        """The keys to merge."""
+        """The keys to unslice."""
 
     @property
     def mode(self) -> Collection[str]:
@@ -149,10 +149,10 @@ class SlicerLike(Protocol):
         """The datasets to run for; all if empty."""
 
     def slice_batches(self, batches: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
-        """Split the values of `slice_inputs` into the same number of slices."""
+        """Slice the values of `slice_inputs`, each into the same number of slices."""
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        """Merge the slices of one key."""
+        """Make one value of the slices of one key."""
 
 
 class DeferredLike(Protocol):

@@ -58,7 +58,7 @@ def test_a_network_that_could_not_be_opened(
         ")\n"
     )
     assert main(["explain", "clash.py:network"]) == 1
-    assert "no slicer un-slices" in " ".join(capsys.readouterr().out.split())
+    assert "no slicer unslices" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_reader_that_has_enough(folder: Path) -> None:

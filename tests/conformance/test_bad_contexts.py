@@ -137,7 +137,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("slicers", "parts"),
         [
-            ([AxisSlicer(0, "x", "y"), MeanUnslicer("y")], ["un-slice the same keys: ['y']"]),
+            ([AxisSlicer(0, "x", "y"), MeanUnslicer("y")], ["unslice the same keys: ['y']"]),
             ([AxisSlicer(0, "x", None)], ["['y'] are outputs", "epoch=2, ds_id='a'", "`unslice`"]),
         ],
         ids=["joined twice", "never joined"],

@@ -236,7 +236,7 @@ def test_errors_of_ops_keep_their_type_and_arguments(fw: Framework, kind: type[E
             {"x": X, "w": 1},
             {"x": X, "w": 0},
             IndexError,
-            ["a new axis 1", "MeanUnslicer", "Raised by AxisSlicer while it un-sliced 'y'."],
+            ["a new axis 1", "MeanUnslicer", "Raised by AxisSlicer while it unsliced 'y'."],
         ),
         (
             lambda fw, x, w: x[:, w:],
@@ -244,7 +244,7 @@ def test_errors_of_ops_keep_their_type_and_arguments(fw: Framework, kind: type[E
             {"x": X, "w": 1},
             {"x": X, "w": 0},
             ValueError,
-            ["'y': a slice of shape [1, 2]", "unslice_shape", "while it un-sliced 'y'."],
+            ["'y': a slice of shape [1, 2]", "unslice_shape", "while it unsliced 'y'."],
         ),
     ],
     ids=["numbers", "no axis", "no new axis", "no window"],

@@ -11,7 +11,7 @@ from torch import nn
 pytest.importorskip("fastestimator")
 
 import fastnet
-from fastnet.integrations.fastestimator.states import STATES
+from fastnet.integrations.fastestimator.restore_wizard import STATES
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 

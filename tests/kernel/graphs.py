@@ -206,7 +206,7 @@ def open_and_run(
 ) -> tuple[str, list[Any]]:
     """Do what a network does to open and to run a step.
 
-    With `around` values are moved and released, and a setting and a context manager surround steps.
+    With `around` values are moved and detached; a grad mode and a context manager surround steps.
 
     Returns:
         What it came to, in a word, and all that could be seen on the way.
@@ -244,9 +244,9 @@ def open_and_run(
     def lay_out() -> Any:
         forwards = kernel.gather(active)[1]
         surroundings = {
-            "move": kernel.NestMap(str, lambda value: [value, len(stamps)]),
-            "release": kernel.NestMap(Value, lambda value: (repr(value), len(stamps))),
-            "setting": (lambda: "before", lambda value: log.append(("set", value)), "needed"),
+            "to_device": kernel.NestMap(str, lambda value: [value, len(stamps)]),
+            "detach": kernel.NestMap(Value, lambda value: (repr(value), len(stamps))),
+            "grad_mode": (lambda: "before", lambda value: log.append(("set", value)), "needed"),
             "on_failure": [Call(log, "first", fails=True), Call(log, "second")],
         }
         return kernel.KernelPlan(
@@ -261,7 +261,7 @@ def open_and_run(
     plan = laid_out[1]
     log.append(plan.spans)
     before = dict(batch)
-    missing = plan.missing(batch)
+    missing = plan.missing_key_error(batch)
     log.append(missing and (type(missing), shown(missing)))
     tape = [lambda: Tape(log), "tape"][: 2 * around]
     hooked: list[Any] = []

@@ -99,7 +99,7 @@ def test_steps(kernel: Kernel) -> None:
     value, batch, state = Nothing(), {}, new_state()
     batch.update(x=value, other=value)
     mapped = kernel.NestMap(Nothing, lambda leaf: leaf)
-    plan = plan_of(kernel, ops, {"g", "a"}, forwards, move=mapped, release=mapped)
+    plan = plan_of(kernel, ops, {"g", "a"}, forwards, to_device=mapped, detach=mapped)
     assert plan.step(batch, state) == {"x": value, "other": value, "g": value, "a": value}
     watched = (value, batch, state, callee, function, name, plan, *ops, *forwards)
     timed = entry_of(kernel, plan, "step_timed")
@@ -164,7 +164,7 @@ def test_failing_steps(kernel: Kernel, case: str, entry: str) -> None:
         repeat(MANY // 20, step)
 
 
-@pytest.mark.parametrize("fails", ["never", "move", "release", "setting in", "setting out"])
+@pytest.mark.parametrize("fails", ["never", "to_device", "detach", "mode in", "mode out"])
 def test_what_surrounds_the_ops(kernel: Kernel, fails: str) -> None:
     value, state, batch = Nothing(), new_state(), {}
     batch["x"] = [value]
@@ -178,14 +178,14 @@ def test_what_surrounds_the_ops(kernel: Kernel, fails: str) -> None:
         return call
 
     def write(given: Any) -> None:
-        guard("setting in" if given == "needed" else "setting out")(given)
+        guard("mode in" if given == "needed" else "mode out")(given)
 
     plan = plan_of(
         kernel,
         [Op("x", "y", function)],
-        move=kernel.NestMap(Nothing, guard("move")),
-        release=kernel.NestMap(Nothing, guard("release")),
-        setting=(lambda: "before", write, "needed"),
+        to_device=kernel.NestMap(Nothing, guard("to_device")),
+        detach=kernel.NestMap(Nothing, guard("detach")),
+        grad_mode=(lambda: "before", write, "needed"),
     )
 
     def step() -> None:

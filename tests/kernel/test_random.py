@@ -144,7 +144,7 @@ def test_nests(kernels: Kernels, data: Any, when: str | None) -> None:
 
     def walk(kernel: Kernel) -> Any:
         mapped = kernel.map_leaves(data, lambda leaf: (repr(leaf),))
-        leaves = kernel.leaves_of(data), kernel.leaves_of(data, plain=True)
+        leaves = kernel.leaves_of(data), kernel.leaves_of(data, builtin_only=True)
         return nests.shape(mapped), repr(leaves)
 
     same(kernels, walk)

@@ -61,7 +61,7 @@ class TestNotOpen:
             slicers=AxisSlicer(axis=0, slice="x", unslice=None, mode="train"),
         )
         network(mode="infer", epoch=1)
-        with pytest.raises(ValueError, match="un-slices"):
+        with pytest.raises(ValueError, match="unslices"):
             network(mode="train", epoch=1)
         with not_open(), network:
             pass

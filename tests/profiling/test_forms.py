@@ -16,6 +16,8 @@ import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Row, Section
+from fastnet.profiling.stamps import STAMP, StepPart, Timeline
+from fastnet.profiling.trace_events import trace_events
 from fastnet.slicer import AxisSlicer
 from tests.profiling.trace_format import bounds, validate
 
@@ -41,7 +43,7 @@ def profile() -> Profile:
 
 
 class TestPlainForms:
-    def test_a_dict_and_json_and_back(self, profile: Profile, tmp_path: Path) -> None:
+    def test_dict_and_json_are_read_back(self, profile: Profile, tmp_path: Path) -> None:
         data = profile.to_dict()
         assert data["schema"] == "fastnet.profile/4"
         path = tmp_path / "profile.json"
@@ -53,7 +55,7 @@ class TestPlainForms:
             assert (one.sections, one.rows) == (profile.sections, profile.rows)
             assert str(one) == str(profile)
 
-    def test_what_it_says_of_itself(self, profile: Profile) -> None:
+    def test_about_has_framework_device_and_costs(self, profile: Profile) -> None:
         assert profile.about["framework"] == "torch"
         assert profile.about["device"] == "cpu"
         assert profile.about["versions"]["torch"] == str(torch.__version__)
@@ -64,7 +66,7 @@ class TestPlainForms:
 
 
 class TestTables:
-    def test_plain_text(self, profile: Profile) -> None:
+    def test_text_has_table_of_each_section(self, profile: Profile) -> None:
         blocks = str(profile).split("\n\n")
         titles = [block.splitlines()[0] for block in blocks]
         assert titles == ["infer: 10 steps", "eval: 4 steps", "entering the network"]
@@ -96,13 +98,21 @@ class TestTraceFile:
         minibatches = [event for event in events if event["cat"] == "minibatch"]
         assert [event["name"][-1] for event in minibatches[:4]] == ["0", "1", "2", "0"]
 
-    def test_one_that_was_read_has_none(self, profile: Profile, tmp_path: Path) -> None:
+    def test_step_excludes_measuring_at_its_ends(self) -> None:
+        parts = tuple(StepPart(kind, kind, None) for kind in ("measuring", "op", "rest"))
+        rows = (-1, 0, 1, 0, 2, 0)
+        stamps = np.array([(at, row, 0) for at, row in enumerate(rows)], STAMP)
+        events = trace_events([Timeline("train", parts, stamps)], "fastnet")["traceEvents"]
+        (step,) = [event for event in events if event.get("cat") == "step"]
+        assert bounds(step) == (1_000_000_000, 4_000_000_000)
+
+    def test_profile_from_json_has_no_trace_file(self, profile: Profile, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="was read from JSON, which has no single"):
             Profile.from_json(profile.to_json()).to_trace(tmp_path / "trace.json")
 
 
 class TestPictures:
-    def test_a_bar_for_each_section(self, profile: Profile, tmp_path: Path) -> None:
+    def test_plot_of_profile_is_saved(self, profile: Profile, tmp_path: Path) -> None:
         path = tmp_path / "step.png"
         figure = profile.plot(path)
         assert isinstance(figure, figures.Figure)
@@ -115,17 +125,19 @@ class TestPictures:
             assert widths == pytest.approx(section.step.mean)
             assert section.name in axes.get_title(loc="left")
 
-    def test_names_are_shown_as_they_are(self) -> None:
+    def test_names_in_plot_are_literal(self) -> None:
         """matplotlib leaves names that begin with "_" out, and reads "$" as a formula."""
         (axes,) = made({"_Scale(x)": [1e-3] * 24, "Sum($a, $b)": [1e-3] * 24}).plot().axes
         shown = [text.get_text().split("  ")[0] for text in axes.get_legend().get_texts()]
         assert shown == ["_Scale(x)", r"Sum(\$a, \$b)"]
 
-    def test_nothing_to_draw(self) -> None:
+    def test_plot_of_no_steps_raises(self) -> None:
         with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):
             Profile().plot()
 
-    def test_without_matplotlib(self, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_plot_without_matplotlib_raises(
+        self, profile: Profile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for module in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
             monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=r"needs matplotlib\. Run: pip install matplotlib"):
@@ -138,7 +150,9 @@ def made(times: dict[str, Any], kind: str = "op") -> Profile:
     count = len(next(iter(times.values())))
 
     def row(name: str, kind: str, index: int | None, values: Any) -> Row:
-        return Row.of(np.asarray(values), name, kind, index, "train", count)
+        return Row.of(
+            np.asarray(values), name=name, kind=kind, index=index, section="train", count=count
+        )
 
     rows = [row(name, kind, index, values) for index, (name, values) in enumerate(times.items())]
     step = row("step", "step", None, np.sum(list(times.values()), axis=0))
@@ -166,7 +180,7 @@ class TestComparison:
         assert step.ratio == pytest.approx(sums[1] / sums[0])
         assert [row.title for row in comparison.rows] == ["a", "b"]
 
-    def test_text(self) -> None:
+    def test_text_of_comparison_has_both_profiles(self) -> None:
         before = made({"a": [1e-3, 2e-3, 3e-3, 4e-3, 9e-3], "gone": [1e-6] * 5})
         after = made({"new": [2e-6] * 3, "a": [4e-3, 6e-3, 9e-3]})
         assert str(before.compare(after)) == (
@@ -178,7 +192,7 @@ class TestComparison:
             "step  step     3.00 ms  2.00 ms  4.00 ms    6.00 ms  5.00 ms  7.50 ms   2.00"
         )
 
-    def test_saved_profiles_compare_alike(self, profile: Profile) -> None:
+    def test_saved_profiles_have_same_comparison(self, profile: Profile) -> None:
         comparison = profile.compare(profile)
         again = Profile.from_json(profile.to_json())
         assert str(again.compare(again)) == str(comparison)
@@ -197,7 +211,7 @@ class TestComparison:
         (row,) = made({"a": always}).compare(made({"a": rare})).rows
         assert row.ratio == 0
 
-    def test_parts_of_one_profile_only(self) -> None:
+    def test_parts_of_one_profile_have_no_ratio(self) -> None:
         times = [1e-3] * 4
         before = made({"a": times, "b": times, "c": times})
         after = made({"b": times, "x": times, "c": times, "d": times})
@@ -231,13 +245,13 @@ class TestComparison:
         rows = before.compare(after).rows
         assert [(row.title, row.ratio) for row in rows] == [("output x", None), ("input x", None)]
 
-    def test_nothing_in_common(self, profile: Profile) -> None:
+    def test_profiles_without_common_section_raise(self, profile: Profile) -> None:
         with pytest.raises(ValueError, match="These profiles have no section in common: one has"):
             profile.compare(Profile())
         with pytest.raises(TypeError, match=r"not 'before\.json'.*Profile\.from_json"):
             profile.compare("before.json")  # type: ignore[arg-type]
 
-    def test_a_section_of_one_profile_only(self, profile: Profile) -> None:
+    def test_section_of_one_profile_is_unmatched(self, profile: Profile) -> None:
         first, second = profile.sections
         comparison = profile.compare(Profile((first,)))
         assert comparison.unmatched == (second.name,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import threading
 import time
@@ -14,16 +15,26 @@ import torch
 
 import fastnet
 from fastnet import CompileOptions
+from fastnet._execute import KernelPlan
+from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.profiling import Profile, Section
+from fastnet.profiling.rows import ROW_KINDS
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.kernel.ops import shown
 from tests.network.programs import batches, built, mlp, regression
 
 X = {"x": torch.ones(4, 2)}
+NETWORK = Path(fastnet.network.__file__).parent
+# The kinds of rows, where they are passed to a meter or named for it.
+KINDS_IN_SOURCE = re.compile(
+    r"(?:\.row\(|, meter, |context_row = |^_(?:REST|SYNCHRONIZATION|CONVERSION) = \(|^ +row = )"
+    r'"(\w+)",',
+    re.MULTILINE,
+)
 
 
 def identity(x: Any) -> Any:
@@ -55,7 +66,7 @@ def kinds(section: Section) -> list[str]:
 
 
 class TestRows:
-    def test_each_part_has_a_row(self) -> None:
+    def test_each_part_of_step_has_row(self) -> None:
         network = TorchNetwork(
             [LambdaOp(identity, "x", "y"), LambdaOp(lambda y, x: [x, y], ["y", "x"], ["a", "b"])]
         )
@@ -66,7 +77,7 @@ class TestRows:
         assert names(section, "op") == ["LambdaOp[identity](x) -> y", "LambdaOp(y, x) -> a, b"]
         assert sorted(names(section, "output")) == ["a", "b", "y"]
         assert kinds(section) == [
-            *("setting", "input", "dispatch", "op", "merge", "output"),
+            *("grad_mode", "input", "dispatch", "op", "merge", "output"),
             *("release", "rest", "measuring"),
         ]
         assert all(row.count == 10 for row in section.rows)
@@ -87,11 +98,13 @@ class TestRows:
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
         assert sum(row.mean for row in section.parts) == pytest.approx(section.step.mean)
         assert sum(map(section.share, section.parts)) == pytest.approx(1)
-        assert {"cut", "join", "deferred", "conversion", "postprocessing"} <= set(kinds(section))
-        assert names(section, "cut") == ["cut"]
-        assert names(section, "join") == ["join"]
+        assert {"slice", "unslice", "deferred", "conversion", "postprocessing"} <= set(
+            kinds(section)
+        )
+        assert names(section, "slice") == ["slice"]
+        assert names(section, "unslice") == ["unslice"]
 
-    def test_what_a_key_weighs(self) -> None:
+    def test_rows_of_keys_have_bytes(self) -> None:
         network = TorchNetwork([LambdaOp(lambda x, unused: x, ["x", "nest"], "y")])
         nest = {"a": [torch.zeros(1000), "word"], "b": torch.zeros(3, dtype=torch.int8)}
         profile = fastnet.profile(network, {**X, "nest": nest}, mode="infer", steps=3)
@@ -100,7 +113,7 @@ class TestRows:
         weights = {row.title: row.bytes for row in section.rows if row.bytes is not None}
         assert weights == {"input x": 32, "input nest": 4003, "output y": 32}
 
-    def test_openings(self) -> None:
+    def test_entering_network_is_entry(self) -> None:
         network = chain(identity)
         with fastnet.profile(network) as profile:
             for epoch in (1, 2, 3):
@@ -120,7 +133,7 @@ class TestRows:
         assert only(profile).steps == 3
         assert set(profile.entries) <= set(profile.rows)
 
-    def test_modes_and_other_ops_are_sections_of_their_own(self) -> None:
+    def test_modes_and_other_ops_have_separate_sections(self) -> None:
         op = LambdaOp(identity, "x", "y")
         network = TorchNetwork([op, LambdaOp(identity, "y", "z", mode="train")])
         with fastnet.profile(network) as profile:
@@ -151,7 +164,7 @@ class TestRows:
         with pytest.raises(KeyError, match="no section 'test' in this profile; there are: train"):
             profile.section("test")
 
-    def test_a_planted_delay_is_found_within_a_tenth(self) -> None:
+    def test_delay_of_op_is_measured_within_ten_percent(self) -> None:
         def work(x: Any) -> Any:
             start = time.perf_counter()
             time.sleep(2e-3)
@@ -170,7 +183,7 @@ class TestRows:
 
     @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
     @pytest.mark.parametrize("ddp", [False, True])
-    def test_modules_of_a_model(self, ddp: bool, tmp_path: Path) -> None:
+    def test_modules_of_model_have_rows(self, ddp: bool, tmp_path: Path) -> None:
         class Slow(torch.nn.Module):
             def forward(self, x: Any) -> Any:
                 time.sleep(2e-3)
@@ -210,7 +223,7 @@ class TestRows:
         assert not any(row.in_step for row in modules.values())
         assert not any(one._forward_hooks or one._forward_pre_hooks for one in inner.modules())
 
-    def test_a_compiled_step_has_no_modules(self) -> None:
+    def test_modules_of_compiled_step_are_refused(self) -> None:
         model = fastnet.build(torch.nn.Sequential(torch.nn.Linear(2, 2)), None, model_name="net")
         network = TorchNetwork([ModelOp(model, "x", "y")], compile=CompileOptions("eager"))
         asked: dict[str, Any] = {"mode": "infer", "steps": 3, "modules": True}
@@ -220,8 +233,23 @@ class TestRows:
         assert names(section, "module") == ["net.0"]
 
 
+class TestKinds:
+    def test_kinds_of_kernel_rows_are_known(self) -> None:
+        table, op = KeyTable(), LambdaOp(identity, "x", "y")
+        specs = [OpSpec(op, table)]
+        plan = KernelPlan(table, specs, [op.forward], resolve(table, specs, [], []))
+        emitted = {kind for kind, _ in plan.spans}
+        assert {"input", "op", "output", "dispatch"} <= emitted <= set(ROW_KINDS)
+
+    def test_kinds_of_network_rows_are_known(self) -> None:
+        sources = [path.read_text() for path in sorted(NETWORK.rglob("*.py"))]
+        emitted = {kind for source in sources for kind in KINDS_IN_SOURCE.findall(source)}
+        assert {"slice", "wait", "conversion", "autocast", "tape", "trace"} <= emitted
+        assert emitted <= set(ROW_KINDS)
+
+
 class TestBlocks:
-    def test_the_first_steps_are_not_measured(self) -> None:
+    def test_skipped_steps_are_not_measured(self) -> None:
         network = chain(identity)
         with fastnet.profile(network, skip=3) as profile:
             for mode in ("infer", "eval"):
@@ -232,7 +260,7 @@ class TestBlocks:
 
 
 class TestErrors:
-    def test_a_step_that_fails_leaves_no_half_row(self) -> None:
+    def test_failed_step_leaves_no_row(self) -> None:
         def fail(x: Any) -> Any:
             if x.sum() > 8:
                 raise ArithmeticError("too much")
@@ -253,7 +281,7 @@ class TestErrors:
         assert all(row.count == 2 for row in section.rows)
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
-    def test_one_profile_at_a_time(self) -> None:
+    def test_second_profile_of_network_is_refused(self) -> None:
         network = chain(identity)
         with fastnet.profile(network) as profile:
             with pytest.raises(ValueError, match="TorchNetwork is being profiled already"):
@@ -276,7 +304,7 @@ class TestErrors:
             (None, {"desired_output_keys": ["y"]}, "only `skip` applies"),
         ],
     )
-    def test_what_cannot_be_profiled(self, data: Any, asked: dict[str, Any], text: str) -> None:
+    def test_invalid_arguments_raise(self, data: Any, asked: dict[str, Any], text: str) -> None:
         network = chain(identity)
         mode = {} if data is None else {"mode": "infer"}
         wrong_type = isinstance(data, (str, torch.Tensor))
@@ -289,7 +317,7 @@ class TestErrors:
 
 class TestBatches:
     @pytest.mark.parametrize("steps", [None, 6])
-    def test_what_a_loader_is_waited_for(
+    def test_wait_for_loader_is_entry(
         self, steps: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [0.0]
@@ -300,7 +328,7 @@ class TestBatches:
                     now[0] += seconds
                     yield X
 
-        monkeypatch.setattr("fastnet.profiling.session.perf_counter", lambda: now[0])
+        monkeypatch.setattr("fastnet.profiling.profiler.perf_counter", lambda: now[0])
         profile = fastnet.profile(chain(identity), Loader(), mode="infer", skip=1, steps=steps)
         (row,) = [row for row in profile.entries if row.name == "wait for data"]
         waits = [1.0, 2.0, 3.0] if steps is None else [1.0, 2.0, 3.0, 100.0, 1.0, 2.0]
@@ -309,7 +337,9 @@ class TestBatches:
     @pytest.mark.parametrize(
         ("steps", "skip", "measured", "run"), [(None, 1, 2, 3), (4, 0, 4, 4), (4, 3, 4, 7)]
     )
-    def test_several(self, steps: int | None, skip: int, measured: int, run: int) -> None:
+    def test_batches_are_repeated_for_steps_and_skip(
+        self, steps: int | None, skip: int, measured: int, run: int
+    ) -> None:
         seen: list[float] = []
         network = chain(lambda x: seen.append(float(x)) or x)
         data = [{"x": torch.tensor(float(place))} for place in range(3)]
@@ -319,7 +349,7 @@ class TestBatches:
 
 
 class TestThreads:
-    def test_a_step_beside_another_runs_unmeasured(self) -> None:
+    def test_step_during_step_of_another_thread_is_unmeasured(self) -> None:
         inside, go_on = threading.Event(), threading.Event()
 
         def wait(x: Any) -> Any:

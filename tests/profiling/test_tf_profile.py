@@ -29,7 +29,7 @@ def chain() -> TFNetwork:
 
 
 class TestGraphs:
-    def test_a_step_is_one_row(self) -> None:
+    def test_graph_step_is_one_row(self) -> None:
         section = only(fastnet.profile(chain(), ones(), mode="infer", steps=5))
         parts = {row.kind: row.name for row in section.parts}
         assert parts == {"graph": "graph", "rest": "other"}
@@ -37,7 +37,7 @@ class TestGraphs:
         assert not section.eager
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
-    def test_a_compiled_step_is_one_row_and_compiling_one_of_its_own(self) -> None:
+    def test_compiled_step_and_compiling_have_one_row_each(self) -> None:
         network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"), compile=True)
         section = only(fastnet.profile(network, ones(), mode="infer", steps=5, skip=0))
         assert names(section, "graph") == ["compiled step"]
@@ -46,7 +46,7 @@ class TestGraphs:
             "compile: first step in mode 'infer'",
         ]
 
-    def test_a_trace_in_every_epoch_is_named(self) -> None:
+    def test_trace_in_every_epoch_has_row_with_reason(self) -> None:
         def slow(data: Any, state: Any) -> Any:
             time.sleep(5e-3)
             return data[0]
@@ -74,8 +74,25 @@ class TestGraphs:
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
 
+class TestBlocks:
+    def test_trace_in_measured_step_is_no_entry(self) -> None:
+        """The skipped steps end with a session, so the next session's first step is measured."""
+        network = chain()
+        with fastnet.profile(network, skip=5) as profile:
+            for mode in ("infer", "eval"):
+                with network(mode, 1):
+                    for _ in range(5):
+                        network.run_step(ones())
+        section = only(profile)
+        assert (section.name, section.steps) == ("eval", 5)
+        traces = [f"trace: {trace.reason}" for trace in network.traces]
+        assert names(section, "trace") == traces[1:]
+        entries = [row.name for row in profile.entries]
+        assert [name for name in entries if name.startswith("trace: ")] == traces[:1]
+
+
 class TestEager:
-    def test_each_op_has_a_row(self) -> None:
+    def test_each_eager_op_has_row(self) -> None:
         network = chain()
         with fastnet.profile(network) as profile:
             for eager in (False, True):
@@ -90,7 +107,7 @@ class TestEager:
         assert {row.bytes for row in section.rows if row.kind == "input"} == {32}
         np.testing.assert_array_equal(result["z"], 2 * (np.asarray(ones()["x"]) + 1))
 
-    def test_taking_gradients(self) -> None:
+    def test_gradient_tape_has_row(self) -> None:
         model = fastnet.build(mlp, lambda: keras.optimizers.SGD(0.1), model_name="model")
         before = weights(model)
         network = TFNetwork(supervised(model))

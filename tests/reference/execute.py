@@ -24,7 +24,7 @@ from tests.reference.stamps import StampLog
 Forward = Callable[[Any, dict[str, Any]], Any]
 OpHook = Callable[[int], None]
 Stamp = Callable[..., None]
-Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+GradMode = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
 
 def no_stamp(kind: str, which: str | int | None = None) -> None:
@@ -38,11 +38,11 @@ class KernelPlan:
         specs: list[OpSpec],
         forwards: list[Forward],
         resolution: Resolution,
-        move: NestMap | None = None,
-        release: NestMap | None = None,
-        setting: Setting | None = None,
+        to_device: NestMap | None = None,
+        detach: NestMap | None = None,
+        grad_mode: GradMode | None = None,
         on_failure: Iterable[Callable[[], None]] = (),
-        adopt: tuple[type, NestMap, NestMap] | None = None,
+        conversion: tuple[type, NestMap, NestMap] | None = None,
     ) -> None:
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
@@ -57,11 +57,11 @@ class KernelPlan:
         self.resolution = resolution
         self._specs = list(specs)
         self._forwards = list(forwards)
-        self._move = move or (lambda value: value)
-        self._release = release or (lambda value: value)
-        self._setting = setting
+        self._to_device = to_device or (lambda value: value)
+        self._detach = detach or (lambda value: value)
+        self._grad_mode = grad_mode
         self._on_failure = list(on_failure)
-        self._adopt = adopt[1:] if adopt else None
+        self._conversion = conversion[1:] if conversion else None
 
     @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
@@ -75,7 +75,7 @@ class KernelPlan:
             flow.append((tuple(spec.inputs), tuple(spec.outputs), tuple(gone)))
         return tuple(flow)
 
-    def missing(self, batch: Mapping[str, Any]) -> KeyError | None:
+    def missing_key_error(self, batch: Mapping[str, Any]) -> KeyError | None:
         if not hasattr(batch, "keys"):
             raise not_a_batch(batch)
         for key in self.resolution.device_inputs:
@@ -91,7 +91,7 @@ class KernelPlan:
 
     @property
     def spans(self) -> tuple[tuple[str, str | int | None], ...]:
-        once = ("dispatch", "setting", "deferred", "merge", "release", "measuring")
+        once = ("dispatch", "grad_mode", "deferred", "merge", "release", "measuring")
         spans: list[tuple[str, str | int | None]] = [(kind, None) for kind in once]
         spans += [("input", key) for key in self._keys_of(self.resolution.device_inputs)]
         spans += [("output", key) for key in self._keys_of(self.resolution.returned)]
@@ -111,18 +111,18 @@ class KernelPlan:
         merge: bool = False,
     ) -> dict[str, Any]:
         stamp("dispatch")
-        if self._setting is None:
+        if self._grad_mode is None:
             return self._run_ops(batch, state, stamp, before, after, merge)
-        read, write, needed = self._setting
+        read, write, needed = self._grad_mode
         value = read()
         try:
             if value is not needed:
                 write(needed)
-            stamp("setting")
+            stamp("grad_mode")
             return self._run_ops(batch, state, stamp, before, after, merge)
         finally:
             write(value)
-            stamp("setting")
+            stamp("grad_mode")
 
     def _run_ops(
         self,
@@ -140,14 +140,14 @@ class KernelPlan:
             for key in self._keys_of(self.resolution.device_inputs):
                 if key not in batch:
                     raise self._missing_input(key, batch)
-                if self._adopt is None:
-                    store[key] = self._move(batch[key])
+                if self._conversion is None:
+                    store[key] = self._to_device(batch[key])
                 else:
-                    foreign, arrays = self._adopt
+                    foreign, arrays = self._conversion
                     if foreign._holds_leaf(batch[key]):
                         batch = {**batch, key: foreign(batch[key])}
                     found = arrays._holds_leaf(batch[key])
-                    store[key] = self._move(arrays(batch[key]) if found else batch[key])
+                    store[key] = self._to_device(arrays(batch[key]) if found else batch[key])
                 stamp("input", key)
             for index in range(len(self.ops)):
                 try:
@@ -172,7 +172,7 @@ class KernelPlan:
             stamp("merge")
             for key in self._keys_of(self.resolution.returned):
                 if key in store:
-                    result[key] = self._release(store[key])
+                    result[key] = self._detach(store[key])
                 stamp("output", key)
             if self._on_failure:
                 take_undo(state)
@@ -328,13 +328,13 @@ class BoundPlan:
         self,
         plan: KernelPlan,
         state: dict[str, Any],
-        make: Callable[[], AbstractContextManager[Any]] | None = None,
-        key: str | None = None,
+        make_context: Callable[[], AbstractContextManager[Any]] | None = None,
+        context_key: str | None = None,
     ) -> None:
         self.plan = plan
         self.state = state
-        self._make = make
-        self._key = key
+        self._make_context = make_context
+        self._context_key = context_key
 
     def run(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return self._within(lambda state: self.plan.run(batch, state))
@@ -349,7 +349,7 @@ class BoundPlan:
         first: int = 0,
         before: OpHook | None = None,
         after: OpHook | None = None,
-        around: int = 0,
+        context_row: int = 0,
     ) -> dict[str, Any]:
         rows = {span: first + row for row, span in enumerate(self.plan.spans)}
 
@@ -357,20 +357,22 @@ class BoundPlan:
             log.stamp(rows[kind, which])
 
         def run(state: dict[str, Any]) -> dict[str, Any]:
-            if self._make is not None:
-                log.stamp(around)
+            if self._make_context is not None:
+                log.stamp(context_row)
             return self.plan._run(batch, state, stamp, before, after, merge=True)
 
         result = self._within(run)
-        if self._make is not None:
-            log.stamp(around)
+        if self._make_context is not None:
+            log.stamp(context_row)
         return result
 
     def _within(self, run: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        if self._make is None:
+        if self._make_context is None:
             return run(self.state)
-        with self._make() as entered:
-            return run(self.state if self._key is None else {**self.state, self._key: entered})
+        with self._make_context() as entered:
+            if self._context_key is None:
+                return run(self.state)
+            return run({**self.state, self._context_key: entered})
 
 
 def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:

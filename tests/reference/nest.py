@@ -28,11 +28,13 @@ def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any:
     return remade(data, parts, lambda part: map_leaves(part, fn))
 
 
-def leaves_of(data: Any, plain: bool = False) -> list[Any]:
+def leaves_of(data: Any, builtin_only: bool = False) -> list[Any]:
     parts = parts_of(data)
-    if parts is None or (plain and type(data) not in (list, dict) and not isinstance(data, tuple)):
+    if parts is None or (
+        builtin_only and type(data) not in (list, dict) and not isinstance(data, tuple)
+    ):
         return [data]
-    return [leaf for _, part in parts for leaf in leaves_of(part, plain)]
+    return [leaf for _, part in parts for leaf in leaves_of(part, builtin_only)]
 
 
 def parts_of(data: Any) -> list[tuple[Any, Any]] | None:

@@ -77,22 +77,22 @@ def as_set(names: Iterable[str] | None) -> set[str]:
 
 class OpSpec(Spec):
     def __init__(
-        self, op: Any, table: KeyTable, deletes: bool = False, read_use: Any = None
+        self, op: Any, table: KeyTable, deletes: bool = False, read_models: Any = None
     ) -> None:
         super().__init__(op)
         self.forward = getattr(op, "forward", None)
         self.in_list = bool(op.in_list)
         self.out_list = bool(op.out_list)
         self.deletes = deletes
-        self.read_use = read_use
-        self.models, self.takes_gradients = ((), False) if read_use is None else read_use(op)
+        self.read_models = read_models
+        self.models, self.takes_gradients = ((), False) if read_models is None else read_models(op)
         self.inputs: list[str] = list(op.inputs)
         self.outputs: list[str] = list(op.outputs)
         for key in self.inputs + self.outputs:
             table.intern(key)
 
     def is_current(self) -> bool:
-        now = OpSpec(self.item, KeyTable(), self.deletes, self.read_use)
+        now = OpSpec(self.item, KeyTable(), self.deletes, self.read_models)
         same_models = {id(model) for model in now.models} == {id(model) for model in self.models}
         now.models = self.models
         return same_models and vars(now) == vars(self)

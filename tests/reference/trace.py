@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastnet.errors import not_a_batch
-from fastnet.trace_constants import attribute_tokens, state_of
+from fastnet.trace_constants import attribute_tokens, snapshot_of_constant
 from tests.reference.nest import parts_of, remade
 
 
@@ -75,7 +75,7 @@ class TensorKind:
         if split is not None:
             kind, tensors = split
             return Parts(kind, [self.form_of(tensor) for tensor in tensors])
-        state = state_of(value)
+        state = snapshot_of_constant(value)
         form = form_around(value, self.form_of)
         return form if state is None else WithAttributes(form, state)
 

@@ -33,7 +33,7 @@ def by_definition(
     start=st.integers(1, 20),
     multiplier=st.integers(1, 3),
 )
-def test_definition(
+def test_rate_follows_definition(
     time: int, cycle_length: int, init_lr: float, min_lr: float, start: int, multiplier: int
 ) -> None:
     rate = cosine_decay(time, cycle_length, init_lr, min_lr, start, multiplier)
@@ -48,13 +48,21 @@ def test_definition(
     assert any(math.isclose(rate, value, rel_tol=1e-9, abs_tol=1e-12) for value in alternatives)
 
 
-def test_warmup() -> None:
+def test_rate_before_start_rises_with_warmup() -> None:
     rates = [cosine_decay(t, 10, init_lr=1.0, start=5, warmup=True) for t in (1, 2, 4)]
     assert rates == pytest.approx([0.2, 0.4, 0.8])
     assert cosine_decay(4, 10, init_lr=1.0, start=5) == 1.0
 
 
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("length", [0, -3])
 @pytest.mark.parametrize("time", [1, 9])
-def test_a_multiplier_below_1(time: int) -> None:
+def test_cycle_length_that_is_not_positive_raises(time: int, length: int, multiplier: int) -> None:
+    with pytest.raises(ValueError, match=f"cycle_length must be positive, but got {length}"):
+        cosine_decay(time, length, init_lr=1.0, start=5, cycle_multiplier=multiplier)
+
+
+@pytest.mark.parametrize("time", [1, 9])
+def test_multiplier_below_1_raises(time: int) -> None:
     with pytest.raises(ValueError, match="cycle_multiplier must be at least 1, but got 0"):
         cosine_decay(time, 10, init_lr=1.0, start=5, cycle_multiplier=0)

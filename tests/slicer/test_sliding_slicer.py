@@ -63,7 +63,7 @@ class TestWindows:
         windows = self.place(size, length, stride, pad_mode)
         tiling = tile((size,), (length,), (stride,), pad_mode)
         end = size + tiling.padding[0]
-        assert [row.indices(end)[:2] for (row,) in tiling.cuts] == windows
+        assert [row.indices(end)[:2] for (row,) in tiling.windows] == windows
         needed = windows[-1][1] if pad_mode == "constant" else size
         assert end == max(needed, size)
         counts = [sum(a <= i < b for a, b in windows) for i in range(size)]
@@ -73,10 +73,10 @@ class TestWindows:
 
     @pytest.mark.parametrize("pad_mode", PAD_MODES)
     def test_short_axes(self, pad_mode: str) -> None:
-        assert tile((0,), (2,), (2,), pad_mode).cuts == ((slice(None),),)
+        assert tile((0,), (2,), (2,), pad_mode).windows == ((slice(None),),)
         if pad_mode != "drop":
             tiling = tile((1, 1, 4), (-1, -1, 5), (0, 0, 4), pad_mode)
-            assert tiling.cuts == ((slice(None),) * 3,)
+            assert tiling.windows == ((slice(None),) * 3,)
             assert tiling.padding[2] == (pad_mode in ("constant", "mirror"))
 
     def test_mirroring_does_not_pad_batch_and_channel(self) -> None:
@@ -286,7 +286,7 @@ class TestErrors:
                 {"window_size": [2], "unslice_shape": (4, 4)},
                 r"unslice_shape=\[4, 4\] and window_size=\[2\]",
             ),
-            ({"window_size": [-1, 2], "unslice_shape": (-1, -1)}, "unslice_shape.* not cut"),
+            ({"window_size": [-1, 2], "unslice_shape": (-1, -1)}, "unslice_shape.* not sliced"),
             ({"window_size": [-1, 2], "unslice_shape": (0, 4)}, r"unslice_shape=\[0, 4\]"),
             ({"window_size": [2], "slice": None, "unslice": "y"}, r"\['y'\].*unslice_shape"),
         ],

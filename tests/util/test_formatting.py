@@ -34,8 +34,8 @@ OPTIMIZER = torch.optim.SGD([torch.zeros(1)], lr=0.1)
         (LambdaOp(abs, None, "y"), "LambdaOp[abs](-> y)"),
         (Repeat(LambdaOp(abs, "x", "x"), repeat=3), "Repeat(x -> x)"),
         (Delete("x"), "Delete(x ->)"),
-        (AxisSlicer(slice=["x", "y"], unslice="x", axis=1), "AxisSlicer(cuts x, y, joins x)"),
-        (MeanUnslicer("loss", mode="train"), "MeanUnslicer(joins loss, mode=train)"),
+        (AxisSlicer(slice=["x", "y"], unslice="x", axis=1), "AxisSlicer(slices x, y, unslices x)"),
+        (MeanUnslicer("loss", mode="train"), "MeanUnslicer(unslices loss, mode=train)"),
         (
             EpochScheduler({1: LambdaOp(abs, "x"), 3: None}),
             "EpochScheduler({1: LambdaOp[abs](x ->), 3: None})",

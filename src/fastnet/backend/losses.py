@@ -29,7 +29,10 @@ __all__ = [
     "sparse_categorical_crossentropy",
 ]
 
-WeightOfEach: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
+ClassWeightTable: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
+
+# Masks whose largest values add up to less are empty.
+_EMPTY = 1e-4
 
 
 def check_class_weights(class_weights: Mapping[int, float], count: int) -> None:
@@ -55,7 +58,7 @@ def binary_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
 ) -> Tensor:
     """Compute the binary cross-entropy loss.
 
@@ -84,7 +87,7 @@ def categorical_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
 ) -> Tensor:
     """Compute the cross-entropy loss for one-hot labels.
 
@@ -112,7 +115,7 @@ def sparse_categorical_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
 ) -> Tensor:
     """Compute the cross-entropy loss for class indices.
 
@@ -265,7 +268,9 @@ def dice_score(
     """
     functions = backend_of(y_pred)
     dtype_source = y_pred
-    is_half, axes, spatial, total = _plan(functions, y_pred.dtype, len(functions.shape_of(y_pred)))
+    is_half, axes, spatial, total = _dice_layout(
+        functions, y_pred.dtype, len(functions.shape_of(y_pred))
+    )
     if is_half:
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
@@ -275,17 +280,17 @@ def dice_score(
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)
     add, multiply = functions.add, functions.multiply
-    common = total(multiply(y_pred, y_true), spatial)
+    intersection = total(multiply(y_pred, y_true), spatial)
     if soft_dice:
-        both = add(total(y_pred**2, spatial), total(y_true**2, spatial))
+        denominator = add(total(y_pred**2, spatial), total(y_true**2, spatial))
     else:
-        both = add(total(y_pred, spatial), total(y_true, spatial))
-    dice = functions.divide(multiply(common, 2.0), add(both, epsilon))
+        denominator = add(total(y_pred, spatial), total(y_true, spatial))
+    dice = functions.divide(multiply(intersection, 2.0), add(denominator, epsilon))
     if channel_weights is not None:
         dice = multiply(dice, functions.cast_like(channel_weights, y_pred))
     if empty_nan:
-        found = sum(functions.reduce_max(each, axes, False) for each in (y_true, y_pred))
-        dice = functions.where(found < 0.0001, math.nan, dice)
+        largest = sum(functions.reduce_max(mask, axes, False) for mask in (y_true, y_pred))
+        dice = functions.where(largest < _EMPTY, math.nan, dice)
     if channel_average:
         dice = functions.mean_of(dice, -1)
     if sample_average:
@@ -294,7 +299,7 @@ def dice_score(
 
 
 @lru_cache(maxsize=32)
-def _plan(
+def _dice_layout(
     functions: Any, dtype: Any, rank: int
 ) -> tuple[bool, tuple[int, ...], Any, Callable[..., Tensor]]:
     """Return whether masks are in half precision, their spatial axes, and how to sum over these."""
@@ -354,10 +359,10 @@ def check_focal_settings(
     title: str, gamma: Any, alpha: Any, shape_reduction: Any, sample_reduction: Any
 ) -> None:
     """Raise a ValueError if a parameter of `focal_loss` is out of range."""
-    for name, number, most in (("gamma", gamma, math.inf), ("alpha", alpha, 1)):
-        if not hasattr(number, "__float__") or not 0 <= number <= most:
+    for name, number, maximum in (("gamma", gamma, math.inf), ("alpha", alpha, 1)):
+        if not hasattr(number, "__float__") or not 0 <= number <= maximum:
             raise ValueError(
-                f"{title}'s {name} must be a number from 0 to {most}, not {shorten(number)}."
+                f"{title}'s {name} must be a number from 0 to {maximum}, not {shorten(number)}."
             )
     reductions = {"shape_reduction": shape_reduction, "sample_reduction": sample_reduction}
     for name, value in reductions.items():

@@ -26,7 +26,7 @@ class Item:
         index: Its index among the active ones, or None if it is inactive.
         name: Its class, and the function it calls.
         inputs: The keys it reads, or slices.
-        outputs: The keys it writes, or un-slices.
+        outputs: The keys it writes, or unslices.
         modes: The modes it runs in; empty for all.
         ds_ids: The dataset ids it runs for, or with "!" does not run for; empty for all.
         models: The names of its models.

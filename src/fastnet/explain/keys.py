@@ -37,7 +37,7 @@ class Key:
         to_device: Whether the batch's value is moved to the device.
         lifetimes: Its values among the ops, in order.
         sliced_by: The class of the slicer that slices it, or None.
-        unsliced_by: The class of the slicer that un-slices it, or None.
+        unsliced_by: The class of the slicer that unslices it, or None.
         returned: Whether the ops return it, to postprocessing or to the caller.
         postprocessing_readers: The indices of the postprocessing ops that read it.
         postprocessing_writers: The indices of the postprocessing ops that write it.

@@ -102,7 +102,7 @@ def _format_keys(explanation: Any) -> Iterator[str]:
 def _key_rows(key: Key) -> Iterator[tuple[str, str, str, str, str]]:
     result = "-" if key.result is None else f"from {key.result}"
     if key.result is not None and key.unsliced_by is not None:
-        result += f", un-sliced by {key.unsliced_by}"
+        result += f", unsliced by {key.unsliced_by}"
     after = ", ".join(f"post {index}" for index in key.postprocessing_readers)
     if not key.lifetimes:
         writers = ", ".join(f"post {index}" for index in key.postprocessing_writers)

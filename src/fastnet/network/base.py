@@ -66,7 +66,7 @@ class BaseNetwork(Copyable):
         device: The device that ops run on (torch only).
         ops: The ops, in order; None and schedulers of ops are allowed.
         postprocessing: Ops on whole batches of numpy arrays, which run on the CPU after the rest.
-        slicers: Slicers, which cut a batch into minibatches and join their results.
+        slicers: Slicers, which slice a batch into minibatches and unslice their results.
 
     Attributes:
         ops: The ops and schedulers, without Nones.
@@ -191,7 +191,7 @@ class BaseNetwork(Copyable):
         Raises:
             TypeError: If the epoch is not an integer, or the dataset id or a key not a string.
             ValueError: If there is no such mode or epoch, the network is open already, slicers
-                clash, or a desired key is sliced and not un-sliced.
+                clash, or a desired key is sliced and not unsliced.
         """
         self._configure(mode, epoch, ds_id, desired_output_keys, warmup, eager)
         return self

@@ -14,7 +14,7 @@ from fastnet.backend.files import check_file_path, find_file, write_atomically
 from fastnet.backend.model_metadata import name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place
-from fastnet.distributed import processes_of, together
+from fastnet.distributed import processes_of, raise_on_all_ranks
 from fastnet.errors import shorten
 from fastnet.framework import Framework, Processes
 from fastnet.network.held_state import find_held, held_values, is_stateful, load_held
@@ -112,7 +112,7 @@ def save_checkpoint(
     processes = processes_of(network.target_type)
     rank = 0 if processes is None else processes.rank()
     blocks: dict[str, Block] = {}
-    with together(processes, "Saving a checkpoint"):
+    with raise_on_all_ranks(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
         held = find_held(network)
         rank_parts: dict[str, Any] = {
@@ -129,8 +129,8 @@ def save_checkpoint(
             rank_parts = encode(rank_parts, f"ranks/{rank}", blocks, framework.to_block)
     # Every rank takes part in gathering the shards of a model.
     models = {name_of(model): framework.model_state(model) for model in network.models}
-    ranks = [] if processes is None else processes.collect((rank_parts, blocks)) or []
-    with together(processes, "Saving a checkpoint"):
+    ranks = [] if processes is None else processes.gather_object((rank_parts, blocks)) or []
+    with raise_on_all_ranks(processes, "Saving a checkpoint"):
         if rank == 0:
             parts = {
                 "version": _VERSION,
@@ -192,7 +192,7 @@ def load_checkpoint(
     """
     _check_arguments("load_checkpoint", network, stateful=stateful)
     processes = processes_of(network.target_type)
-    with ExitStack() as undo, together(processes, "Loading a checkpoint"):
+    with ExitStack() as undo, raise_on_all_ranks(processes, "Loading a checkpoint"):
         objects = _find_objects(network, stateful, "load_checkpoint")
         name = find_file(path, "checkpoint", FileNotFoundError)
         return _load(name, network, objects, processes, undo)

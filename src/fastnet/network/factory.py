@@ -38,7 +38,7 @@ def Network(
     Args:
         ops: The ops, in order; None and schedulers of ops are allowed.
         pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
-        slicers: Slicers, which cut a batch into minibatches and join their results.
+        slicers: Slicers, which slice a batch into minibatches and unslice their results.
         dynamic: Which axes of the tensors of a batch may have any length in one compiled program
             of torch, or in one trace of TensorFlow, instead of one for each length. None for axis
             0, the batch size, once a second length comes; True for axis 0 in the first program; and

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastnet._execute import KernelPlan
+from fastnet._execute import InputConversion, KernelPlan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
@@ -52,14 +52,14 @@ class StepOptions(NamedTuple):
     """Framework-specific processing of the values of a step, and settings for its ops."""
 
     # Converts foreign tensors and arrays on their way in.
-    adopt: tuple[type, NestMap, NestMap] | None = None
+    conversion: InputConversion | None = None
     # Applied to values on their way in, after that, and on their way out.
-    move: NestMap | None = None
-    release: NestMap | None = None
-    # Waits for the copies that `release` has queued.
+    to_device: NestMap | None = None
+    detach: NestMap | None = None
+    # Waits for the copies that `detach` has queued.
     synchronize: Callable[[], None] | None = None
-    # Returns what must be set while ops run, given whether an op takes gradients.
-    setting: Callable[[bool], Setting | None] = lambda gradients: None
+    # Returns the grad mode while ops run, given whether an op takes gradients.
+    grad_mode: Callable[[bool], Setting | None] = lambda gradients: None
     # Clears the gradients that a failed step may have left on a model.
     clear_gradients: Callable[[Model], None] | None = None
     # Whether the updates that end the list of ops take their steps after the last op.
@@ -260,11 +260,11 @@ class PlanCache:
             specs,
             forwards,
             resolution,
-            move=options.move,
-            release=options.release,
-            setting=options.setting(bool(gradient_indices)),
+            to_device=options.to_device,
+            detach=options.detach,
+            grad_mode=options.grad_mode(bool(gradient_indices)),
             on_failure=on_failure,
-            adopt=options.adopt,
+            conversion=options.conversion,
         )
         kernel.find_inactive_writer = partial(
             describe_inactive_writer, items.contents[0], ops, mode, ds_id

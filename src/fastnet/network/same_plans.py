@@ -31,9 +31,9 @@ def require_same_plans(
     """
     lines = list(_describe(plan, state, models, named_trainable_parameters))
     digest = sha256("\n".join(lines).encode()).digest()
-    if len(set(processes.exchange(digest))) == 1:
+    if len(set(processes.all_gather_object(digest))) == 1:
         return
-    first, *others = processes.exchange(lines)
+    first, *others = processes.all_gather_object(lines)
     for other, theirs in enumerate(others, 1):
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
@@ -60,7 +60,7 @@ def _describe(
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
     for slicer in plan.slicers:
         keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
-        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
+        yield f"{type(slicer).__name__} (slices {keys[0]}, unslices {keys[1]})"
     for model in sorted(models, key=name_of):
         for name, one in named_trainable_parameters(model):
             kind = f"{tuple(one.shape)}, {one.dtype}"

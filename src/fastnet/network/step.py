@@ -112,8 +112,8 @@ def with_slicing(
     log: StampLog | None = None
     if meter is not None:
         log = meter.log
-        cut = _with_time_stamps(cut, meter, "cut", "cut")
-        join = _with_time_stamps(join, meter, "join", "join")
+        cut = _with_time_stamps(cut, meter, "slice", "slice")
+        join = _with_time_stamps(join, meter, "unslice", "unslice")
         step = _with_time_stamps(step, meter, *_REST)
         if synchronize is not None:
             synchronize = _with_time_stamps(synchronize, meter, *_SYNCHRONIZATION)
@@ -122,10 +122,10 @@ def with_slicing(
         results = []
         for minibatch in cut(slicers, batch):
             if log is not None:
-                log.part += 1
+                log.minibatch += 1
             results.append(step(minibatch))
         if log is not None:
-            log.part = 0
+            log.minibatch = 0
         if synchronize is not None:
             synchronize()
         return join(slicers, results, batch)

@@ -6,9 +6,9 @@ from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
     from fastnet.profiling.comparison import ComparedRow, Comparison
+    from fastnet.profiling.profiler import profile
     from fastnet.profiling.result import Profile
     from fastnet.profiling.rows import Row, Section
-    from fastnet.profiling.session import profile
 
 __all__ = ["ComparedRow", "Comparison", "Profile", "Row", "Section", "profile"]
 
@@ -21,6 +21,6 @@ if not TYPE_CHECKING:
             "Profile": "result",
             "Row": "rows",
             "Section": "rows",
-            "profile": "session",
+            "profile": "profiler",
         },
     )

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from fastnet.network import BaseNetwork
-from fastnet.profiling.sums import DeviceSpan
+from fastnet.profiling.stamps import DeviceSpan
 
 if TYPE_CHECKING:
     from torch.cuda import Event

@@ -18,13 +18,14 @@ from fastnet.network.trace_records import TraceRecord
 from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section
-from fastnet.profiling.sums import BEGIN, Part, StampCost, Sums, Timeline
+from fastnet.profiling.stamp_sums import StampCost, Sums
+from fastnet.profiling.stamps import BEGIN, StepPart, Timeline
 from fastnet.types import RunStep, State
 
 # Stamps are summed up regularly: a long run needs little memory, and the stamps fit into a cache.
 _MAX_STAMPS = 1 << 14
 _NAMES = {
-    "setting": "disable gradients",
+    "grad_mode": "disable gradients",
     "deferred": DEFERRED_TITLE,
     "merge": "other batch entries",
     "release": "release values",
@@ -54,7 +55,7 @@ class SectionRecorder(StepMeter):
         self.plan = plan
         self.unmeasured = 0
         self.sizes: dict[tuple[str, str], int] | None = None
-        self.parts: list[Part] = []
+        self.parts: list[StepPart] = []
         self._rows: dict[tuple[str, str, int | None], int] = {}
         self._plans: dict[int, int] = {}
         self._ranges = ranges
@@ -69,7 +70,7 @@ class SectionRecorder(StepMeter):
         key = kind, name, index
         if key not in self._rows:
             self._rows[key] = len(self.parts)
-            self.parts.append(Part(*key))
+            self.parts.append(StepPart(*key))
         return self._rows[key]
 
     def plan_rows(self, plan: KernelPlan) -> int:
@@ -86,7 +87,7 @@ class SectionRecorder(StepMeter):
                     index = counts[kind]
                     counts[kind] += 1
                 self._rows[kind, name, index] = len(self.parts)
-                self.parts.append(Part(kind, name, index, in_kernel=True))
+                self.parts.append(StepPart(kind, name, index, in_kernel=True))
         return self._plans[id(plan)]
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
@@ -220,7 +221,8 @@ class Recorder:
                 ranges,
                 None if self._make_events is None else self._make_events(),
                 self.cost,
-                self._skip_step if self._skips_left else None,
+                # The first measured step records the traces of the skipped ones.
+                self._skip_step if self._last_trace is not None else None,
             )
         return self.sections[key]
 
@@ -246,7 +248,15 @@ class Recorder:
         """Return the rows of entering the network, waiting for data, and skipped traces."""
         self._record_traces()
         return tuple(
-            Row.of(np.array(seconds), name, "entry", None, mode, len(seconds), in_step=False)
+            Row.of(
+                np.array(seconds),
+                name=name,
+                kind="entry",
+                index=None,
+                section=mode,
+                count=len(seconds),
+                in_step=False,
+            )
             for (mode, name), seconds in self._between.items()
         )
 

@@ -16,7 +16,7 @@ from fastnet.profiling.comparison import Comparison
 from fastnet.profiling.plot import draw
 from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
-from fastnet.profiling.sums import Timeline
+from fastnet.profiling.stamps import Timeline
 from fastnet.profiling.table import format_tables, profile_tables
 from fastnet.profiling.trace_events import trace_events
 
@@ -48,31 +48,6 @@ class Profile:
         self.unmeasured = unmeasured
         self.about: dict[str, Any] = about or {}
         self._timelines: tuple[Timeline, ...] = ()
-
-    def fill(self, network: BaseNetwork, recorder: Recorder) -> None:
-        """Set everything to what was recorded of a network."""
-        names: set[str] = set()
-        sections, timelines = [], []
-        for recorded in recorder.sections.values():
-            name = _section_name(recorded, names)
-            section = recorded.section(name)
-            self.unmeasured += recorded.unmeasured
-            if section is None:
-                continue
-            names.add(name)
-            sections.append(section)
-            timelines.append(recorded.timeline(name))
-        self.sections, self._timelines = tuple(sections), tuple(timelines)
-        self.entries = recorder.entries()
-        packages = ("fastnet", "torch", "tensorflow", "keras", "numpy")
-        modules = {name: sys.modules.get(name) for name in packages}
-        self.about = {
-            "framework": network.target_type,
-            "device": str(network.device or "as TensorFlow places it"),
-            "python": platform.python_version(),
-            "versions": {name: str(one.__version__) for name, one in modules.items() if one},
-            "stamp_seconds": vars(recorder.cost),
-        }
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -108,10 +83,10 @@ class Profile:
         Raises:
             ValueError: If it is no such dict, or one of another version.
         """
-        found = data.get("schema") if hasattr(data, "get") else None
-        if found != _SCHEMA:
-            was = "no schema" if found is None else f"the schema {found!r}"
-            raise ValueError(f"A profile has the schema {_SCHEMA!r}, but this has {was}.")
+        schema = data.get("schema") if hasattr(data, "get") else None
+        if schema != _SCHEMA:
+            given = "no schema" if schema is None else f"the schema {schema!r}"
+            raise ValueError(f"A profile has the schema {_SCHEMA!r}, but this has {given}.")
         try:
             return cls(
                 tuple(map(Section.from_dict, data["sections"])),
@@ -206,8 +181,34 @@ class Profile:
         return format_tables(profile_tables(self.sections, self.entries, update), notes)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{one.name}: {one.steps} steps" for one in self.sections)
-        return f"<Profile of {found or 'no steps'}>"
+        sections = ", ".join(f"{section.name}: {section.steps} steps" for section in self.sections)
+        return f"<Profile of {sections or 'no steps'}>"
+
+
+def fill(profile: Profile, network: BaseNetwork, recorder: Recorder) -> None:
+    """Fill a profile with what was recorded of a network."""
+    names: set[str] = set()
+    sections, timelines = [], []
+    for recorded in recorder.sections.values():
+        name = _section_name(recorded, names)
+        section = recorded.section(name)
+        profile.unmeasured += recorded.unmeasured
+        if section is None:
+            continue
+        names.add(name)
+        sections.append(section)
+        timelines.append(recorded.timeline(name))
+    profile.sections, profile._timelines = tuple(sections), tuple(timelines)
+    profile.entries = recorder.entries()
+    packages = ("fastnet", "torch", "tensorflow", "keras", "numpy")
+    modules = {name: sys.modules.get(name) for name in packages}
+    profile.about = {
+        "framework": network.target_type,
+        "device": str(network.device or "as TensorFlow places it"),
+        "python": platform.python_version(),
+        "versions": {name: str(one.__version__) for name, one in modules.items() if one},
+        "stamp_seconds": vars(recorder.cost),
+    }
 
 
 def _section_name(recorded: SectionRecorder, taken: Collection[str]) -> str:

@@ -8,17 +8,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ROW_KINDS = (
+    "slice",  # The slicers slice the batch.
+    "tape",  # TensorFlow's gradient tape is entered and left.
+    "autocast",  # torch's autocast is entered and left.
+    "grad_mode",  # Gradients are disabled, and enabled again.
+    "input",  # A value of the batch is converted and moved to the device.
+    "dispatch",  # The kernel reads and writes slots around ops.
+    "op",  # An op runs.
+    "trace",  # A graph is traced, or a program is compiled.
+    "graph",  # A graph or a compiled program runs.
+    "deferred",  # Deferred updates run.
+    "merge",  # The batch is copied into the result.
+    "output",  # A returned value is detached.
+    "release",  # The remaining values are dropped.
+    "wait",  # The step waits for copies from the device.
+    "unslice",  # The slicers unslice the results of minibatches.
+    "conversion",  # Results become arrays for postprocessing, and tensors again.
+    "postprocessing",  # A postprocessing op runs.
+    "rest",  # All other work of the step.
+    "measuring",  # The profile's own work, which is not part of the step.
+)
+"""The kinds of the rows that add up to a step, in the order of the table."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """The time of one part of a step, or of something between steps. Times are seconds per step.
+    """The time of one part of a step, or of something between steps.
+
+    Times are seconds per step; those of `Profile.entries` are seconds per occurrence.
 
     Attributes:
         name: The part, such as ``"ModelOp(x) -> y_pred"``.
         kind: The kind of part, such as "op", "input" or "dispatch".
         index: The index of an op, a key or a minibatch among others of its kind; None if there is
             only one.
-        section: The section of the row.
+        section: The name of the section; for rows of `Profile.entries` the mode.
         count: The number of times that it ran.
         mean: The mean over all steps, including those in which it did not run.
         p25: The first quartile over all steps.
@@ -54,18 +79,19 @@ class Row:
     def of(
         cls,
         times: NDArray[np.float64],
+        *,
         name: str,
         kind: str,
         index: int | None,
         section: str,
         count: int,
-        **others: Any,
+        **optional: Any,
     ) -> Row:
         """Return the row of a part that took these times, at least one."""
         p25, p50, p75, p95, p99 = map(float, np.percentile(times, (25, 50, 75, 95, 99)))
         mean, total = float(times.mean()), float(times.sum())
         return cls(
-            name, kind, index, section, count, mean, p25, p50, p75, p95, p99, total, **others
+            name, kind, index, section, count, mean, p25, p50, p75, p95, p99, total, **optional
         )
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fastnet.profiling.sums import BEGIN, Timeline
+from fastnet.profiling.stamps import BEGIN, MEASURING, Timeline
 
 _HOST, _DEVICE = 1, 2
 # The format counts in microseconds; whole nanoseconds nest without rounding errors.
@@ -52,14 +52,22 @@ def _event(
 
 def _host_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:
     stamps = [
-        (round((at - start) * _NANOSECONDS), row, part)
-        for at, row, part in timeline.stamps.tolist()
+        (round((at - start) * _NANOSECONDS), row, minibatch)
+        for at, row, minibatch in timeline.stamps.tolist()
     ]
     begins = [index for index, (_, row, _) in enumerate(stamps) if row == BEGIN]
     for number, (first, end) in enumerate(zip(begins, [*begins[1:], len(stamps)], strict=True)):
         step = stamps[first:end]
         args = {"section": timeline.section, "step": number}
-        yield _event("step", "step", step[0][0], step[-1][0], _HOST, args)
+        # A step lasts from the end of the measuring before it to the measuring after it.
+        parts = [
+            index
+            for index, (_, row, _) in enumerate(step)
+            if row != BEGIN and timeline.parts[row].kind != MEASURING
+        ]
+        if parts:
+            since, until = step[parts[0] - 1][0], step[parts[-1]][0]
+            yield _event("step", "step", since, until, _HOST, args)
         yield from _minibatches(step, args)
         for (since, _, _), (until, row, _) in pairwise(step):
             part = timeline.parts[row]
@@ -71,12 +79,12 @@ def _minibatches(
 ) -> Iterator[dict[str, Any]]:
     bounds: dict[int, tuple[int, int]] = {}
     before = 0
-    for at, _, part in step:
-        if part:
-            bounds[part] = bounds.get(part, (before, 0))[0], at
+    for at, _, minibatch in step:
+        if minibatch:
+            bounds[minibatch] = bounds.get(minibatch, (before, 0))[0], at
         before = at
-    for part, (first, last) in bounds.items():
-        yield _event(f"minibatch {part - 1}", "minibatch", first, last, _HOST, args)
+    for minibatch, (first, last) in bounds.items():
+        yield _event(f"minibatch {minibatch - 1}", "minibatch", first, last, _HOST, args)
 
 
 def _device_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:

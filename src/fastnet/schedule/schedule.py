@@ -153,10 +153,10 @@ class _MappedScheduler(Scheduler[U]):
         if value is None:
             return None
         # An equal value may have been listed before this one.
-        found = [mapped for known, mapped in self._mapped if value is known]
-        found = found or [mapped for known, mapped in self._mapped if value == known]
-        if found:
-            return found[0]
+        results = [mapped for known, mapped in self._mapped if value is known]
+        results = results or [mapped for known, mapped in self._mapped if value == known]
+        if results:
+            return results[0]
         raise ValueError(
             f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
             "get_all_values did not list when it was mapped. List every value there."

@@ -13,13 +13,13 @@ from fastnet.slicer.slicer import Slicer
 class AxisSlicer(Slicer):
     """A slicer that makes a minibatch of each index of one axis.
 
-    The pieces lack the axis. Volumes of shape [B, C, W, H, D] and ``axis=-1`` give D images of
-    shape [B, C, W, H]. Joining stacks the pieces along the axis.
+    The slices lack the axis. Volumes of shape [B, C, W, H, D] and ``axis=-1`` give D images of
+    shape [B, C, W, H]. Unslicing stacks the slices along the axis.
 
     Args:
         axis: The axis. Negative values count from the end.
-        slice: The key or keys to cut.
-        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        slice: The key or keys to slice.
+        unslice: The key or keys to unslice. By default, those of `slice`. None for none.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
@@ -30,8 +30,8 @@ class AxisSlicer(Slicer):
 
     >>> import numpy as np
     >>> slicer = AxisSlicer(axis=-1, slice="x")
-    >>> pieces = slicer.slice_batches((np.array([[1, 2], [3, 4]]),))
-    >>> pieces
+    >>> slices = slicer.slice_batches((np.array([[1, 2], [3, 4]]),))
+    >>> slices
     [(array([1, 3]),), (array([2, 4]),)]
     """
 
@@ -56,7 +56,7 @@ class AxisSlicer(Slicer):
         shape = tuple(tensors.get_shape(batch))
         if not -len(shape) <= self.axis < len(shape):
             raise IndexError(
-                f"AxisSlicer cuts {self.slice_inputs} along axis {self.axis}, but got data of "
+                f"AxisSlicer slices {self.slice_inputs} along axis {self.axis}, but got data of "
                 f"shape {shape}, which has no such axis."
             )
         return list(tensors.slices_along(batch, self.axis))
@@ -66,8 +66,8 @@ class AxisSlicer(Slicer):
         shape = tuple(tensors.get_shape(slices[0]))
         if not -len(shape) - 1 <= self.axis <= len(shape):
             raise IndexError(
-                f"AxisSlicer joins '{key}' along a new axis {self.axis}, but its slices have shape "
-                f"{shape}, too few axes for that. Un-slice a value such as a loss with "
+                f"AxisSlicer unslices '{key}' along a new axis {self.axis}, but its slices have "
+                f"shape {shape}, too few axes for that. Unslice a value such as a loss with "
                 "MeanUnslicer."
             )
         return tensors.stack(slices, self.axis)

@@ -10,12 +10,12 @@ from fastnet.slicer.slicer import Slicer
 
 
 class MeanUnslicer(Slicer):
-    """A slicer that joins the pieces of a value, such as a loss, by averaging them.
+    """A slicer that unslices a value, such as a loss, by averaging its slices.
 
-    It is used with another slicer that cuts. The mean of ints or booleans is a float.
+    It is used with another slicer that slices. The mean of ints or booleans is a float.
 
     Args:
-        unslice: The key or keys to join. Their pieces must have equal shapes.
+        unslice: The key or keys to unslice. Their slices must have equal shapes.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
@@ -39,9 +39,9 @@ class MeanUnslicer(Slicer):
         is_integral = tensors.is_integral(slices[0])
         if is_integral and hasattr(tensors, "to_numpy"):
             # TensorFlow does not add tensors of different types, so numpy averages them.
-            arrays = tuple(tensors.to_numpy(piece) for piece in slices)
+            arrays = tuple(tensors.to_numpy(value) for value in slices)
             return tensors.constant(self._unslice_batch(arrays, key), slices[0])
         total = tensors.zeros_like(slices[0], "int64" if is_integral else None)
-        for piece in slices:
-            total = total + piece
+        for value in slices:
+            total = total + value
         return total / len(slices)

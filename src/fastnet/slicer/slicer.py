@@ -15,23 +15,23 @@ __all__ = ["Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicer
 
 
 class Slicer:
-    """A slicer, which cuts values of a batch into pieces, or joins pieces, or both.
+    """A slicer, which slices values of a batch for minibatches, or unslices their results, or both.
 
-    A network with slicers runs its ops once per minibatch, and joins the results before
-    postprocessing. Subclasses that cut define `_slice_batch`, and subclasses that join define
+    A network with slicers runs its ops once per minibatch, and unslices the results before
+    postprocessing. Subclasses that slice define `_slice_batch`, and subclasses that unslice define
     `_unslice_batch`.
 
     Args:
-        slice: The key or keys to cut.
-        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        slice: The key or keys to slice.
+        unslice: The key or keys to unslice. By default, those of `slice`. None for none.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
     Raises:
-        ValueError: If there is neither a key to cut nor one to join.
-        NotImplementedError: If there are keys to cut or to join, but not the method for it.
+        ValueError: If there is neither a key to slice nor one to unslice.
+        NotImplementedError: If there are keys to slice or to unslice, but not the method for it.
         AssertionError: If a key, a mode or a dataset id is malformed.
 
     >>> class Halves(Slicer):
@@ -41,7 +41,7 @@ class Slicer:
     >>> Halves(slice="x", unslice=None).slice_batches(("abcd",))
     [('ab',), ('cd',)]
     >>> Halves(slice=["x", "y"], unslice=None, mode="train")
-    Halves(cuts x, y, mode=train)
+    Halves(slices x, y, mode=train)
     """
 
     slice_inputs: list[str]
@@ -49,7 +49,7 @@ class Slicer:
     mode: set[str]
     ds_id: set[str]
     minibatch_size: int = 0
-    """The number of minibatches that the last batch was cut into."""
+    """The number of minibatches that the last batch was sliced into."""
 
     def __init__(
         self,
@@ -65,10 +65,12 @@ class Slicer:
         self.resolve_settings()
 
     def __repr__(self) -> str:
-        cut, joined = (
+        sliced, unsliced = (
             ", ".join(getattr(self, keys, ())) for keys in ("slice_inputs", "unslice_inputs")
         )
-        return format_repr(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
+        return format_repr(
+            self, [sliced and f"slices {sliced}", unsliced and f"unslices {unsliced}"]
+        )
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check the keys, modes and dataset ids, also after they have changed."""
@@ -91,48 +93,48 @@ class Slicer:
                 )
 
     def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Cut the values of `slice_inputs`.
+        """Slice the values of `slice_inputs`.
 
         Args:
             batches: The values, one for each key of `slice_inputs`.
 
         Returns:
-            A tuple for each minibatch, with a piece of each value.
+            A tuple for each minibatch, with a slice of each value.
 
         Raises:
-            AssertionError: If the values have different numbers of pieces.
+            AssertionError: If the values have different numbers of slices.
         """
-        pieces = [self._slice_batch(batch) for batch in batches]
-        counts = [len(piece) for piece in pieces]
+        columns = [self._slice_batch(batch) for batch in batches]
+        counts = [len(slices) for slices in columns]
         if len(set(counts)) > 1:
-            cut = dict(zip(self.slice_inputs, counts, strict=True))
+            by_key = dict(zip(self.slice_inputs, counts, strict=True))
             raise AssertionError(
-                f"{type(self).__name__} cut its keys into different numbers of slices: {cut}. The "
-                "keys of a slicer must have equally many. Cut the others with another slicer, or "
-                "not at all."
+                f"{type(self).__name__} sliced its keys into different numbers of slices: "
+                f"{by_key}. The keys of a slicer must have equally many. Slice the others with "
+                "another slicer, or not at all."
             )
         self.minibatch_size = counts[0]
-        return list(zip(*pieces, strict=True))
+        return list(zip(*columns, strict=True))
 
     def _slice_batch(self, batch: Any) -> list[Any]:
-        """Cut one value.
+        """Slice one value.
 
         Args:
             batch: The value, usually a tensor.
 
         Returns:
-            The pieces, one for each minibatch.
+            The slices, one for each minibatch.
         """
         raise NotImplementedError(f"{type(self).__name__} must define _slice_batch.")
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        """Join the pieces of one value.
+        """Make one value of its slices.
 
         Args:
-            slices: The pieces, in the order of the minibatches.
+            slices: The slices, in the order of the minibatches.
             key: Their key. The method is called only for keys that are read afterwards.
 
         Returns:
-            The joined value.
+            The value.
         """
         raise NotImplementedError(f"{type(self).__name__} must define _unslice_batch.")

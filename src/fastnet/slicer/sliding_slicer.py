@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 class _LastShapes(threading.local):
-    """The shapes that each slicer cut last in this thread, by key, and by None for the last key."""
+    """The shapes that each slicer sliced last in this thread, by key; None for the last key."""
 
     def __init__(self) -> None:
         self.of: WeakKeyDictionary[SlidingSlicer, dict[str | None, Shape]] = WeakKeyDictionary()
@@ -37,33 +37,33 @@ class SlidingSlicer(Slicer):
     """A slicer that makes a minibatch of each position of a sliding window.
 
     The window has a length for each axis of the data. Images of shape [B, C, W, H] and
-    ``window_size=[-1, -1, 64, 64]`` give patches of shape [B, C, 64, 64]. Joining places each patch
-    where it was cut. Overlaps are averaged or added, and gaps are filled with `pad_val`.
+    ``window_size=[-1, -1, 64, 64]`` give patches of shape [B, C, 64, 64]. Unslicing places each
+    patch where it was. Overlaps are averaged or added, and gaps are filled with `pad_val`.
 
-    An axis whose stride is not less than its length is not cut, however short the window is. With
-    `pad_mode` "drop" the window must fit into it.
+    An axis whose stride is not less than its length is not sliced, however short the window is.
+    With `pad_mode` "drop" the window must fit into it.
 
     Args:
-        window_size: The length of the window along each axis, or -1 for an axis that is not cut.
-        strides: The distance between windows along each axis, or 0 for an axis that is not cut. An
-            int applies to every axis that is cut. By default, the lengths of the window, so that
-            windows do not overlap.
+        window_size: The length of the window along each axis, or -1 for an axis that is not sliced.
+        strides: The distance between windows along each axis, or 0 for an axis that is not sliced.
+            An int applies to every axis that is sliced. By default, the lengths of the window, so
+            that windows do not overlap.
         pad_mode: How to treat a last window that reaches past the end of the data. "drop" leaves
-            the window out, and joining fills its place with `pad_val`. "partial" shortens it.
+            the window out, and unslicing fills its place with `pad_val`. "partial" shortens it.
             "nopad" moves it back until it fits. "constant" pads the data with `pad_val`. "mirror"
             pads with a reflection without the edge. It does not pad the first two axes, batch and
             channel, in torch and numpy. In TensorFlow, where channels come last, it pads any axis.
-        pad_val: The value to pad with, and to fill gaps with when joining.
-        slice: The key or keys to cut. All of them must have the same number of windows.
-        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        pad_val: The value to pad with, and to fill gaps with when unslicing.
+        slice: The key or keys to slice. All of them must have the same number of windows.
+        unslice: The key or keys to unslice. By default, those of `slice`. None for none.
         unslice_mode: "avg" to average overlapping windows, always in float32, or "sum" to add them,
             in their own type.
-        unslice_shape: The shape of the joined data, with -1 for an axis that is not cut and whose
-            length is that of the pieces, such as the batch. By default, the shape that a key had
-            before it was cut, or for other keys the shape of the last key that was cut. Required
-            for a slicer that cuts nothing.
+        unslice_shape: The shape of the unsliced data, with -1 for an axis that is not sliced and
+            whose length is that of the slices, such as the batch. By default, the shape that a key
+            had before it was sliced, or for other keys the shape of the last key that was sliced.
+            Required for a slicer that slices nothing.
         squeeze_window: Whether to remove the axes along which the window has length 1 from the
-            pieces. Joining restores them.
+            slices. Unslicing restores them.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
@@ -73,10 +73,10 @@ class SlidingSlicer(Slicer):
         AssertionError: If an argument is malformed.
 
     >>> slicer = SlidingSlicer(window_size=[-1, 2], pad_mode="partial", slice="x")
-    >>> pieces = slicer.slice_batches((np.array([[1, 2, 3]]),))
-    >>> pieces
+    >>> minibatches = slicer.slice_batches((np.array([[1, 2, 3]]),))
+    >>> minibatches
     [(array([[1, 2]]),), (array([[3]]),)]
-    >>> slicer._unslice_batch(tuple(piece for (piece,) in pieces), key="x")
+    >>> slicer._unslice_batch(tuple(value for (value,) in minibatches), key="x")
     array([[1., 2., 3.]], dtype=float32)
     """
 
@@ -96,7 +96,7 @@ class SlidingSlicer(Slicer):
     ) -> None:
         super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
         window = self.window_size = list(to_list(window_size))
-        rule = "a positive int, or -1 for an axis that is not cut"
+        rule = "a positive int, or -1 for an axis that is not sliced"
         self._check_lengths("window_size", window, lambda n, _: n > 0 or n == -1, rule)
         if isinstance(strides, int):
             strides = [0 if length == -1 else strides for length in window]
@@ -122,7 +122,7 @@ class SlidingSlicer(Slicer):
             self._check_lengths("unslice_shape", given, lambda n, w: n > 0 or n == w == -1, rule)
         elif self.unslice_inputs and not self.slice_inputs:
             raise AssertionError(
-                f"SlidingSlicer un-slices {self.unslice_inputs} but slices nothing, so the shape "
+                f"SlidingSlicer unslices {self.unslice_inputs} but slices nothing, so the shape "
                 "to restore is unknown. Give it keys to `slice`, or an unslice_shape."
             )
         self.auto_squeeze = [
@@ -148,20 +148,20 @@ class SlidingSlicer(Slicer):
 
     @property
     def unslice_shape(self) -> list[int] | None:
-        """The shape of joined data: the one that was given, or that of the data cut last."""
+        """The shape of unsliced data: the one that was given, or that of the data sliced last."""
         shape = self._target_shape(None)
         return None if shape is None else list(shape)
 
     def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Cut the values of `slice_inputs` into windows, and remember their shapes."""
-        pieces = super().slice_batches(batches)
+        """Slice the values of `slice_inputs` into windows, and remember their shapes."""
+        minibatches = super().slice_batches(batches)
         if self.unslice_inputs and self._fixed_shape is None:
             shapes = list(map(_shape_of, batches))
             _shapes.of[self] = {
                 None: shapes[-1],
                 **dict(zip(self.slice_inputs, shapes, strict=True)),
             }
-        return pieces
+        return minibatches
 
     def _slice_batch(self, batch: Any) -> list[Any]:
         tensors = backend_of(batch)
@@ -173,65 +173,70 @@ class SlidingSlicer(Slicer):
             )
         tiling = self._tiling(shape, tensors)
         padded = tensors.pad_ends(batch, tiling.padding, self.pad_mode == "mirror", self.pad_val)
-        pieces = [padded[cut] for cut in tiling.cuts]
+        slices = [padded[window] for window in tiling.windows]
         for axis in reversed(self.auto_squeeze):
-            pieces = [tensors.squeeze(one, axis) if one.shape[axis] == 1 else one for one in pieces]
-        return pieces
+            slices = [
+                tensors.squeeze(value, axis) if value.shape[axis] == 1 else value
+                for value in slices
+            ]
+        return slices
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
         shape = self._target_shape(key)
         if shape is None:
             raise AssertionError(
-                f"SlidingSlicer cannot un-slice '{key}', because it has not sliced anything in "
+                f"SlidingSlicer cannot unslice '{key}', because it has not sliced anything in "
                 "this thread. Slice a batch first, or give it an unslice_shape."
             )
         tensors = backend_of(slices[0])
         if -1 in shape:
             shape = self._fill_shape(shape, _shape_of(slices[0]))
         tiling = self._tiling(shape, tensors)
-        if len(slices) != len(tiling.cuts):
+        if len(slices) != len(tiling.windows):
             raise AssertionError(
-                f"SlidingSlicer cannot un-slice '{key}': a shape of {list(shape)} has "
-                f"{len(tiling.cuts)} windows of size {self.window_size} with strides "
+                f"SlidingSlicer cannot unslice '{key}': a shape of {list(shape)} has "
+                f"{len(tiling.windows)} windows of size {self.window_size} with strides "
                 f"{self.strides}, but there are {len(slices)} slices."
             )
         if not hasattr(tensors, "to_numpy"):
-            return self._join(slices, key, shape, tiling)
-        # TensorFlow's tensors cannot be written to, so they are joined as arrays.
-        arrays = tuple(tensors.to_numpy(piece) for piece in slices)
-        return tensors.constant(self._join(arrays, key, shape, tiling), slices[0])
+            return self._merge(slices, key, shape, tiling)
+        # TensorFlow's tensors cannot be written to, so they are unsliced as arrays.
+        arrays = tuple(tensors.to_numpy(value) for value in slices)
+        return tensors.constant(self._merge(arrays, key, shape, tiling), slices[0])
 
-    def _fill_shape(self, shape: Shape, piece: Shape) -> Shape:
-        """Replace each -1 of a shape by the length of that axis in a piece."""
-        lengths = list(piece)
+    def _fill_shape(self, shape: Shape, slice_shape: Shape) -> Shape:
+        """Replace each -1 of a shape by the length of that axis in a slice."""
+        lengths = list(slice_shape)
         for axis in self.auto_squeeze:
             if len(lengths) < len(shape):
                 lengths.insert(axis, 1)
         if len(lengths) != len(shape):
             raise ValueError(
                 f"SlidingSlicer's unslice_shape is {list(shape)}, but it got a slice of shape "
-                f"{list(piece)}. Un-slice keys with as many axes."
+                f"{list(slice_shape)}. Unslice keys with as many axes."
             )
-        return tuple(own if one == -1 else one for one, own in zip(shape, lengths, strict=True))
+        return tuple(
+            length if size == -1 else size for size, length in zip(shape, lengths, strict=True)
+        )
 
-    def _join(self, slices: tuple[Any, ...], key: str, shape: Shape, tiling: Tiling) -> Any:
+    def _merge(self, slices: tuple[Any, ...], key: str, shape: Shape, tiling: Tiling) -> Any:
         tensors = backend_of(slices[0])
         padded = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
         average = self.unslice_mode == "avg"
         merged = tensors.zeros(padded, slices[0], "float32" if average else None)
-        for cut, piece in zip(tiling.cuts, slices, strict=True):
-            window = merged[cut]
+        for position, value in zip(tiling.windows, slices, strict=True):
+            window = merged[position]
             for axis in self.auto_squeeze:
                 if window.shape[axis] == 1:
-                    piece = tensors.expand_dims(piece, axis)
-            # A piece with an axis of length 1 would be broadcast over its window.
-            if piece.shape != window.shape:
+                    value = tensors.expand_dims(value, axis)
+            # A slice with an axis of length 1 would be broadcast over its window.
+            if value.shape != window.shape:
                 raise ValueError(
-                    f"SlidingSlicer cannot un-slice '{key}': a slice of shape {[*piece.shape]} "
+                    f"SlidingSlicer cannot unslice '{key}': a slice of shape {[*value.shape]} "
                     f"does not fit into its window of shape {[*window.shape]}, in data of shape "
                     f"{list(shape)}. Give an unslice_shape, or slice a key of the same shape."
                 )
-            window += piece
+            window += value
         if any(tiling.padding):
             merged = merged[tuple(slice(size) for size in shape)]
         if average and any(counts is not None for counts in tiling.coverage):
@@ -265,7 +270,7 @@ class Tiling(NamedTuple):
     """The windows over data of one shape."""
 
     # For each window, a slice for each axis, which may end past the data.
-    cuts: tuple[tuple[slice, ...], ...]
+    windows: tuple[tuple[slice, ...], ...]
     # For each axis, the padding at its end that the windows need.
     padding: Shape
     # For each axis, the number of windows over each index, or None where it is always one.
@@ -278,10 +283,10 @@ def tile(
 ) -> Tiling:
     """Place windows over a shape. "mirror" pads the axes from `mirrored_from` on.
 
-    As in FastEstimator an axis is not cut if its window is -1, if its stride is 0, or if its stride
-    is not less than its length.
+    As in FastEstimator an axis is not sliced if its window is -1, if its stride is 0, or if its
+    stride is not less than its length.
 
-    >>> tile((4,), window=(3,), strides=(3,), pad_mode="nopad").cuts
+    >>> tile((4,), window=(3,), strides=(3,), pad_mode="nopad").windows
     ((slice(0, 3, None),), (slice(1, 4, None),))
     """
     per_axis = []
@@ -301,7 +306,7 @@ def tile(
             )
         if pad_mode == "drop" and starts and size < length:
             raise ValueError(f"No window fits into {data}, and pad_mode is 'drop': {advice}")
-        cuts = [slice(None)]
+        windows = [slice(None)]
         if starts and stride < size:
             if pad_mode == "nopad" and size < length:
                 raise AssertionError(f"pad_mode 'nopad' cannot move a window into {data}: {advice}")
@@ -309,15 +314,15 @@ def tile(
                 starts = [start for start in starts if start + length <= size]
             elif pad_mode == "nopad":
                 starts = [min(start, size - length) for start in starts]
-            cuts = [slice(start, start + length) for start in starts]
-        per_axis.append(cuts)
+            windows = [slice(start, start + length) for start in starts]
+        per_axis.append(windows)
         padding.append(growth)
     coverage = tuple(map(_count_windows, shape, per_axis))
     return Tiling(tuple(itertools.product(*per_axis)), tuple(padding), coverage)
 
 
-def _count_windows(size: int, cuts: list[slice]) -> NDArray[Any] | None:
+def _count_windows(size: int, windows: list[slice]) -> NDArray[Any] | None:
     counts = np.zeros(size, "float32")
-    for cut in cuts:
-        counts[cut] += 1
+    for window in windows:
+        counts[window] += 1
     return None if (counts == 1).all() else counts

@@ -14,13 +14,14 @@ pytestmark = pytest.mark.tf
 
 import torch
 
-from fastnet.integrations.fastestimator import building, install
+from fastnet.integrations.fastestimator import build as build_module
+from fastnet.integrations.fastestimator import install
 
 
 def test_several_gpus_wrap_torch_models(
     fastestimator: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "get_num_gpus", lambda: 2)
+    monkeypatch.setattr(build_module, "get_num_gpus", lambda: 2)
     with install():
         model = fastestimator.build(lambda: torch.nn.Linear(2, 1), "sgd", model_name="line")
     assert isinstance(model, torch.nn.DataParallel)

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.tf
 
 
 from fastnet.integrations.fastestimator import UnknownVersionError, install, uninstall
-from fastnet.integrations.fastestimator.table import NETWORK, OPS
+from fastnet.integrations.fastestimator.networks import get_compile
+from fastnet.integrations.fastestimator.patched_names import NETWORK, OPS
 from tests.subprocesses import run_python
 
 
@@ -59,7 +60,7 @@ def differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, An
 
 
 @pytest.mark.parametrize("ops", [True, False])
-def test_says_what_it_changes_and_puts_it_back(ops: bool) -> None:
+def test_changes_are_listed_and_restored(ops: bool) -> None:
     before = attributes()
     swap = install(ops=ops)
     assert not swap.pending
@@ -69,7 +70,7 @@ def test_says_what_it_changes_and_puts_it_back(ops: bool) -> None:
     assert differences(before, attributes()) == set()
 
 
-def test_every_name_of_the_table_is_swapped(fastestimator: ModuleType) -> None:
+def test_every_name_in_tables_is_replaced(fastestimator: ModuleType) -> None:
     tables = {True: {**NETWORK, **OPS}, False: NETWORK}
     for ops, table in tables.items():
         originals = {
@@ -89,7 +90,7 @@ def test_every_name_of_the_table_is_swapped(fastestimator: ModuleType) -> None:
             assert (fastestimator.op.tensorop.loss.CrossEntropy is untouched) is not ops
 
 
-def test_a_block_leaves_what_it_has_found() -> None:
+def test_block_restores_previous_state() -> None:
     before = attributes()
     with install(ops=False):
         network_only = attributes()
@@ -102,6 +103,20 @@ def test_a_block_leaves_what_it_has_found() -> None:
     assert differences(before, attributes()) == set()
 
 
+def test_install_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, finders = attributes(), list(sys.meta_path)
+    with monkeypatch.context() as patch:
+        patch.setitem(OPS, "op.op", ("Op", "NoSuchOp"))
+        with pytest.raises(AttributeError, match="NoSuchOp"):
+            install(compile=True)
+    assert differences(before, attributes()) == set()
+    assert sys.meta_path == finders
+    assert get_compile() is False
+    with install() as swap:
+        assert "fastestimator.network.build" in swap.changes
+    assert differences(before, attributes()) == set()
+
+
 def with_noise(x: Any) -> Any:
     import tensorflow as tf
 
@@ -109,7 +124,7 @@ def with_noise(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_set_seed_repeats_random_numbers(fastestimator: ModuleType, eager: bool) -> None:
+def test_random_numbers_after_set_seed_repeat(fastestimator: ModuleType, eager: bool) -> None:
     """Without it, random numbers continue from epoch to epoch, unlike FastEstimator's."""
     import tensorflow as tf
 
@@ -132,7 +147,7 @@ def mean_square(y: Any) -> Any:
     return (y**2).mean()
 
 
-def test_compiled_steps(fastestimator: ModuleType) -> None:
+def test_compiled_steps_train_to_same_weights(fastestimator: ModuleType) -> None:
     """Networks compile their steps, and train to the same weights up to rounding."""
     torch = pytest.importorskip("torch")
     from fastnet import CompileOptions
@@ -162,7 +177,7 @@ def test_compiled_steps(fastestimator: ModuleType) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_the_programs_own_names_stay() -> None:
+def test_names_in_modules_of_program_stay() -> None:
     """A module that is not FastEstimator's keeps what it has imported."""
     from fastestimator.network import Network as before
 
@@ -180,7 +195,7 @@ def test_the_programs_own_names_stay() -> None:
         del sys.modules["program_of_a_user"]
 
 
-def test_an_unknown_version_is_refused(
+def test_unknown_version_is_refused(
     fastestimator: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fastestimator, "__version__", "2.4.1")
@@ -195,7 +210,7 @@ def in_a_fresh_process(code: str) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-def test_before_fastestimator_is_imported() -> None:
+def test_install_before_import_replaces_names_after_it() -> None:
     """Nothing is imported before the program does; then all of it is swapped, and lazily."""
     in_a_fresh_process(
         "import sys\n"
@@ -236,7 +251,7 @@ def test_before_fastestimator_is_imported() -> None:
     )
 
 
-def test_where_there_is_no_fastestimator() -> None:
+def test_missing_fastestimator_raises() -> None:
     in_a_fresh_process(
         "import importlib.metadata, importlib.util\n"
         "from fastnet.integrations.fastestimator import install\n"

@@ -92,7 +92,7 @@ def test_arguments(tmp_path: Path, way: tuple[str, ...]) -> None:
     path = tmp_path / "tells.py"
     path.write_text(
         "import sys\n"
-        "from fastnet.integrations.fastestimator.compile_setting import get_compile\n"
+        "from fastnet.integrations.fastestimator.networks import get_compile\n"
         "print(get_compile(), sys.argv[1:])\n"
     )
     assert run(*way, "--compile", path, "--x").stdout == "True ['--x']\n"

@@ -28,7 +28,7 @@ from fastnet.backend.tf._internals import (
     unregister_gradients,
 )
 from fastnet.errors import add_note
-from fastnet.guards import is_own_file
+from fastnet.guards import is_user_file
 
 # The length of an axis that is unknown in a graph around the step. A trace for any length accepts
 # such a tensor; a trace for such tensors accepts no others.
@@ -241,7 +241,7 @@ def _frame_of_user(stack: Sequence[_Frame]) -> _Frame | None:
     A library's frame is returned where there are no others: the program may be installed as well.
     """
     frames = [frame for frame in stack if not _is_foreign(frame[0])]
-    return next((frame for frame in frames if is_own_file(frame[0])), next(iter(frames), None))
+    return next((frame for frame in frames if is_user_file(frame[0])), next(iter(frames), None))
 
 
 def _is_foreign(filename: str) -> bool:

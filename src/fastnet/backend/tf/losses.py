@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.losses import WeightOfEach, check_class_weights, fractional_label
+from fastnet.backend.losses import ClassWeightTable, check_class_weights, fractional_label
 
 
 def binary_crossentropy(
@@ -16,7 +16,7 @@ def binary_crossentropy(
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
     label_smoothing: float = 0.0,
 ) -> tf.Tensor:
     if not (y_pred.shape.is_fully_defined() and y_true.shape == y_pred.shape):
@@ -43,7 +43,7 @@ def categorical_crossentropy(
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
     axis: int | None = None,
     label_smoothing: float = 0.0,
 ) -> tf.Tensor:
@@ -63,7 +63,7 @@ def sparse_categorical_crossentropy(
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: WeightOfEach | None = None,
+    class_weights: ClassWeightTable | None = None,
     axis: int | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
@@ -181,10 +181,11 @@ def focal(
     return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
 
 
+# Graphs hold the weights as constants, so nothing is cached; torch has a class.
 ClassWeights = dict
 
 
-def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType) -> tf.Tensor:
+def _weights_of(classes: tf.Tensor, class_weights: ClassWeightTable, dtype: tf.DType) -> tf.Tensor:
     if not isinstance(class_weights, Mapping):
         return _cast(class_weights.lookup(tf.cast(classes, class_weights.key_dtype)), dtype)
     weights = tf.constant(1.0, dtype)
@@ -195,7 +196,7 @@ def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType
 
 
 def _weights_of_indices(
-    classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
+    classes: tf.Tensor, class_weights: ClassWeightTable, count: int | None, dtype: tf.DType
 ) -> tf.Tensor:
     """Return the weights of the indices of `count` classes, which the loss has validated."""
     if count is None or not isinstance(class_weights, Mapping):

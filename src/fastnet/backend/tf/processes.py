@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from fastnet.distributed import TensorKind
+from fastnet.distributed import TensorOps
 from fastnet.types import Model
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
-# The strategy that `start` has made. TensorFlow has one cluster for as long as a process lives.
+# The strategy that `init` has made. TensorFlow has one cluster for as long as a process lives.
 _made: tf.distribute.Strategy | None = None
 # The strategy of several workers that was last in scope.
 _last: ref[tf.distribute.Strategy] | None = None
@@ -21,7 +21,7 @@ _last: ref[tf.distribute.Strategy] | None = None
 _built_under: WeakKeyDictionary[Any, ref[tf.distribute.Strategy]] = WeakKeyDictionary()
 
 
-def start(backend: str | None = None, timeout: float | None = None) -> None:
+def init(backend: str | None = None, timeout: float | None = None) -> None:
     """Join the workers of `TF_CONFIG` under a strategy that is the default from now on."""
     global _made
     if world_size() > 1 or tf_workers() < 2:
@@ -35,8 +35,8 @@ def start(backend: str | None = None, timeout: float | None = None) -> None:
     tf.distribute.experimental_set_strategy(_made)
 
 
-def stop() -> None:
-    """Leave the strategy that `start` has made."""
+def shutdown() -> None:
+    """Leave the strategy that `init` has made."""
     global _last
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
         tf.distribute.experimental_set_strategy(None)
@@ -101,11 +101,11 @@ def world_size() -> int:
     return 1 if strategy is None else len(_tasks(strategy))
 
 
-def note_failure(error: BaseException) -> None:
+def explain_failure(error: BaseException) -> None:
     """Do nothing: TensorFlow ends the collective calls of the others when this process ends."""
 
 
-def exchange(value: Any) -> list[Any]:
+def all_gather_object(value: Any) -> list[Any]:
     """Return the values of all workers."""
     # Collectives take integers of 4 bytes.
     data = pickle.dumps(value)
@@ -115,9 +115,9 @@ def exchange(value: Any) -> list[Any]:
     return [pickle.loads(part.tobytes()) for part in parts]
 
 
-def collect(value: Any) -> list[Any] | None:
+def gather_object(value: Any) -> list[Any] | None:
     """Return the values of all workers on rank 0, and None on the others."""
-    values = exchange(value)
+    values = all_gather_object(value)
     return values if rank() == 0 else None
 
 
@@ -165,7 +165,7 @@ def _mean_like(mean: float, tensor: tf.Tensor) -> tf.Tensor:
     return tf.constant(mean, tensor.dtype if tensor.dtype.is_floating else tf.float64)
 
 
-KIND = TensorKind(
+TENSOR_OPS = TensorOps(
     is_tensor=tf.is_tensor,
     is_number=_is_number,
     concatenate=_concatenate,

@@ -34,7 +34,7 @@ from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_place, pair_optimizers
-from fastnet.distributed import together
+from fastnet.distributed import raise_on_all_ranks
 from fastnet.types import Model
 
 _NAMED = ".weights.h5"
@@ -98,7 +98,7 @@ def _on_one_worker(stem: str) -> Iterator[str]:
     if processes.world_size() == 1:
         yield stem
         return
-    with together(processes, "Saving a model"), TemporaryDirectory() as elsewhere:
+    with raise_on_all_ranks(processes, "Saving a model"), TemporaryDirectory() as elsewhere:
         yield os.path.join(elsewhere, os.path.basename(stem)) if processes.rank() else stem
 
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from fastnet.backend.losses import check_class_weights, fractional_label
 
-# An index that no label has, so that no label is ignored in silence, as -100 is by torch. NaN,
-# infinite and too large labels are converted to the least index, so it is not that.
+# An index that no label has, so that no label is ignored in silence, as -100 is by torch. The
+# minimum int64 is taken: NaN and overflowing labels convert to it.
 _NO_CLASS = -8_236_914_705_318_624_517
 
 # The dtypes in which torch's own mean on the CPU is exact: for others it sums in half precision.

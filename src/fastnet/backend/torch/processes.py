@@ -15,7 +15,7 @@ import torch.distributed as dist
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.wrappers import groups_of, has_group, parallel_type
 from fastnet.backend.torch.wrappers import world_size as world_size
-from fastnet.distributed import TensorKind
+from fastnet.distributed import TensorOps
 from fastnet.errors import add_note
 from fastnet.util.devices import resolve_device
 from fastnet.util.launchers import torch_processes
@@ -23,11 +23,11 @@ from fastnet.util.launchers import torch_processes
 # How torch's profiler names collectives.
 _COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 
-# Whether `start` made the process group, and `stop` destroys it.
+# Whether `init` made the process group, and `shutdown` destroys it.
 _owned = False
 
 
-def start(backend: str | None = None, timeout: float | None = None) -> None:
+def init(backend: str | None = None, timeout: float | None = None) -> None:
     """Initialize the process group, unless there is one or the launcher started one process."""
     global _owned
     if has_group() or torch_processes() == 1:
@@ -40,8 +40,8 @@ def start(backend: str | None = None, timeout: float | None = None) -> None:
     _owned = True
 
 
-def stop() -> None:
-    """Destroy the process group if `start` made it."""
+def shutdown() -> None:
+    """Destroy the process group if `init` made it."""
     global _owned
     if _owned and has_group():
         # Wrappers in reference cycles keep the threads of gloo alive, which may abort the process
@@ -56,7 +56,7 @@ def rank() -> int:
     return dist.get_rank() if has_group() else 0
 
 
-def note_failure(error: BaseException) -> None:
+def explain_failure(error: BaseException) -> None:
     """Explain a failed collective call, and write the error for torchrun to print at the end."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -69,14 +69,14 @@ def note_failure(error: BaseException) -> None:
     get_error_handler().record_exception(error)
 
 
-def exchange(value: Any) -> list[Any]:
+def all_gather_object(value: Any) -> list[Any]:
     """Return the values of all processes; tensors are moved to the CPU."""
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, _on_cpu(value))
     return values
 
 
-def collect(value: Any) -> list[Any] | None:
+def gather_object(value: Any) -> list[Any] | None:
     """Return the values of all processes on rank 0, and None on the others."""
     values = [None] * world_size() if rank() == 0 else None
     dist.gather_object(_on_cpu(value), values, dst=0)
@@ -127,7 +127,7 @@ def _mean_like(mean: float, tensor: torch.Tensor) -> torch.Tensor:
     return torch.tensor(mean, dtype=dtype, device=tensor.device)
 
 
-KIND = TensorKind(
+TENSOR_OPS = TensorOps(
     is_tensor=torch.is_tensor,
     is_number=lambda tensor: tensor.ndim == 0 and not tensor.is_complex(),
     concatenate=torch.cat,

@@ -21,7 +21,7 @@ from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import load_weights, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
 from fastnet.backend.weights import current_place, pair_optimizers
-from fastnet.distributed import together
+from fastnet.distributed import raise_on_all_ranks
 from fastnet.types import Model
 
 
@@ -42,7 +42,7 @@ def save_model(
     if save_optimizer:  # First, since its state may be invalid.
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
     contents[f"{stem}.pt"] = full_weights(model)
-    with together(processes if sharded else None, "Saving a model"):
+    with raise_on_all_ranks(processes if sharded else None, "Saving a model"):
         if processes.rank() == 0:
             for path, content in contents.items():
                 write_atomically(path, partial(_write, content))
@@ -57,7 +57,7 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
     parallel = parallel_type(model) in ("ddp", "fsdp")
     with (
         PreservedState([model]),
-        together(processes if parallel else None, "Loading a model"),
+        raise_on_all_ranks(processes if parallel else None, "Loading a model"),
     ):
         weights = read_weights(path)
         # First, because it gives lazy parameters their shapes.

@@ -11,9 +11,13 @@ or for an unchanged program::
 Neither imports FastEstimator before the program does.
 """
 
-from fastnet.integrations.fastestimator.changes import Changes
+from fastnet.integrations.fastestimator.installation import (
+    Changes,
+    Installation,
+    UnknownVersionError,
+    install,
+    uninstall,
+)
 from fastnet.integrations.fastestimator.script import run_script
-from fastnet.integrations.fastestimator.swap import Swap, install, uninstall
-from fastnet.integrations.fastestimator.versions import UnknownVersionError
 
-__all__ = ["Changes", "Swap", "UnknownVersionError", "install", "run_script", "uninstall"]
+__all__ = ["Changes", "Installation", "UnknownVersionError", "install", "run_script", "uninstall"]

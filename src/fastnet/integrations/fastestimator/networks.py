@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastnet.network
-from fastnet.integrations.fastestimator.compile_setting import get_compile
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
 from fastnet.network.factory import framework_for
 from fastnet.network.validation import collect_models
 
-__all__ = ["Network", "network_class"]
+if TYPE_CHECKING:
+    from fastnet.network.compile_options import CompileOptions
+
+__all__ = ["Network", "get_compile", "network_class", "set_compile"]
+
+_compile: bool | CompileOptions = False
+
+
+def set_compile(compile: bool | CompileOptions) -> None:
+    """Set the `compile` argument of networks created from now on."""
+    global _compile
+    _compile = compile
+
+
+def get_compile() -> bool | CompileOptions:
+    """Return the `compile` argument of a new network."""
+    return _compile
 
 
 def network_class(name: str) -> Any:
@@ -29,7 +44,7 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> fastnet.network.
     Args:
         ops: The ops, in order; None and schedulers of ops are allowed.
         pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
-        slicers: Slicers, which cut a batch into minibatches and join their results.
+        slicers: Slicers, which slice a batch into minibatches and unslice their results.
 
     Returns:
         A `TorchNetwork` or a `TFNetwork`. Ops without models run in TensorFlow, as in

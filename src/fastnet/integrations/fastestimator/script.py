@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from fastnet.integrations.fastestimator.swap import install
+from fastnet.integrations.fastestimator.installation import install
 
 __all__ = ["run_script"]
 
@@ -40,11 +40,11 @@ def run_script(path: str, args: Sequence[str] = (), compile: bool = False) -> in
     try:
         runpy.run_path(path, run_name="__main__")
     except Exception as error:
-        trace = error.__traceback__
+        traceback = error.__traceback__
         # Print only the frames of the program.
-        while trace is not None and _is_runner(trace.tb_frame.f_code.co_filename):
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        while traceback is not None and _is_runner(traceback.tb_frame.f_code.co_filename):
+            traceback = traceback.tb_next
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         return 1
     return 0
 

@@ -25,40 +25,43 @@ _T = TypeVar("_T")
 _made: dict[type, type] = {}
 
 
-def stand_in(own: type, theirs: type, members: Mapping[str, Any] | None = None) -> type:
+def stand_in(fastnet_class: type, fe_class: type, members: Mapping[str, Any] | None = None) -> type:
     """Return the class that replaces one of FastEstimator's, which is created once.
 
     Args:
-        own: fastnet's class.
-        theirs: FastEstimator's class.
+        fastnet_class: fastnet's class.
+        fe_class: FastEstimator's class.
         members: Additional attributes of the class.
     """
-    made = _made.get(theirs)
+    made = _made.get(fe_class)
     if made is None:
-        tracing = import_module(f"{ROOT}.util.traceability_util")
+        traceability = import_module(f"{ROOT}.util.traceability_util")
         namespace: dict[str, Any] = {
-            "__module__": theirs.__module__,
-            "__qualname__": theirs.__qualname__,
-            "__doc__": own.__doc__,
+            "__module__": fe_class.__module__,
+            "__qualname__": fe_class.__qualname__,
+            "__doc__": fastnet_class.__doc__,
             "__copy__": _copy,
             "__subclasshook__": classmethod(_is_either),
-            "_stands_for": (own, theirs),
+            "_stands_for": (fastnet_class, fe_class),
         }
         # RestoreWizard uses these methods; fastnet's class has others, for copies and pickles.
         for name in ("__getstate__", "__setstate__"):
-            method = getattr(theirs, name, None)
+            method = getattr(fe_class, name, None)
             # From Python 3.11 on every object has a __getstate__, so FastEstimator adds none.
             is_default = method is getattr(object, name, None)
-            namespace[name] = getattr(tracing, name) if is_default else method
+            namespace[name] = getattr(traceability, name) if is_default else method
         namespace.update(members or {})
-        bases: tuple[Any, ...] = (own, theirs)
-        if getattr(theirs, "__parameters__", ()):
+        bases: tuple[Any, ...] = (fastnet_class, fe_class)
+        if getattr(fe_class, "__parameters__", ()):
             bases = tuple(base[_T] for base in bases)  # FastEstimator subscripts schedulers.
         made = types.new_class(
-            theirs.__name__, bases, {"metaclass": abc.ABCMeta}, lambda body: body.update(namespace)
+            fe_class.__name__,
+            bases,
+            {"metaclass": abc.ABCMeta},
+            lambda body: body.update(namespace),
         )
-        _made[theirs] = tracing.traceable()(made)
-    return _made[theirs]
+        _made[fe_class] = traceability.traceable()(made)
+    return _made[fe_class]
 
 
 def _is_either(cls: Any, other: type) -> Any:
@@ -89,6 +92,6 @@ def original_class(module: str, name: str) -> type:
         module: The module, without the package's name.
         name: The name of the class.
     """
-    found: type = getattr(import_module(f"{ROOT}.{module}"), name)
-    kinds = vars(found).get("_stands_for")
-    return kinds[1] if kinds else found
+    cls: type = getattr(import_module(f"{ROOT}.{module}"), name)
+    classes = vars(cls).get("_stands_for")
+    return classes[1] if classes else cls

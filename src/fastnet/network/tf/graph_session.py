@@ -52,7 +52,7 @@ class GraphSession:
             try:
                 program, tensors, _ = programs.find(batch)
             except KeyError as error:
-                raise self._kernel.missing(batch) or error from None
+                raise self._kernel.missing_key_error(batch) or error from None
             if program is None:
                 return self._run_unmatched(batch, eager, on_trace)
             return self._run_program(program, batch, [epoch, *tensors], on_trace)
@@ -65,7 +65,7 @@ class GraphSession:
         """Run a step for a batch that no program was found for, and trace one if there is none."""
         programs = self._programs
         started = perf_counter()
-        missing = self._kernel.missing(batch)
+        missing = self._kernel.missing_key_error(batch)
         if missing is not None:
             raise missing
         # What has changed while the network is open takes effect now.

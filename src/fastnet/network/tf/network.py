@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet._execute import InputConversion
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
@@ -140,7 +141,7 @@ class TFNetwork(BaseNetwork):
         self._program_sets.clear()
 
     def _step_options(self) -> StepOptions:
-        return StepOptions(adopt=(EAGER, FOREIGN, ARRAYS))
+        return StepOptions(conversion=InputConversion(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, plan: ExecutionPlan) -> None:
         replicas = Replicas.of(plan.models)

@@ -126,7 +126,7 @@ class TFSession(Session):
             return BoundPlan(kernel, {**state, "deferred": {}}, make_tape, "tape").run(part)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            missing = kernel.missing(batch)
+            missing = kernel.missing_key_error(batch)
             if missing is not None:
                 raise missing
             return {**batch, **replicas.run(run_part, {key: batch[key] for key in keys})}

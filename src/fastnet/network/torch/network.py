@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from fastnet._execute import InputConversion
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import find_backend, set_grad_enabled
@@ -225,15 +226,15 @@ class TorchNetwork(BaseNetwork):
 
     def _step_options(self) -> StepOptions:
         step_options = StepOptions(
-            adopt=(torch.Tensor, FOREIGN, ARRAYS),
-            setting=_no_gradients,
+            conversion=InputConversion(torch.Tensor, FOREIGN, ARRAYS),
+            grad_mode=_no_gradients,
             clear_gradients=clear_model_gradients,
             defers_last_updates=True,
         )
         device = self.device
         detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":
-            return step_options._replace(release=detach)
+            return step_options._replace(detach=detach)
         # Copies from a GPU are asynchronous, and synchronized once at the end of the step.
         synchronize = stream_synchronizer(device)
         non_blocking = synchronize is not None
@@ -244,11 +245,11 @@ class TorchNetwork(BaseNetwork):
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=non_blocking)
 
-        step_options = step_options._replace(move=NestMap(torch.Tensor, move))
+        step_options = step_options._replace(to_device=NestMap(torch.Tensor, move))
         if self._returns == "device":
-            return step_options._replace(release=detach)
+            return step_options._replace(detach=detach)
         release = NestMap(torch.Tensor, release_to_cpu)
-        return step_options._replace(release=release, synchronize=synchronize)
+        return step_options._replace(detach=release, synchronize=synchronize)
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

@@ -81,7 +81,7 @@ def compare_plans(plan: ExecutionPlan, state: State) -> bool:
 
 def compare_batches(batches: Any) -> None:
     """Raise a ValueError if the loaders of the ranks have different numbers of batches."""
-    counts = processes.exchange(len(batches) if isinstance(batches, Sized) else None)
+    counts = processes.all_gather_object(len(batches) if isinstance(batches, Sized) else None)
     if len(set(counts)) > 1:
         raise ValueError(
             f"The loaders of the ranks have {counts} batches, but in training each step waits for "

@@ -443,7 +443,7 @@ def _read_outputs(
         writers = [index for index, op in enumerate(plan.ops) if key in op.outputs]
         if not writers:
             continue  # Postprocessing reads the batch's own value.
-        for leaf in leaves_of(value, plain=True):
+        for leaf in leaves_of(value, builtin_only=True):
             problem = _problem_of_output(leaf, batch_leaves, inputs.state)
             if problem is not None:
                 index = writers[-1]

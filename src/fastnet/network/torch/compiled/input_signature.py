@@ -97,7 +97,7 @@ KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, 
 
 def require_plain(key: str, value: Any, device: torch.device, reader: int | None) -> None:
     """Refuse a value of the batch that a graph cannot take; `reader` is the index of its op."""
-    for leaf in leaves_of(value, plain=True):
+    for leaf in leaves_of(value, builtin_only=True):
         kind = type(leaf)
         if kind is torch.Tensor:
             if (
@@ -121,7 +121,7 @@ def require_plain(key: str, value: Any, device: torch.device, reader: int | None
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """List the tensors among the leaves of a value."""
-    return [leaf for leaf in leaves_of(value, plain=True) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves_of(value, builtin_only=True) if isinstance(leaf, torch.Tensor)]
 
 
 def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:

@@ -97,7 +97,7 @@ class CompiledSession:
         self.programs = programs
         self._state = state
         self._make_autocast = make_autocast
-        self._move, self._release = step_options.move, step_options.release
+        self._move, self._release = step_options.to_device, step_options.detach
         # Ops resolve values of a new session in its first step, which therefore runs eagerly.
         self._has_run = False
 

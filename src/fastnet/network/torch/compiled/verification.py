@@ -262,7 +262,9 @@ class Verification:
         names = [self._name(self._program.tensors[index]) for index in self._program.writes]
         values = list(map(_Value, names, written, self._before, count()))
         for key in self._program.signature.outputs:
-            values += [_Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], plain=True)]
+            values += [
+                _Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], builtin_only=True)
+            ]
         for earlier, later in zip(self._merged, merged, strict=True):
             values.append(_Value("the number of merged steps", later.steps))
             if later.weight is not None:

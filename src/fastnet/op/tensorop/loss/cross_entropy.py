@@ -27,9 +27,11 @@ class CrossEntropy(PairLoss):
             classes) in TensorFlow, or (batch, 1); and targets: class indices of shape (batch, ...),
             one-hot targets of the predictions' shape, or binary targets. The order matters: where
             both have the same shape, swapped keys are not an error, but another loss.
-        outputs: Key of the loss: a scalar, or shape (batch,) without averaging.
+        outputs: Key of the loss: a scalar. Without averaging, shape (batch,) in the binary form,
+            otherwise the predictions' shape without the class axis.
         from_logits: Whether the predictions are logits rather than probabilities.
-        average_loss: Whether to return the mean over the batch instead of one loss per sample.
+        average_loss: Whether to return the mean of all losses. If False, they are returned in the
+            shape that `outputs` describes.
         form: "binary", "categorical" (one-hot targets) or "sparse" (class indices). None to decide
             by the shapes: for predictions of shape (batch, classes) with several classes it is
             "categorical" if the targets have such a shape too, otherwise "sparse"; for all other
@@ -41,8 +43,9 @@ class CrossEntropy(PairLoss):
         axis: The axis of the classes, which may be negative. None for axis 1 in torch and the last
             in TensorFlow, and to decide `form` as described there.
         ignore_index: The class index of elements that do not contribute to the loss, nor to its
-            mean, as in torch (sparse only). None for none: then -100, which torch ignores by
-            default, is an error like any other index that no class has.
+            mean, as in torch (sparse only). If all elements are ignored, the mean is NaN in torch
+            and 0 in TensorFlow. None for none: then -100, which torch ignores by default, is an
+            error like any other index that no class has.
         label_smoothing: The share of the targets that is distributed over all classes, from 0 to 1,
             as in torch, except that `class_weights` weight the whole loss of an element.
 

@@ -16,7 +16,7 @@ class LossOp(TensorOp):
     Args:
         inputs: Two keys: predictions, targets.
         outputs: Key of the loss.
-        average_loss: Whether to return the mean over the batch instead of one loss per sample.
+        average_loss: Whether to return the mean of all losses instead of a loss for each sample.
 
     >>> import torch
     >>> class Absolute(LossOp):

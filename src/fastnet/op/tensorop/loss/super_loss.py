@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.copies import shallow_copy
+from fastnet.op.tensorop.loss.class_axis import shape_of
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
@@ -36,7 +37,8 @@ class SuperLoss(LossOp):
         output_confidence: Key of the confidence of each sample, or None.
 
     Raises:
-        ValueError: If `loss` is not a loss with one output, or a number is out of range.
+        ValueError: If `loss` is not a loss with one output, or a number is out of range; in a step,
+            if the loss returns a scalar instead of one loss per sample.
 
     >>> import torch
     >>> from fastnet.op.tensorop.loss import MeanSquaredError
@@ -125,6 +127,11 @@ class SuperLoss(LossOp):
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Return the loss, or a list of the loss and the confidence of each sample."""
         losses = self.loss.forward(data, state)
+        if shape_of(losses) == ():
+            raise ValueError(
+                f"SuperLoss needs one loss per sample, but {type(self.loss).__name__} returned a "
+                f"scalar. {_advice_for(self.loss)}"
+            )
         excess = losses - self._threshold(losses, state)
         result, confidence = self.backend.weigh(excess, self.regularization)
         if self.average_loss:
@@ -156,7 +163,8 @@ class SuperLoss(LossOp):
             state: The state.
 
         Raises:
-            ValueError: If it is not such a state; the op is then unchanged.
+            ValueError: If it is not such a state, or the op was not built; the op is then
+                unchanged.
         """
         given: Any = state
         averages = given.get("averages") if isinstance(given, dict) else None
@@ -165,9 +173,21 @@ class SuperLoss(LossOp):
                 f"The state of a SuperLoss must contain 'averages', a dict of finite numbers or "
                 f"None, but got {state!r:.200}."
             )
+        if averages and self.threshold == "exp" and self._framework is None:
+            raise ValueError(
+                "This SuperLoss has no moving averages yet. Build the op, or make a network of it, "
+                "before its state is loaded."
+            )
         for mode, value in averages.items():
             if mode in self._averages:
                 self._averages[mode].value = value
+
+
+def _advice_for(loss: LossOp) -> str:
+    name = type(loss).__name__
+    if hasattr(loss, "sample_reduction"):
+        return f"For {name} set sample_reduction='none'."
+    return f"Let {name} average only if its average_loss is True."
 
 
 def _is_average(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Model files in FastEstimator's formats.
+"""Model files, and learning rates, in FastEstimator's formats.
 
 The weights files of both libraries are the same. FastEstimator saves the state of a Keras optimizer
 as a pickle, which this module writes and reads without executing anything in it.
@@ -17,12 +17,29 @@ import fastnet.backend
 from fastnet.backend.dispatch import framework_of
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.integrations.fastestimator.rates import get_lr
 from fastnet.types import Model
 
-__all__ = ["load_model", "save_model"]
+__all__ = ["get_lr", "load_model", "save_model"]
 
 _ARRAYS = {"_reconstruct", "_frombuffer", "dtype", "ndarray", "scalar"}
+
+
+def get_lr(model: Model) -> Any:
+    """Return the learning rate of a model's current optimizer.
+
+    Args:
+        model: A model from `build`.
+
+    Returns:
+        A float in torch, and a float32 in TensorFlow, so that logs show the digits of the rate that
+        was set (0.001).
+
+    Raises:
+        AssertionError: If the model is not from `build`, or has no optimizer.
+        ValueError: If the framework of the model is unknown.
+    """
+    rate = fastnet.backend.get_lr(model)
+    return np.float32(rate) if framework_of(model) == "tf" else rate
 
 
 def save_model(
@@ -136,15 +153,15 @@ def _weight_decay(optimizer: Any) -> float | None:
 
 
 def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
-    own_names = _names(optimizer, model)
+    names_now = _names(optimizer, model)
     try:
         with open(path, "rb") as file:
             state = _ArraysOnly(file).load()
         values = [np.asarray(value) for value in state["weights"]]
         # FastEstimator's own files have no names.
-        names = [str(name) for name in state.get("names", own_names)]
-        if sorted(names) == sorted(own_names) and len(set(names)) == len(names):
-            values = [values[names.index(name)] for name in own_names]
+        names = [str(name) for name in state.get("names", names_now)]
+        if sorted(names) == sorted(names_now) and len(set(names)) == len(names):
+            values = [values[names.index(name)] for name in names_now]
         state = {
             "lr": float(state["lr"]),
             "weight_decay": state.get("weight_decay"),
@@ -156,7 +173,7 @@ def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
             "Save it again with save_model(model, save_dir, save_optimizer=True)."
         ) from error
     shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
-    if saved != shapes or sorted(names) != sorted(own_names):
+    if saved != shapes or sorted(names) != sorted(names_now):
         raise ValueError(
             f"The optimizer file '{path}' is not of the model's optimizer, "
             f"{type(optimizer).__name__}: it has arrays of the shapes {saved} where the model's "
@@ -172,8 +189,8 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _ARRAYS and module.partition(".")[0] == "numpy":
             return super().find_class(module, name)
-        if (module, name) in _STAND_INS:
-            return _STAND_INS[module, name]
+        if (module, name) in _SAFE_GLOBALS:
+            return _SAFE_GLOBALS[module, name]
         raise pickle.UnpicklingError(f"it would execute {module}.{name}")
 
 
@@ -194,7 +211,7 @@ def _take_value(initial_value: Any, **settings: Any) -> Any:
 
 
 # FastEstimator pickles arrays and variables with dill.
-_STAND_INS: dict[tuple[str, str], Any] = {
+_SAFE_GLOBALS: dict[tuple[str, str], Any] = {
     ("dill._dill", "_create_array"): _make_array,
     ("dill._dill", "_load_type"): _find_type,
     ("keras.src.optimizers.optimizer", "CallableList"): list,

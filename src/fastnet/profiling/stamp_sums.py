@@ -1,4 +1,4 @@
-"""Sums of time stamps: the time of each part of each step."""
+"""Sums of time stamps: the time of each part of each step, less the cost of a stamp."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet._stamps import StampLog
-from fastnet.profiling.rows import Row, Section
+from fastnet.profiling.rows import ROW_KINDS, Row, Section
+from fastnet.profiling.stamps import MEASURING, STAMP, DeviceSpan, StepPart, device_index
 
-# The stamp that a step begins with; the time before it belongs to no step.
-BEGIN = -1
-_STAMP = np.dtype([("at", "f8"), ("row", "i4"), ("part", "i4")])
 _MAX_KEPT = 100_000  # stamps kept for a trace file
-
-_MEASURING = "measuring"  # Time that the measuring takes, which is not part of the step.
-# Kinds of which a step has at most one, however many stamps.
-_ONCE = ("dispatch", "setting", "autocast", "tape", "conversion", "rest", _MEASURING)
-_ORDER = (
-    *("cut", "tape", "autocast", "setting", "input", "dispatch", "op", "trace", "graph"),
-    *("deferred", "merge", "output", "release", "wait", "join", "conversion", "postprocessing"),
-    *("rest", _MEASURING),
-)
+# Kinds of which a step has at most one row, however many stamps.
+_ONCE = ("dispatch", "grad_mode", "autocast", "tape", "conversion", "rest", MEASURING)
 
 
 @dataclass(frozen=True)
@@ -54,42 +45,6 @@ class StampCost:
         return cls(kernel / count, python / count)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a step that stamps belong to; `in_kernel` if the kernel makes them."""
-
-    kind: str
-    name: str
-    index: int | None
-    in_kernel: bool = False
-
-
-@dataclass(frozen=True)
-class DeviceSpan:
-    """The time of an op on a device; the index after the last op is that of deferred updates."""
-
-    step: int
-    index: int
-    start: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The stamps of the first steps of a section, and what ops took on the device in them."""
-
-    section: str
-    parts: tuple[Part, ...]
-    stamps: NDArray[Any]
-    device: tuple[DeviceSpan, ...] = ()
-
-    @property
-    def ops(self) -> dict[int, str]:
-        """The names of ops, and of the deferred updates after them, by index."""
-        names = {_device_index(part, self.parts): part.name for part in self.parts}
-        return {index: name for index, name in names.items() if index is not None}
-
-
 class Sums:
     """The times of each part of each step."""
 
@@ -101,23 +56,23 @@ class Sums:
         self._counts: list[NDArray[np.int64]] = []
         self._kept: list[NDArray[Any]] = []
 
-    def add(self, log: StampLog, parts: Sequence[Part]) -> None:
+    def add(self, log: StampLog, parts: Sequence[StepPart]) -> None:
         """Move the stamps of whole steps from a log into the sums."""
         if not len(log):
             return
         if len(self._columns[1]) != len(parts):
-            costs = [self._cost.kernel if one.in_kernel else self._cost.python for one in parts]
+            costs = [self._cost.kernel if part.in_kernel else self._cost.python for part in parts]
             self._columns = (
                 np.array(costs).tobytes(),
                 bytes(part.kind in _ONCE for part in parts),
-                bytes(part.kind == _MEASURING for part in parts),
+                bytes(part.kind == MEASURING for part in parts),
             )
         steps, times, counts, minibatches = log.sum_up(*self._columns)
         self._times.append(np.frombuffer(times).reshape(steps, -1))
         self._counts.append(np.frombuffer(counts, np.int64).reshape(1, -1))
         self._minibatches.append(np.frombuffer(minibatches).reshape(steps, -1))
         if sum(map(len, self._kept)) < _MAX_KEPT:
-            self._kept.append(np.frombuffer(log.take(), _STAMP))
+            self._kept.append(np.frombuffer(log.take(), STAMP))
         else:
             log.keep(0)
 
@@ -126,7 +81,7 @@ class Sums:
         name: str,
         mode: str,
         eager: bool,
-        parts: Sequence[Part],
+        parts: Sequence[StepPart],
         sizes: Mapping[tuple[str, str], int],
         device: Sequence[DeviceSpan] = (),
         trains: bool = False,
@@ -136,44 +91,53 @@ class Sums:
             return None
         times = _stack(self._times, len(parts))
         counts = _stack(self._counts, len(parts)).sum(axis=0)
-        inside = [part.kind != _MEASURING for part in parts]
+        inside = [part.kind != MEASURING for part in parts]
         on_device = _device_stats(device, len(times))
         rows = [
             Row.of(
                 column,
-                part.name,
-                part.kind,
-                part.index,
-                name,
-                int(count),
-                in_step=part.kind != _MEASURING,
+                name=part.name,
+                kind=part.kind,
+                index=part.index,
+                section=name,
+                count=int(count),
+                in_step=part.kind != MEASURING,
                 bytes=sizes.get((part.kind, part.name)),
-                **on_device.get(_device_index(part, parts), {}),
+                **on_device.get(device_index(part, parts), {}),
             )
             for part, count, column in zip(parts, counts, times.T, strict=True)
             if count
         ]
-        rows.sort(key=lambda row: (_ORDER.index(row.kind), row.index or 0))
-        minibatches = _stack(self._minibatches, max(one.shape[1] for one in self._minibatches))
+        rows.sort(key=lambda row: (ROW_KINDS.index(row.kind), row.index or 0))
+        minibatches = _stack(self._minibatches, max(table.shape[1] for table in self._minibatches))
         ran = np.count_nonzero(minibatches, axis=0).tolist()
         rows += [
-            Row.of(column, f"minibatch {index}", "minibatch", index, name, count, in_step=False)
+            Row.of(
+                column,
+                name=f"minibatch {index}",
+                kind="minibatch",
+                index=index,
+                section=name,
+                count=count,
+                in_step=False,
+            )
             for index, (column, count) in enumerate(zip(minibatches.T, ran, strict=True))
         ]
         whole = times[:, inside].sum(axis=1)
-        step = Row.of(whole, "step", "step", None, name, len(times), in_step=False)
+        step = Row.of(
+            whole,
+            name="step",
+            kind="step",
+            index=None,
+            section=name,
+            count=len(times),
+            in_step=False,
+        )
         return Section(name, mode, eager, len(times), step, tuple(rows), trains)
 
     def first_stamps(self) -> NDArray[Any]:
         """Return the stamps of the first steps, one by one."""
-        return np.concatenate([np.empty(0, _STAMP), *self._kept])
-
-
-def _device_index(part: Part, parts: Sequence[Part]) -> int | None:
-    """Return the index of a part in the device's times, or None if it has none."""
-    if part.kind == "deferred":
-        return sum(other.kind == "op" for other in parts)
-    return part.index if part.kind == "op" else None
+        return np.concatenate([np.empty(0, STAMP), *self._kept])
 
 
 def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, dict[str, float]]:
@@ -184,8 +148,8 @@ def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, d
     for span in spans:
         table[span.step, span.index] += span.seconds
     return {
-        index: {"device_mean": float(one.mean()), "device_p99": float(np.percentile(one, 99))}
-        for index, one in enumerate(table.T)
+        index: {"device_mean": float(times.mean()), "device_p99": float(np.percentile(times, 99))}
+        for index, times in enumerate(table.T)
     }
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, overload
+
+import numpy as np
 
 from fastnet.backend.dispatch import get_framework
 from fastnet.backend.model_metadata import get_metadata, note_optimizer, set_metadata
@@ -23,10 +26,12 @@ from fastnet.network.measuring import (
 from fastnet.network.run_state import find_stateful, restore_on_error
 from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.op.checks import is_int
+from fastnet.profiling.collectives import CollectiveTimer
 from fastnet.profiling.device_events import device_events_for
-from fastnet.profiling.extra_rows import Communication, ModuleTimes, add_rows
+from fastnet.profiling.module_times import ModuleTimes
 from fastnet.profiling.recording import Recorder
-from fastnet.profiling.result import Profile
+from fastnet.profiling.result import Profile, fill
+from fastnet.profiling.rows import Row, Section
 from fastnet.types import Mode
 
 _STEPS = 100
@@ -37,19 +42,19 @@ _SKIP = 5
 def _measure(network: BaseNetwork, skip: int) -> Iterator[Profile]:
     """Measure a network in a block; the profile has its rows afterwards."""
     recorder = Recorder(skip, device_events_for(network), partial(traces_of, network))
-    made = Profile()
-    with _recorded(network, recorder, made):
-        yield made
+    profile_result = Profile()
+    with _recorded(network, recorder, profile_result):
+        yield profile_result
 
 
 @contextmanager
-def _recorded(network: BaseNetwork, recorder: Recorder, made: Profile) -> Iterator[None]:
+def _recorded(network: BaseNetwork, recorder: Recorder, profile_result: Profile) -> Iterator[None]:
     """Record a network in a block, and fill a profile at its end."""
     try:
         with measured_by(network, recorder):
             yield
     finally:
-        made.fill(network, recorder)
+        fill(profile_result, network, recorder)
 
 
 @overload
@@ -132,8 +137,8 @@ def profile(
     >>> import fastnet
     >>> from fastnet.op.tensorop import LambdaOp
     >>> network = fastnet.TorchNetwork([LambdaOp(fn=lambda x: 2 * x, inputs="x", outputs="y")])
-    >>> made = profile(network, {"x": torch.ones(2)}, mode="infer", steps=20)
-    >>> [row.name for row in made.rows if row.kind == "op"]
+    >>> result = profile(network, {"x": torch.ones(2)}, mode="infer", steps=20)
+    >>> [row.name for row in result.rows if row.kind == "op"]
     ['LambdaOp(x) -> y']
     """
     if not isinstance(network, BaseNetwork):
@@ -141,9 +146,9 @@ def profile(
             f"fastnet.profile measures a network, but got {shorten(network)} of type "
             f"{type(network).__name__}."
         )
-    for name, value, least in (("steps", steps, 1), ("skip", skip, 0)):
-        if value is not None and not (is_int(value) and value >= least):
-            raise ValueError(f"{name} must be an int of at least {least}, not {value!r}.")
+    for name, value, minimum in (("steps", steps, 1), ("skip", skip, 0)):
+        if value is not None and not (is_int(value) and value >= minimum):
+            raise ValueError(f"{name} must be an int of at least {minimum}, not {value!r}.")
     if batches is None:
         settings = (mode, epoch, ds_id, steps, eager, bool(desired_output_keys), update, modules)
         if settings != ("train", 1, "", None, False, False, False, False):
@@ -162,14 +167,14 @@ def profile(
             "them, or leave modules=True out."
         )
     skip, count = _SKIP if skip is None else skip, 0
-    communication = Communication(network, skip)
+    collectives = CollectiveTimer(network, skip)
     module_times = ModuleTimes(network)
     # A list or tuple is in memory already.
     waits = not isinstance(batches, (Mapping, Sequence))
     recorder = Recorder(skip, device_events_for(network), partial(traces_of, network))
-    made = Profile()
+    profile_result = Profile()
     with (
-        _recorded(network, recorder, made),
+        _recorded(network, recorder, profile_result),
         nullcontext() if update else _optimizers_preserved(network),
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
         nullcontext() if update else _preserved(network),
@@ -180,18 +185,39 @@ def profile(
             drawn = _time_waits(drawn, skip, partial(recorder.record, mode, DATA_WAIT_TITLE))
         for batch in drawn:
             with module_times.step():
-                communication.run(count, network, batch)
+                collectives.run_step(count, network, batch)
             count += 1
-    if not made.sections:
+    if not profile_result.sections:
         raise ValueError(
             f"No step was measured: there are {count} batches, and the first {skip} steps are "
             "skipped. Pass more batches, set steps, or set a smaller skip."
         )
-    made.about["update"] = update
-    if len(made.sections) == 1:
-        section = add_rows(made.sections[0], "module", module_times.found[skip:])
-        made.sections = (add_rows(section, "communication", communication.found),)
-    return made
+    profile_result.about["update"] = update
+    if len(profile_result.sections) == 1:
+        section = _add_rows(profile_result.sections[0], "module", module_times.steps[skip:])
+        profile_result.sections = (_add_rows(section, "communication", collectives.steps),)
+    return profile_result
+
+
+def _add_rows(
+    section: Section, kind: str, steps: Sequence[Mapping[str, Sequence[float]]]
+) -> Section:
+    """Return a section with rows of times that are no parts of the step, by name."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    times = {name: [step.get(name, ()) for step in steps] for name in names}
+    rows = [
+        Row.of(
+            np.array([sum(seconds) for seconds in calls]),
+            name=name,
+            kind=kind,
+            index=index,
+            section=section.name,
+            count=sum(map(len, calls)),
+            in_step=False,
+        )
+        for index, (name, calls) in enumerate(times.items())
+    ]
+    return replace(section, rows=(*section.rows, *rows))
 
 
 def _time_waits(
@@ -254,7 +280,7 @@ def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
 
 @contextmanager
 def _preserved(network: BaseNetwork) -> Iterator[None]:
-    """Restore models, optimizers, states of ops and random numbers of an open network."""
+    """Restore models, optimizers, states of ops and random numbers after a block."""
     get_framework(network.target_type).require_variables(network.models)
     with restore_on_error(network, find_stateful(network, {}), always=True):
         try:

@@ -16,10 +16,10 @@ from typing import Any
 
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 
-__all__ = ["Waiting"]
+__all__ = ["ImportHook"]
 
 
-class Waiting(MetaPathFinder):
+class ImportHook(MetaPathFinder):
     """Calls a function after each outermost import of a module of FastEstimator.
 
     Args:

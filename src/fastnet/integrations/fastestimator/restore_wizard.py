@@ -19,14 +19,14 @@ __all__ = ["STATES"]
 
 
 def _save(op: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    tracing: Any = import_module(f"{ROOT}.util.traceability_util")
-    return {**tracing.__getstate__(op), **values}
+    traceability: Any = import_module(f"{ROOT}.util.traceability_util")
+    return {**traceability.__getstate__(op), **values}
 
 
 def _restore(op: Any, state: Mapping[str, Any]) -> None:
-    tracing = import_module(f"{ROOT}.util.traceability_util")
+    traceability = import_module(f"{ROOT}.util.traceability_util")
     # FastEstimator's ops have attributes that fastnet's lack.
-    tracing.__setstate__(op, {key: value for key, value in state.items() if key in vars(op)})
+    traceability.__setstate__(op, {key: value for key, value in state.items() if key in vars(op)})
 
 
 def _variable(framework: str, value: Any) -> Any:
@@ -50,14 +50,14 @@ def _save_update(op: Any) -> dict[str, Any]:
     # FastEstimator sums the gradients of trainable weights alone. Others follow them: those of
     # another model that the optimizer updates, and of weights that were frozen meanwhile.
     count = _count_trainable(op.model, framework)
-    form = {
+    fe_state = {
         "step": _variable(framework, np.int64(state["merged"])),
         "grad_sum": variables[:count],
         "other_grad_sum": variables[count:],
         "grad_names": state["names"],
         "weight_sum": state["weight"],
     }
-    return _save(op, form)
+    return _save(op, fe_state)
 
 
 def _restore_update(op: Any, state: Mapping[str, Any]) -> None:

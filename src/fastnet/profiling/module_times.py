@@ -1,46 +1,16 @@
-"""Times of collective communication, and of the modules inside of models."""
+"""Times of the modules inside of models."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from fastnet.backend.model_metadata import name_of
-from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
-from fastnet.profiling.rows import Row, Section
-
-# Communication is profiled in up to 3 skipped steps, but not in the first 2, which set it up.
-_MAX_STEPS, _FIRST_STEP = 3, 2
-
-
-class Communication:
-    """Times the collectives of skipped steps with the framework's profiler, which is slow."""
-
-    def __init__(self, network: BaseNetwork, skip: int) -> None:
-        self._record: Callable[[], AbstractContextManager[dict[str, list[float]]]] | None = None
-        if network.target_type == "torch" and processes_of("torch") is not None:
-            from fastnet.backend.torch.processes import time_collectives
-
-            self._record = time_collectives
-        self._steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
-        self.found: list[dict[str, list[float]]] = []
-
-    def run(self, number: int, network: BaseNetwork, batch: Mapping[str, Any]) -> None:
-        """Run a step."""
-        if self._record is None or number not in self._steps:
-            network.run_step(batch)
-            return
-        with self._record() as found:
-            network.run_step(batch)
-        self.found.append(found)
 
 
 class ModuleTimes:
@@ -52,13 +22,13 @@ class ModuleTimes:
     def __init__(self, network: BaseNetwork) -> None:
         self._models = [(name_of(model), model) for model in network.models]
         self._current: defaultdict[str, list[float]] | None = None
-        self.found: list[Mapping[str, Sequence[float]]] = []
+        self.steps: list[Mapping[str, Sequence[float]]] = []
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Time the modules of a step, in which each may be called several times."""
         self._current = defaultdict(list)
-        self.found.append(self._current)
+        self.steps.append(self._current)
         yield
         self._current = None
 
@@ -99,24 +69,3 @@ def _called_children(module: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _called_children(child, title)
         else:
             yield title, child
-
-
-def add_rows(
-    section: Section, kind: str, steps: Sequence[Mapping[str, Sequence[float]]]
-) -> Section:
-    """Return a section with rows of what was measured beside the step: times by name."""
-    names = dict.fromkeys(name for step in steps for name in step)
-    times = {name: [step.get(name, ()) for step in steps] for name in names}
-    rows = [
-        Row.of(
-            np.array([sum(one) for one in each]),
-            name,
-            kind,
-            index,
-            section.name,
-            sum(map(len, each)),
-            in_step=False,
-        )
-        for index, (name, each) in enumerate(times.items())
-    ]
-    return replace(section, rows=(*section.rows, *rows))
