@@ -23,18 +23,19 @@ def require_same_plans(
     state: State,
     models: Iterable[Model],
     trainable_in: Callable[[Model], Iterable[tuple[str, Any]]],
+    others: Iterable[str] = (),
 ) -> None:
     """Raise a ValueError on every process if what a session will run differs.
 
     Only a digest is communicated unless it differs. `trainable_in` yields the trainable weights of
-    a model, with names.
+    a model, with names, and `others` describes what else the processes must have in common.
     """
-    lines = list(_describe(plan, state, models, trainable_in))
+    lines = [*_describe(plan, state, models, trainable_in), *others]
     digest = sha256("\n".join(lines).encode()).digest()
     if len(set(processes.exchange(digest))) == 1:
         return
-    first, *others = processes.exchange(lines)
-    for other, theirs in enumerate(others, 1):
+    first, *rest = processes.exchange(lines)
+    for other, theirs in enumerate(rest, 1):
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
                 raise ValueError(

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.torch._internals import COMPILED, weight_hook_of
-from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.torch._internals import COMPILED, has_communication_hooks, weight_hook_of
+from fastnet.backend.torch.wrappers import parallel_type, wrapper_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.program_set import OnProgram
@@ -36,22 +36,33 @@ _IN_PROGRAM = (
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch: all that is known."""
-    reasons = _reasons_against(plan, device, is_distributed)
+    """Return why no step of a plan can be captured, whatever its batch: all that is known.
+
+    Args:
+        plan: The plan.
+        device: The device of the ops.
+        is_distributed: Whether other processes take part in training steps.
+    """
+    reasons = _reasons_against(plan, device, is_distributed and plan.takes_gradients)
     return "; ".join(dict.fromkeys(reasons)) or None
 
 
 def _reasons_against(
-    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+    plan: ExecutionPlan, device: torch.device, communicates: bool
 ) -> Iterator[str]:
     if device.type not in ("cpu", "cuda"):
         yield f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
-    if is_distributed:
-        yield "the gradients of several processes are communicated"
     for model in plan.models:
         engine = parallel_type(model)
-        if engine is not None:
-            yield f"the model '{name_of(model)}' is run by {engine}"
+        if engine == "fsdp":
+            yield (
+                f"the model '{name_of(model)}' is sharded by FSDP2, whose modules gather their "
+                "weights when they run; with parallel='ddp' steps are compiled"
+            )
+        elif engine == "dp":
+            yield f"the model '{name_of(model)}' is run by DataParallel"
+        elif engine == "ddp" and communicates:
+            yield from _reasons_against_ddp(model)
         for module in model.modules():
             if hasattr(module, COMPILED):
                 yield f"the model '{name_of(model)}' comes from torch.compile"
@@ -73,6 +84,24 @@ def _reasons_against(
                 f"{describe_op(followed[id(update.model)])} follows the updates of "
                 f"'{name_of(update.model)}', which may skip a step because of `weight` or "
                 "`skip_nonfinite`"
+            )
+
+
+def _reasons_against_ddp(model: torch.nn.Module) -> Iterator[str]:
+    """Yield why DistributedDataParallel itself has to average the gradients of a model."""
+    wrapper: Any = wrapper_of(model)
+    settings = {
+        "find_unused_parameters=True": wrapper.find_unused_parameters,
+        "static_graph=True": wrapper.static_graph,
+        "mixed_precision": wrapper.mixed_precision is not None,
+        "parameters that it ignores": wrapper.parameters_to_ignore,
+        "a communication hook": has_communication_hooks(wrapper),
+    }
+    for setting, is_used in settings.items():
+        if is_used:
+            yield (
+                f"the DistributedDataParallel of the model '{name_of(model)}' has {setting}, so it "
+                "averages gradients itself, in its hooks"
             )
 
 
