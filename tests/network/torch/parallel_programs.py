@@ -349,6 +349,17 @@ class Frozen(Program):
         model[2].requires_grad_(step < 4)
 
 
+class FrozenMerged(Merged):
+    """A layer is never trained."""
+
+    engines = ("ddp",)
+
+    def make(self) -> Models:
+        (model,) = super().make()
+        model[0].requires_grad_(False)
+        return [model]
+
+
 class FrozenInWindow(Program):
     """A layer is trained in the first half of each window only."""
 

@@ -249,17 +249,17 @@ class ParallelUpdate(TorchUpdate):
         """List trainable parameters, and those frozen since some process merged their gradients."""
         frozen = [one for one in parameters if not one.requires_grad]
         if frozen:
-            if are_traced():
-                raise RuntimeError(
-                    "gradients are merged of a model with a frozen parameter, of which another "
-                    "process may have merged some; remove it from the model, or update in each step"
-                )
             # Gradients of a large frozen part of the model are not communicated.
-            is_merged = torch.tensor([float(one in sums) for one in frozen])
-            is_merged = is_merged.to(frozen[0].device)
+            own = [float(one in sums) for one in frozen]
+            if any(own) and are_traced():
+                raise RuntimeError("a parameter was frozen since its gradients were merged")
+            is_merged = torch.tensor(own, device=frozen[0].device)
             (shares,) = average([is_merged], [is_merged], self._groups)
             assert shares is not None
-            frozen = [one for one, share in zip(frozen, shares.tolist(), strict=True) if share]
+            # A process that has merged some takes this step eagerly. If this one has not, their
+            # next messages differ in size, which is an error.
+            counts = own if are_traced() else shares.tolist()
+            frozen = [one for one, count in zip(frozen, counts, strict=True) if count]
         return [one for one in parameters if one.requires_grad] + frozen
 
     def updated_parameters(self) -> list[Parameter]:

@@ -50,7 +50,7 @@ EAGER = {
     "Given": "looks at the values of tensors",
     "Unused": "has find_unused_parameters=True, so it averages gradients itself",
     "UnusedMerged": "looks at the values of tensors",
-    "FrozenInWindow": "gradients are merged of a model with a frozen parameter",
+    "FrozenInWindow": "a parameter was frozen since its gradients were merged",
 }
 
 
