@@ -56,14 +56,14 @@ def average_over(tensor: Tensor, groups: Sequence[Any]) -> Tensor:
 
 
 def broadcast_from_first(tensors: Sequence[Tensor], group: Any) -> _Tensors:
-    """Return tensors with the values of the first process of a group."""
+    """Return tensors, at least one, with the values of the first process of a group."""
     last = _traced.get()
     if last is None:
         return _broadcast(tensors, group.group_name, None)
     results: _Tensors = torch.ops.fastnet.broadcast(
         list(tensors), group.group_name, last[-1] if last else None
     )
-    last[:] = results[-1:] or last
+    last[:] = results[-1:]
     return results
 
 

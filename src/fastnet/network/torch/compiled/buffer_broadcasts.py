@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,25 +34,39 @@ class BufferBroadcasts:
             and wrapper.broadcast_buffers
             and any(True for _ in wrapper.buffers())
         ]
-        self._before = self._after = self._flags()
+        self._before = self._after = self.flags()
 
     @property
     def are_any(self) -> bool:
         """Whether there are models that may broadcast buffers."""
         return bool(self._wrappers)
 
-    def _flags(self) -> list[bool]:
+    def flags(self) -> list[bool]:
+        """Return the flag of each model, as it is now."""
         return [getattr(wrapper, FLAG) for wrapper in self._wrappers]
 
-    def is_current(self) -> bool:
-        """Return whether the flags are those of before the step."""
-        return self._flags() == self._before
+    def _set(self, flags: Iterable[bool]) -> None:
+        for wrapper, flag in zip(self._wrappers, flags, strict=True):
+            setattr(wrapper, FLAG, flag)
+
+    @contextmanager
+    def with_flags(self, flags: Iterable[bool]) -> Iterator[None]:
+        """Replace the flags temporarily."""
+        original = self.flags()
+        try:
+            self._set(flags)
+            yield
+        finally:
+            self._set(original)
 
     def note_end(self) -> None:
-        """Note the flags at the end of a trace."""
-        self._after = self._flags()
+        """Note the flags at the end of a trace, which began when this object was made."""
+        self._after = self.flags()
+
+    def is_current(self) -> bool:
+        """Return whether the flags are those of before the trace."""
+        return self.flags() == self._before
 
     def advance(self) -> None:
-        """Set the flags as a step does."""
-        for wrapper, flag in zip(self._wrappers, self._after, strict=True):
-            setattr(wrapper, FLAG, flag)
+        """Set the flags as the traced step does."""
+        self._set(self._after)

@@ -11,11 +11,13 @@ import torch
 
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import COMPILED, has_communication_hooks, weight_hook_of
+from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, wrapper_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.program_set import OnProgram
 from fastnet.network.step_times import StepTimes
+from fastnet.network.torch.compiled.buffer_broadcasts import BufferBroadcasts
 from fastnet.network.torch.compiled.captured import TRACING
 from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
@@ -129,6 +131,7 @@ class CompiledSession:
         self._move, self._release = step_options.move, step_options.release
         # Ops resolve values of a new session in its first step, which therefore runs eagerly.
         self._has_run = False
+        self._broadcasts = BufferBroadcasts([*programs.plan.models, *state.get(TRAINED, ())])
 
     def step(
         self,
@@ -262,20 +265,22 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for the phase of this step, so its windows return for that.
+        # The program is compiled for the phase of this step, so its windows and flags return for
+        # that.
         accumulation = programs.accumulation
         as_before = (
             nullcontext()
             if accumulation is None
             else accumulation.with_windows(accumulation.windows())
         )
+        flags = self._broadcasts.flags()
         result = eager(batch)
         self._has_run = True
         if programs.fallback_reason is not None:
             return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with as_before, TRACING:
+        with as_before, self._broadcasts.with_flags(flags), TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.compile_for(step, reason, on_compile)
         return result
