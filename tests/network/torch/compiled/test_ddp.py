@@ -136,7 +136,7 @@ def test_fifty_steps(name: str, compile: CompileOptions) -> None:
     for trained, by_hand in (first, second):
         assert distance(trained.states, by_hand) <= 2e-5
         assert trained.reasons == []
-        assert trained.compiled >= 44
+        assert trained.compiled >= 40
     # All ranks have the same weights, bit for bit, if they compile the same steps.
     assert distance(first[0].states, second[0].states, but="running") == 0
 
