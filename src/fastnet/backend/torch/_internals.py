@@ -95,9 +95,10 @@ def is_joining(wrapper: Any) -> bool:
 
 def group_of_name(name: str) -> Any:
     """Return the process group that has a name as its `group_name`."""
-    from torch.distributed.distributed_c10d import _resolve_process_group
+    from torch.distributed import distributed_c10d
 
-    return _resolve_process_group(name)
+    groups: Any = distributed_c10d
+    return groups._resolve_process_group(name)
 
 
 COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
