@@ -1,8 +1,9 @@
 """Train steps of processes that train together: `python -m bench.ranks`.
 
-Two ranks over gloo on this machine, one thread each: fastnet beside the hand-written loop, Fabric
-and Accelerate in DistributedDataParallel, and beside the hand-written loop in FSDP2. Rounds are
-interleaved, and the slowest rank's counts. Collectives are counted, and weights compared.
+Two ranks over gloo on this machine, one thread each: fastnet, also with compiled steps, beside the
+hand-written loop, `torch.compile`, Fabric and Accelerate in DistributedDataParallel, and beside the
+hand-written loop in FSDP2. Rounds are interleaved, and the slowest rank's counts. Collectives are
+counted, and weights compared.
 """
 
 from __future__ import annotations
@@ -24,18 +25,35 @@ from bench.workloads import BY_NAME
 from bench.workloads.torch_models import Supervised
 from bench.workloads.workload import weights
 
-WORKLOADS = ("mlp_train", "modules120_train")
+# Workloads and engines.
+CASES = (
+    ("mlp_train", "ddp"),
+    ("mlp_train", "fsdp"),
+    ("modules120_train", "ddp"),
+    ("modules120_train", "fsdp"),
+    ("compiled_gpt_adam", "ddp"),
+)
 # Peers and their packages, by engine.
 PEERS = {
     "ddp": {
         "bare": "torch",
         "fastnet": "fastnet",
+        "fastnet_compiled": "fastnet",
+        "ddp_compiled": "torch",
         "fabric": "lightning_fabric",
         "accelerate": "accelerate",
     },
     "fsdp": {"bare": "torch", "fastnet": "fastnet"},
 }
+# The titles of the peers that no other page has.
+TITLES = {
+    "fastnet_compiled": "fastnet, compile=True",
+    "ddp_compiled": "torch.compile(DDP(model))",
+}
 GOAL = 1.02
+# By how much weights may differ from the loop's: compilers change the order of sums, and Adam moves
+# a weight whose gradient consists of rounding errors as far as others.
+_TOLERANCE, _TOLERANCE_COMPILED = 1e-6, {"compiled_gpt_adam": 1e-2}
 _WARM_UP, _CHECKED = 10, 5
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
@@ -72,7 +90,7 @@ def measure(
             workload,
             engine,
             ranks,
-            peers.title(peer),
+            _title(peer),
             float(np.median(times[peer])) / 1000,
             Spread.of(times[peer] / times["bare"]),
             one["collectives"],
@@ -80,6 +98,10 @@ def measure(
         )
         for peer, one in found.items()
     ]
+
+
+def _title(peer: str) -> str:
+    return TITLES.get(peer) or peers.title(peer)
 
 
 def disagreements(lines: Sequence[Line]) -> list[str]:
@@ -92,7 +114,9 @@ def disagreements(lines: Sequence[Line]) -> list[str]:
         where = f"{line.peer}, {line.workload} in {line.engine}"
         if line.collectives != by_hand.collectives:
             found.append(f"{where}: {line.collectives}, not {by_hand.collectives}.")
-        if line.distance > 1e-6:
+        is_compiled = line.peer in TITLES.values()
+        tolerance = _TOLERANCE_COMPILED.get(line.workload, 1e-5) if is_compiled else _TOLERANCE
+        if line.distance > tolerance:
             found.append(f"{where}: weights differ by {line.distance:.1e}.")
     return found
 
@@ -183,14 +207,15 @@ def measure_rank(
 
 def _make(peer: str, engine: str, workload: Supervised) -> tuple[Any, Step]:
     """Return the model of a peer and its step."""
+    import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     from bench.peers.loops import backward, train_loop
 
-    if peer == "fastnet":
-        return _fastnet(engine, workload)
+    if peer in ("fastnet", "fastnet_compiled"):
+        return _fastnet(engine, workload, compile=peer == "fastnet_compiled")
     model: Any = workload.model()
     optimizer = workload.optimizer(model.parameters())
     if peer == "fabric":
@@ -210,10 +235,11 @@ def _make(peer: str, engine: str, workload: Supervised) -> tuple[Any, Step]:
         fully_shard(model)
     else:
         model = DistributedDataParallel(model)
-    return model, train_loop(model, workload.optimizer(model.parameters()), backward)
+    called = torch.compile(model) if peer == "ddp_compiled" else model
+    return model, train_loop(called, workload.optimizer(model.parameters()), backward)
 
 
-def _fastnet(engine: str, workload: Supervised) -> tuple[Any, Step]:
+def _fastnet(engine: str, workload: Supervised, compile: bool) -> tuple[Any, Step]:
     import fastnet
     from fastnet.op.tensorop.loss import CrossEntropy
     from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -224,7 +250,8 @@ def _fastnet(engine: str, workload: Supervised) -> tuple[Any, Step]:
             ModelOp(model, "x", "pred"),
             CrossEntropy(("pred", "y"), "loss", from_logits=True),
             UpdateOp(model, "loss"),
-        ]
+        ],
+        compile=compile,
     )
     network(mode="train", epoch=1, desired_output_keys={"pred", "loss"}).__enter__()
     return model, network.run_step
@@ -236,10 +263,13 @@ def _own_batch(workload: Supervised) -> dict[str, Any]:
     import torch.distributed as dist
 
     generator = torch.Generator().manual_seed(1 + dist.get_rank())
-    return {
-        "x": torch.randn(workload.shape, generator=generator),
-        "y": torch.randint(0, workload.classes, workload.shape[:1], generator=generator),
-    }
+
+    def draw(like: torch.Tensor) -> torch.Tensor:
+        if like.is_floating_point():
+            return torch.randn(like.shape, generator=generator)
+        return torch.randint(0, workload.classes, like.shape, generator=generator)
+
+    return {key: draw(value) for key, value in workload.batch().items()}
 
 
 def _full_weights(model: Any) -> list[Any]:
@@ -263,9 +293,8 @@ def page(ranks: int, rounds: int, loops: int) -> tuple[str, dict[str, Any]]:
     """Return the page of the measurements, and its data."""
     lines = [
         line
-        for workload in WORKLOADS
-        for engine, chosen in PEERS.items()
-        for line in measure(workload, engine, ranks, rounds, loops, list(chosen))
+        for workload, engine in CASES
+        for line in measure(workload, engine, ranks, rounds, loops, list(PEERS[engine]))
     ]
     data = {"versions": machine.versions("torch"), "lines": [asdict(line) for line in lines]}
     return f"{table(lines)}\n", data

@@ -23,18 +23,20 @@ def require_same_plans(
     state: State,
     models: Iterable[Model],
     named_trainable_parameters: Callable[[Model], Iterable[tuple[str, Any]]],
+    others: Iterable[str] = (),
 ) -> None:
     """Raise a ValueError on every process if what a session will run differs.
 
     Only a digest is communicated unless it differs. `named_trainable_parameters` yields the
-    trainable weights of a model, with names.
+    trainable weights of a model, with names, and `others` describes what else the processes must
+    have in common.
     """
-    lines = list(_describe(plan, state, models, named_trainable_parameters))
+    lines = [*_describe(plan, state, models, named_trainable_parameters), *others]
     digest = sha256("\n".join(lines).encode()).digest()
     if len(set(processes.all_gather_object(digest))) == 1:
         return
-    first, *others = processes.all_gather_object(lines)
-    for other, theirs in enumerate(others, 1):
+    first, *rest = processes.all_gather_object(lines)
+    for other, theirs in enumerate(rest, 1):
         for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
             if mine != its:
                 raise ValueError(

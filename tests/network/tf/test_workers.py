@@ -149,7 +149,7 @@ def use_functions(folder: str) -> Any:
     gathered = distributed.gather(result)
     error = ""
     try:
-        with distributed.together(fastnet.backend.tf.processes, "Loading"):
+        with distributed.raise_on_all_ranks(fastnet.backend.tf.processes, "Loading"):
             if rank:
                 raise ValueError("the file is gone")
     except (distributed.RankError, ValueError) as raised:

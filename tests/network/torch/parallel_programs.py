@@ -259,6 +259,33 @@ class NormedGan(Gan):
         return [seeded(mlp), seeded(Normed, 1)]
 
 
+class Attention(nn.Module):
+    """A transformer over four steps of four features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        # A bias of the keys has no gradient but rounding errors, which Adam would scale up.
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, bias=False)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(self.embed(x.unflatten(1, (4, 4)))).mean(1))
+        return out
+
+
+class Transformer(Program):
+    """Attention, which is updated by Adam."""
+
+    engines = ("ddp",)
+
+    def make(self) -> Models:
+        return [seeded(Attention)]
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-3)
+
+
 class Branches(nn.Module):
     """Runs one of two branches, depending on the batch."""
 
@@ -321,6 +348,17 @@ class Frozen(Program):
         model = unwrap_all(models[0])
         model[0].requires_grad_(step >= 2)
         model[2].requires_grad_(step < 4)
+
+
+class FrozenMerged(Merged):
+    """A layer is never trained."""
+
+    engines = ("ddp",)
+
+    def make(self) -> Models:
+        (model,) = super().make()
+        model[0].requires_grad_(False)
+        return [model]
 
 
 class FrozenInWindow(Program):
@@ -542,25 +580,38 @@ def compare(name: str, engine: str) -> dict[str, Any]:
     batches = data(program.steps, world)
     torch.manual_seed(rank)
     results = {by: run_fastnet(program, engine, batches, by) for by in ("build", "user")}
-    for kind in ("loop", "one"):
-        if not getattr(program, f"has_{kind}"):
-            continue
-        models = program.make()
-        if kind == "loop":
-            models = [wrap(one, engine, program) for one in models]
-        optimizers = [program.optimizer(one.parameters()) for one in models]
-        average: list[dict[str, torch.Tensor]] = []
-        for step, parts in enumerate(batches):
-            if step % 2 == 0:
-                program.before(models, step)
-            if kind == "loop":
-                program.by_hand(models, optimizers, parts[rank], step)
-            else:
-                program.in_one(models, optimizers, parts, step)
-            if isinstance(program, Averaged) and step % 2:
-                (now,) = full_states(models)
-                share = program.share(step // 2)
-                before = average[0] if average else now
-                average = [{key: before[key].lerp(now[key], 1 - share) for key in now}]
-        results[kind] = [*full_states(models), *average]
+    if program.has_loop:
+        results["loop"] = run_by_hand(program, engine, batches)
+    if program.has_one:
+        results["one"] = run_by_hand(program, None, batches)
     return results
+
+
+def run_by_hand(
+    program: Program, engine: str | None, batches: list[list[Batch]]
+) -> list[dict[str, torch.Tensor]]:
+    """Train without fastnet on this rank's batches, or in one process on those of all ranks.
+
+    Args:
+        program: The program.
+        engine: The engine; None for one process.
+        batches: For each step a batch for each rank.
+    """
+    models = program.make()
+    if engine is not None:
+        models = [wrap(one, engine, program) for one in models]
+    optimizers = [program.optimizer(one.parameters()) for one in models]
+    average: list[dict[str, torch.Tensor]] = []
+    for step, parts in enumerate(batches):
+        if step % 2 == 0:
+            program.before(models, step)
+        if engine is not None:
+            program.by_hand(models, optimizers, parts[dist.get_rank()], step)
+        else:
+            program.in_one(models, optimizers, parts, step)
+        if isinstance(program, Averaged) and step % 2:
+            (now,) = full_states(models)
+            share = program.share(step // 2)
+            before = average[0] if average else now
+            average = [{key: before[key].lerp(now[key], 1 - share) for key in now}]
+    return [*full_states(models), *average]

@@ -83,6 +83,27 @@ def parameter_count_of(wrapper: Any) -> int | None:
     return wrapper._get_ddp_logging_data().get("num_parameter_tensors")  # type: ignore[no-any-return]
 
 
+def has_communication_hooks(wrapper: Any) -> bool:
+    """Return whether a program has told DistributedDataParallel how to communicate."""
+    return bool(wrapper._comm_hooks) or hasattr(wrapper, "buffer_hook")
+
+
+def is_joining(wrapper: Any) -> bool:
+    """Return whether a DistributedDataParallel is in the context of `torch`'s `Join`."""
+    return bool(wrapper._join_config.enable)
+
+
+def group_of_name(name: str) -> Any:
+    """Return the process group that has a name as its `group_name`."""
+    from torch.distributed import distributed_c10d
+
+    groups: Any = distributed_c10d
+    return groups._resolve_process_group(name)
+
+
+COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+"""The namespaces of the operators that communicate with other processes."""
+
 HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """The attributes of a tensor that hold the tables of the hooks on its gradient, or None."""
 

@@ -2,7 +2,9 @@
 
 FSDP2 averages gradients in every backward pass. DistributedDataParallel does so only in a single
 backward pass after a forward pass through the wrapper. Where a step has nothing else, the wrapper
-runs; otherwise the model inside it runs, and the update averages the gradients that it needs.
+runs; otherwise the model inside it runs, and the update averages the gradients that it needs. So it
+does in networks with compiled steps, whether or not a step is compiled: all ranks then communicate
+alike, although one may run a step eagerly and another one compiled.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.torch._internals import parameter_count_of
+from fastnet.backend.torch._internals import is_joining, parameter_count_of
 from fastnet.backend.torch.all_reduce import average_gradients, broadcast_buffers
 from fastnet.backend.torch.backward import backward
+from fastnet.backend.torch.collectives import are_traced
 from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.models import TorchPass
 from fastnet.backend.torch.parameters import (
@@ -47,6 +50,11 @@ from fastnet.types import State
 
 REDUCED_BY_DDP = "reduced_by_ddp"
 """The key of the session's state with the model whose gradients its wrapper averages, if any."""
+
+AVERAGED_BY_UPDATES = "averaged_by_updates"
+"""The key of the session's state that tells whether updates average all gradients themselves.
+
+In `Join` the wrapper still does, because processes that have no more batches wait for it."""
 
 # The parameters whose gradients each wrapper averages.
 _reduced: weakref.WeakKeyDictionary[Module, list[Parameter]] = weakref.WeakKeyDictionary()
@@ -79,6 +87,7 @@ def _is_reduced_by_ddp(model: Module, wrapper: Module, state: State) -> bool:
     reduced = _reduced.get(wrapper)
     return (
         state.get(REDUCED_BY_DDP) is model
+        and (not state[AVERAGED_BY_UPDATES] or is_joining(wrapper))
         and bool(reduced)
         # False inside `no_sync`.
         and bool(wrapper.require_backward_grad_sync)
@@ -101,6 +110,8 @@ class DDPPass(TorchPass):
         # The key is there in training with other processes, but not in a warmup.
         if self._gradients and REDUCED_BY_DDP in state:
             if _is_reduced_by_ddp(self._model, self._wrapper, state):
+                if are_traced():
+                    raise RuntimeError("the model is in the context of Join")
                 model = self._model
             else:
                 broadcast_buffers(cast("DistributedDataParallel", self._wrapper))
@@ -239,11 +250,16 @@ class ParallelUpdate(TorchUpdate):
         frozen = [one for one in parameters if not one.requires_grad]
         if frozen:
             # Gradients of a large frozen part of the model are not communicated.
-            is_merged = torch.tensor([float(one in sums) for one in frozen])
-            is_merged = is_merged.to(frozen[0].device)
+            own = [float(one in sums) for one in frozen]
+            if any(own) and are_traced():
+                raise RuntimeError("a parameter was frozen since its gradients were merged")
+            is_merged = torch.tensor(own, device=frozen[0].device)
             (shares,) = average_gradients([is_merged], [is_merged], self._groups)
             assert shares is not None
-            frozen = [one for one, share in zip(frozen, shares.tolist(), strict=True) if share]
+            # A process that has merged some takes this step eagerly. If this one has not, their
+            # next messages differ in size, which is an error.
+            counts = own if are_traced() else shares.tolist()
+            frozen = [one for one, count in zip(frozen, counts, strict=True) if count]
         return [one for one in parameters if one.requires_grad] + frozen
 
     def updated_parameters(self) -> list[Parameter]:
@@ -277,12 +293,13 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
     own = list(model.parameters())
 
     def differentiate(final: Tensor, state: State, retain_graph: bool) -> list[Any]:
-        parameters = [one for one in own if one.requires_grad]
         if engine == "ddp":
+            parameters = trainable_parameters(model)
             gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
             is_alone = state["mode"] != "train" or state["warmup"]
             return gradients if is_alone else average_gradients(gradients, parameters, groups)
         # FSDP2 leaves its averages in `.grad` in a backward pass only.
+        parameters = [one for one in own if one.requires_grad]
         others = [
             one
             for other in (*state.get(TRAINED, ()), model)

@@ -66,8 +66,14 @@ def _is_of_higher_order(op: Any) -> bool:
     return isinstance(op, GradientOp) and op.higher_order
 
 
-def compare_plans(plan: ExecutionPlan, state: State) -> bool:
-    """Compare what all ranks will run, if their models communicate; return whether they do."""
+def compare_plans(plan: ExecutionPlan, state: State, may_be_captured: bool) -> bool:
+    """Compare what all ranks will run, if their models communicate; return whether they do.
+
+    Args:
+        plan: The plan.
+        state: The state of the session.
+        may_be_captured: Whether steps may be compiled, in which updates average all gradients.
+    """
     if not plan.takes_gradients or state["warmup"]:
         return False
     models = [one for one in plan.models if parallel_type(one) in ("ddp", "fsdp")]
@@ -75,7 +81,8 @@ def compare_plans(plan: ExecutionPlan, state: State) -> bool:
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
         return False
-    require_same_plans(processes, plan, state, models, named_trainable_parameters)
+    averages = "compiled steps" if may_be_captured else "no compiled steps"
+    require_same_plans(processes, plan, state, models, named_trainable_parameters, [averages])
     return True
 
 

@@ -18,7 +18,7 @@ from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch._internals import profiler_is_on
-from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
+from fastnet.backend.torch.parallel_update import AVERAGED_BY_UPDATES, REDUCED_BY_DDP
 from fastnet.backend.torch.parameters import optimizer_parameters
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
@@ -55,6 +55,8 @@ class TorchSession(Session):
     # Whether there are other processes, and whether all take part in each step.
     _is_distributed = False
     _communicates = False
+    # Why no step is captured, whatever its batch; None if steps may be.
+    _never_captured: str | None = None
 
     def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
         super().__init__(network, plan, state)
@@ -91,10 +93,15 @@ class TorchSession(Session):
         # Without models nothing is communicated.
         has_group = dist.is_available() and dist.is_initialized()
         self._is_distributed = has_group and bool(plan.models) and world_size() > 1
+        if self._is_distributed and state["mode"] == "train":
+            require_engines(plan)
+        if self._compiles:
+            # Import lazily, because eager networks do not need these parts of torch.
+            from fastnet.network.torch.compiled.session import never_captured
+
+            self._never_captured = never_captured(plan, self._device, self._is_distributed)
         if self._is_distributed:
-            if state["mode"] == "train":
-                require_engines(plan)
-            self._communicates = compare_plans(plan, state)
+            self._communicates = compare_plans(plan, state, self._may_be_captured)
 
         for model in plan.models:
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
@@ -125,6 +132,7 @@ class TorchSession(Session):
         ]
         if self._is_distributed and not state["warmup"]:
             state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
+            state[AVERAGED_BY_UPDATES] = self._may_be_captured
         # Loss scaling needs the list even for a single model.
         if len(trained) > 1 or (trained and self._network.mixed_precision):
             state[TRAINED] = trained
@@ -155,17 +163,26 @@ class TorchSession(Session):
         self._compiled = self._compiled_session(make_autocast)
         return BoundPlan(self.plan.kernel, self.state, make_autocast)
 
+    @property
+    def _compiles(self) -> bool:
+        """Whether the network compiles steps, if they can be."""
+        is_eager = self._network._compile_options is None or self.state["eager"]
+        return bool(self.plan.ops) and not is_eager
+
+    @property
+    def _may_be_captured(self) -> bool:
+        return self._compiles and self._never_captured is None
+
     def _compiled_session(
         self, make_autocast: Callable[[], AbstractContextManager[Any]] | None
     ) -> CompiledSession | None:
         """Return the compiled steps of the session, or None if all steps run eagerly."""
         network, plan, state = self._network, self.plan, self.state
         options = network._compile_options
-        if options is None or state["eager"] or not plan.ops:
+        if options is None or not self._compiles:
             return None
-        # Import lazily, because eager networks do not need these parts of torch.
         from fastnet.network.torch.compiled.program_set import TorchProgramSet
-        from fastnet.network.torch.compiled.session import CompiledSession, never_captured
+        from fastnet.network.torch.compiled.session import CompiledSession
 
         programs = network._program_sets.find(
             plan,
@@ -174,11 +191,9 @@ class TorchSession(Session):
                 plan, options, network._records, self._device, network._dynamic_axes
             ),
         )
-        if programs.fallback_reason is None:
-            reason = never_captured(plan, self._device, self._is_distributed)
-            if reason is not None:
-                programs.clear()
-                programs.fall_back(reason, state)
+        if programs.fallback_reason is None and self._never_captured is not None:
+            programs.clear()
+            programs.fall_back(self._never_captured, state)
         return CompiledSession(programs, state, make_autocast, network._plan_cache.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:

@@ -12,7 +12,8 @@ A step passes through these modules:
    would freeze or leave out. A `guard.Guard` is a snapshot of the data reachable from ops and
    models, taken before the trace: it also shows which ops change their own data while they are
    traced. `restoration` then puts everything back. `number_inputs` turns Python numbers that change
-   between steps into graph inputs.
+   between steps into graph inputs. `buffer_broadcasts` has the flags of models in
+   DistributedDataParallel; `backend.torch.collectives` the operators by which ranks communicate.
 3. `lowering.lower` makes the graph functional and has Inductor, or another backend, compile it.
    `products` has the operator for large matrix products on the CPU.
 4. `program.TorchProgram` compares, before each step, the guard, the tensors and the global state,

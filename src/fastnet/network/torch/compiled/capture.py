@@ -39,6 +39,7 @@ from fastnet.backend.torch._internals import (
     storage_key,
     writes,
 )
+from fastnet.backend.torch.collectives import traced_collectives
 from fastnet.errors import describe_op
 from fastnet.network.base import BaseNetwork
 from fastnet.network.plan_cache import ExecutionPlan
@@ -288,7 +289,8 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
     The ops run with fake tensors. An op that keeps what it computes, such as an average that it
     writes, would keep a fake tensor, with which the next eager step would fail.
     """
-    watch, real_tensors, sources = TraceWatch(request.plan), RealTensors(), Sources(guard)
+    watch, sources = TraceWatch(request.plan), Sources(guard)
+    real_tensors = RealTensors(watch)
     with ExitStack() as stack:
         # In reverse: first objects, then the states of generators, then values of tensors.
         stack.callback(real_tensors.restore)
@@ -354,12 +356,14 @@ def _trace(
             inputs.mode,
             enable_python_dispatcher(),
             eager_recurrent_layers(),
+            traced_collectives(),
             # Backward passes run in this thread, where the modes are active.
             torch.autograd.set_multithreading_enabled(False),
         ):
             graph = make_fx(run, tracing_mode="real")(
                 *inputs.tensors, *inputs.symbols, *inputs.batch_symbols
             )
+        step_state.broadcasts.note_end()
         return _Trace(
             graph=graph,
             outputs=outputs,

@@ -10,8 +10,10 @@ import torch
 from fastnet._guards import Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
+from fastnet.backend.torch.wrappers import without_compile
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.buffer_broadcasts import FLAG
 from fastnet.network.torch.compiled.number_inputs import OpNumber
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.op import Op, with_inner_ops
@@ -81,6 +83,7 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
         if isinstance(op, LRSchedule):
             yield op, "schedulers"
     for model in plan.models:
+        yield without_compile(model), FLAG
         for name in NAMES:
             yield holder_of(model, name), name
         for optimizer in every_optimizer_of(model):

@@ -16,6 +16,7 @@ from fastnet.backend.torch._internals import (
     enable_python_dispatcher,
     find_backend,
 )
+from fastnet.backend.torch.collectives import COLLECTIVES
 from fastnet.backend.torch.disable_autocast import autocast_is_enabled, without_autocast
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.compiled import products
@@ -26,6 +27,7 @@ from fastnet.network.torch.compiled.open_lengths import (
     independent_lengths,
     require_open,
 )
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 # Up to this number of multiplications, a loop takes less time than a call of a BLAS function.
 _SMALL_PRODUCT = 16_384
@@ -100,6 +102,8 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
             tracing_mode="real",
         )(*sizes, *plain)
     graph.graph.eliminate_dead_code()
+    if _count_collectives(graph) != _count_collectives(capture.graph):
+        raise Uncapturable("the step averages gradients over processes that it does not use")
     used: list[int] = []
     written: list[int] = []
     examples: list[Any] = [*sizes]
@@ -122,6 +126,10 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
         admits=admitted_lengths(mode, capture.lengths),
         needs_grad_mode=any(node.target is _LSTM_BACKWARD for node in graph.graph.nodes),
     )
+
+
+def _count_collectives(graph: torch.fx.GraphModule) -> int:
+    return sum(node.target in COLLECTIVES for node in graph.graph.nodes)
 
 
 def _likely_length(usual: Mapping[Any, int], size: Any) -> int:

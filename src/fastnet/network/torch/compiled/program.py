@@ -100,6 +100,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
+        self._broadcasts = state.broadcasts if state.broadcasts.are_any else None
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
         self.awaits_verification = True
@@ -211,6 +212,8 @@ class TorchProgram(Program):
             torch.autograd.graph.increment_version(self._written)
         else:
             results = self._compute(inputs, tensors)
+        if self._broadcasts is not None:
+            self._broadcasts.advance()
         if self._aliases:
             results = self._with_aliases(results, self.tensors)
         return self.signature.merge(results, batch)
@@ -344,8 +347,12 @@ class TorchProgram(Program):
     # --- what the program is valid for ---
 
     def matches_phase(self) -> bool:
-        """Return whether the program was compiled for the current phase of gradient merging."""
-        return self._phase is None or self._phase.is_current()
+        """Return whether the program was compiled for the current phase of gradient merging.
+
+        So are the broadcasts of buffers in its step.
+        """
+        is_current = self._phase is None or self._phase.is_current()
+        return is_current and (self._broadcasts is None or self._broadcasts.is_current())
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is.

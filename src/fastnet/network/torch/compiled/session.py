@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.torch._internals import COMPILED, weight_hook_of
-from fastnet.backend.torch.wrappers import parallel_type
+from fastnet.backend.torch._internals import COMPILED, has_communication_hooks, weight_hook_of
+from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.torch.wrappers import parallel_type, without_compile
 from fastnet.errors import add_note, describe_op
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.program_set import OnProgram
 from fastnet.network.step_times import StepTimes
+from fastnet.network.torch.compiled.buffer_broadcasts import BufferBroadcasts
 from fastnet.network.torch.compiled.captured import TRACING
 from fastnet.network.torch.compiled.open_lengths import read_lengths
 from fastnet.network.torch.compiled.program import AliasedInput, TorchProgram
@@ -36,22 +38,33 @@ _IN_PROGRAM = (
 
 
 def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch: all that is known."""
-    reasons = _reasons_against(plan, device, is_distributed)
+    """Return why no step of a plan can be captured, whatever its batch: all that is known.
+
+    Args:
+        plan: The plan.
+        device: The device of the ops.
+        is_distributed: Whether other processes take part in training steps.
+    """
+    reasons = _reasons_against(plan, device, is_distributed and plan.takes_gradients)
     return "; ".join(dict.fromkeys(reasons)) or None
 
 
 def _reasons_against(
-    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+    plan: ExecutionPlan, device: torch.device, communicates: bool
 ) -> Iterator[str]:
     if device.type not in ("cpu", "cuda"):
         yield f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
-    if is_distributed:
-        yield "the gradients of several processes are communicated"
     for model in plan.models:
         engine = parallel_type(model)
-        if engine is not None:
-            yield f"the model '{name_of(model)}' is run by {engine}"
+        if engine == "fsdp":
+            yield (
+                f"the model '{name_of(model)}' is sharded by FSDP2, whose modules gather their "
+                "weights when they run; with parallel='ddp' steps are compiled"
+            )
+        elif engine == "dp":
+            yield f"the model '{name_of(model)}' is run by DataParallel"
+        elif engine == "ddp" and communicates:
+            yield from _reasons_against_ddp(model)
         for module in model.modules():
             if hasattr(module, COMPILED):
                 yield f"the model '{name_of(model)}' comes from torch.compile"
@@ -73,6 +86,24 @@ def _reasons_against(
                 f"{describe_op(followed[id(update.model)])} follows the updates of "
                 f"'{name_of(update.model)}', which may skip a step because of `weight` or "
                 "`skip_nonfinite`"
+            )
+
+
+def _reasons_against_ddp(model: torch.nn.Module) -> Iterator[str]:
+    """Yield why DistributedDataParallel itself has to average the gradients of a model."""
+    wrapper: Any = without_compile(model)
+    settings = {
+        "find_unused_parameters=True": wrapper.find_unused_parameters,
+        "static_graph=True": wrapper.static_graph,
+        "mixed_precision": wrapper.mixed_precision is not None,
+        "parameters that it ignores": wrapper.parameters_to_ignore,
+        "a communication hook": has_communication_hooks(wrapper),
+    }
+    for setting, is_used in settings.items():
+        if is_used:
+            yield (
+                f"the DistributedDataParallel of the model '{name_of(model)}' has {setting}, so it "
+                "averages gradients itself, in its hooks"
             )
 
 
@@ -100,6 +131,7 @@ class CompiledSession:
         self._move, self._release = step_options.to_device, step_options.detach
         # Ops resolve values of a new session in its first step, which therefore runs eagerly.
         self._has_run = False
+        self._broadcasts = BufferBroadcasts([*programs.plan.models, *state.get(TRAINED, ())])
 
     def step(
         self,
@@ -233,20 +265,22 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for the phase of this step, so its windows return for that.
+        # The program is compiled for the phase of this step, so its windows and flags return for
+        # that.
         accumulation = programs.accumulation
         as_before = (
             nullcontext()
             if accumulation is None
             else accumulation.with_windows(accumulation.windows())
         )
+        flags = self._broadcasts.flags()
         result = eager(batch)
         self._has_run = True
         if programs.fallback_reason is not None:
             return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with as_before, TRACING:
+        with as_before, self._broadcasts.with_flags(flags), TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.compile_for(step, reason, on_compile)
         return result

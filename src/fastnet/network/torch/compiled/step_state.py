@@ -15,6 +15,7 @@ from fastnet.backend.model_metadata import every_optimizer_of, holder_of
 from fastnet.backend.torch._internals import tables_of
 from fastnet.backend.torch.optimizer_step import STEP_IF
 from fastnet.guards import Snapshot
+from fastnet.network.torch.compiled.buffer_broadcasts import BufferBroadcasts
 from fastnet.network.torch.compiled.number_inputs import OpNumber
 from fastnet.network.torch.compiled.optimizers import (
     OptimizerSpec,
@@ -124,6 +125,7 @@ class StepState:
         parameters: The parameters among these.
         optimizers: The state of each optimizer that can be captured, by its id.
         refused: Why each other optimizer cannot be captured, by its id.
+        broadcasts: Which models broadcast their buffers.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class StepState:
     ) -> None:
         self.device = device
         self.op_numbers = list(op_numbers)
+        self.broadcasts = BufferBroadcasts(models)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
         # The table of a module, a name and the tensor under it.

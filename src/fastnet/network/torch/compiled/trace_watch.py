@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 import fastnet
 from fastnet._execute import UNDO
 from fastnet.backend.torch._internals import (
+    COMMUNICATION,
     DISTRIBUTION_CHECKS,
     TorchDispatchMode,
     checks_by_default,
@@ -25,6 +26,7 @@ from fastnet.backend.torch._internals import (
     no_dispatch,
     writes,
 )
+from fastnet.backend.torch.parallel_update import AVERAGED_BY_UPDATES, REDUCED_BY_DDP
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import is_from_signal_handler
 from fastnet.network.plan_cache import ExecutionPlan
@@ -34,7 +36,12 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.tensorop.model.following import FollowsUpdates
 
 # The entries of the step's state that are the same in all steps of a plan, or used by each step.
-_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO})
+_CONSTANT = frozenset(
+    {
+        *("mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO),
+        *(REDUCED_BY_DDP, AVERAGED_BY_UPDATES),
+    }
+)
 
 # These read values, or memory, of a tensor without a call of the dispatcher; two of them crash.
 _READ_VALUES = {
@@ -326,15 +333,24 @@ class RealTensors(_DispatchMode):  # type: ignore[misc]
     """Watches the tensors with values that ops hold: their values are neither read nor lost.
 
     An operation that writes to such a tensor does so in a trace, too, and not only in the graph.
+    One that communicates is refused: the other processes may not run this trace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: TraceWatch) -> None:
         super().__init__()
+        self._watch = watch
         # The tensors that were written to, with copies of their values before, by id.
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operation."""
+        if func.namespace in COMMUNICATION:
+            error = Uncapturable(
+                f"an op communicates with other processes, by {func}; do so in the loop",
+                self._watch.running,
+            )
+            self._watch.refuse(error)
+            raise error
         reads = torch.Tag.data_dependent_output in func.tags
         if reads or writes(func):
             for tensor in tensors_in([list(args), dict(kwargs or {})]):

@@ -8,6 +8,9 @@
 Both are compared with the eager step. Where they differ by more than rounding errors usually do,
 the graph runs again from slightly disturbed values, which shows how much rounding matters. If the
 program draws other random numbers than the eager step, so do disturbed steps.
+
+Only the eager step communicates with other processes. Other runs receive what it has received, and
+what all send is compared.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 from fastnet._nest import leaves_of
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import version_of
+from fastnet.backend.torch.collectives import Messages
 from fastnet.backend.torch.random_state import load_random_state, random_state
 from fastnet.backend.torch.update import Window
 from fastnet.errors import is_from_signal_handler, shorten
@@ -130,6 +134,7 @@ class Verification:
         self._names = _names_of(program.state, models)
         self._graph_tolerance = _tolerance(GRAPH_TOLERANCES, program.precision)
         self._program_tolerance = _tolerance(TORCH.program_tolerances, program.precision)
+        self._messages = Messages()
         self.difference: str | None = None
 
     def run(
@@ -153,7 +158,8 @@ class Verification:
         unwritten = [tensor for index, tensor in enumerate(tensors) if index not in written]
         versions = [_version(tensor) for tensor in unwritten]
         self._start = random_state()
-        result = eager()
+        with self._messages.recorded():
+            result = eager()
         end = random_state()
 
         for tensor, version in zip(unwritten, versions, strict=True):
@@ -241,12 +247,13 @@ class Verification:
             load_random_state([], self._start)
             if seed is not None:
                 torch.manual_seed(seed)
-            if self._accumulation is None:
-                results = self._program.run_on(tensors, batch_tensors, compiled)
-            else:
-                with self._accumulation.with_windows(self._merged):
+            with self._messages.repeated():
+                if self._accumulation is None:
                     results = self._program.run_on(tensors, batch_tensors, compiled)
-                    merged = self._accumulation.windows()
+                else:
+                    with self._accumulation.with_windows(self._merged):
+                        results = self._program.run_on(tensors, batch_tensors, compiled)
+                        merged = self._accumulation.windows()
             result = self._program.signature.merge(results, self._batch)
         except Exception as error:
             if is_from_signal_handler(error):
@@ -272,6 +279,8 @@ class Verification:
             for parameter, total in sorted(later.sums.items(), key=lambda item: id(item[0])):
                 name = f"the merged gradient of {self._name(parameter)}"
                 values.append(_Value(name, total, earlier.sums.get(parameter)))
+        for number, message in enumerate(self._messages.sent):
+            values.append(_Value(f"message {number} to the other processes", message))
         return values
 
     def _has_fixed_draws(self, deviations: list[Deviation]) -> bool:

@@ -1,0 +1,72 @@
+"""Whether a step broadcasts the buffers of models in DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from fastnet.backend.torch.wrappers import without_compile
+
+FLAG = "require_forward_param_sync"
+"""The attribute of a wrapper that tells whether its next forward pass broadcasts its buffers."""
+
+
+class BufferBroadcasts:
+    """The flags of models by which their next forward passes broadcast buffers.
+
+    An update sets them, and a forward pass clears them. A program is made for their values before a
+    step, and leaves those after it.
+
+    Args:
+        models: The models of the step, some of which may be in DistributedDataParallel.
+    """
+
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        wrappers: list[Any] = list(map(without_compile, models))
+        self._wrappers = [
+            wrapper
+            for wrapper in wrappers
+            if isinstance(wrapper, DistributedDataParallel)
+            and wrapper.broadcast_buffers
+            and any(True for _ in wrapper.buffers())
+        ]
+        self._before = self._after = self.flags()
+
+    @property
+    def are_any(self) -> bool:
+        """Whether there are models that may broadcast buffers."""
+        return bool(self._wrappers)
+
+    def flags(self) -> list[bool]:
+        """Return the flag of each model, as it is now."""
+        return [getattr(wrapper, FLAG) for wrapper in self._wrappers]
+
+    def _set(self, flags: Iterable[bool]) -> None:
+        for wrapper, flag in zip(self._wrappers, flags, strict=True):
+            setattr(wrapper, FLAG, flag)
+
+    @contextmanager
+    def with_flags(self, flags: Iterable[bool]) -> Iterator[None]:
+        """Replace the flags temporarily."""
+        original = self.flags()
+        try:
+            self._set(flags)
+            yield
+        finally:
+            self._set(original)
+
+    def note_end(self) -> None:
+        """Note the flags at the end of a trace, which began when this object was made."""
+        self._after = self.flags()
+
+    def is_current(self) -> bool:
+        """Return whether the flags are those of before the trace."""
+        return self.flags() == self._before
+
+    def advance(self) -> None:
+        """Set the flags as the traced step does."""
+        self._set(self._after)
