@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import nn, optim
 
 from fastnet import build
+from fastnet.backend.model_metadata import set_metadata
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -253,3 +255,53 @@ def test_other_optimizers_run_eagerly_with_the_reason(make: Make, reason: str) -
         for batch in batches(4):
             pair.step(batch)
     pair.assert_same_weights()
+
+
+def adversarial_networks(compile: Any) -> tuple[list[Any], list[TorchNetwork]]:
+    """Return a generator and a critic, and a network that trains each."""
+    torch.manual_seed(0)
+    adam = partial(optim.Adam, lr=1e-2)
+    generator = build(lambda: nn.Linear(4, 8), adam, model_name="generator")
+    critic = build(lambda: nn.Linear(8, 1), adam, model_name="critic")
+    judged = [ModelOp(generator, "z", "fake"), ModelOp(critic, "fake", "on_fake")]
+    of_critic = [
+        *judged,
+        ModelOp(critic, "x", "on_real"),
+        LambdaOp(lambda fake, real: fake.mean() - real.mean(), ["on_fake", "on_real"], "loss"),
+        UpdateOp(critic, "loss"),
+    ]
+    of_generator = [
+        *judged,
+        LambdaOp(lambda fake: -fake.mean(), "on_fake", "loss"),
+        UpdateOp(generator, "loss"),
+    ]
+    networks = [TorchNetwork(ops, compile=compile) for ops in (of_critic, of_generator)]
+    return [generator, critic], networks
+
+
+@pytest.mark.parametrize("change", ["state", "load", "lr", "group", "replace"])
+def test_optimizer_of_another_network_changes_no_program(change: str) -> None:
+    """The critic's program does not use the generator's optimizer, whatever happens to that."""
+    weights = []
+    for compile in (QUICK, False):
+        (generator, critic), (of_critic, of_generator) = adversarial_networks(compile)
+        batch = {"z": torch.randn(16, 4), "x": torch.randn(16, 8)}
+        with of_critic("train", 1), of_generator("train", 1):
+            for step in range(4):
+                of_critic.run_step(batch)
+                of_generator.run_step(batch)
+                optimizer = generator.current_optimizer
+                if change == "load" and step:
+                    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+                elif change == "lr":
+                    optimizer.param_groups[0]["lr"] = 0.1 * (step + 1)
+                elif change == "group" and step:
+                    optimizer.param_groups[0]["weight_decay"] = 0.1
+                elif change == "replace" and step == 2:
+                    other = optim.SGD(generator.parameters(), lr=0.1)
+                    set_metadata(generator, "current_optimizer", other)
+        if compile:
+            assert captured(of_critic) == 1
+        weights.append([one.detach() for one in (*generator.parameters(), *critic.parameters())])
+    for compiled, eager in zip(*weights, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)

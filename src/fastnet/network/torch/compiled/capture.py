@@ -72,6 +72,7 @@ from fastnet.network.torch.compiled.trace_watch import (
     noted_followers,
 )
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.network.update_binding import update_ops_in
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
@@ -104,6 +105,7 @@ def capture(request: CaptureRequest) -> Capture:
         is_random_step = _check_graph(trace)
         precision = _lowest_precision(trace.graph)
         held_tensors, held_examples = _bind_held_tensors(request, inputs, trace, compared_tensors)
+        request.step_state.set_used_optimizers(_used_optimizers(request.plan, trace))
     return Capture(
         graph=trace.graph,
         layout=inputs.layout._replace(held=len(held_tensors)),
@@ -525,6 +527,14 @@ def _check_effects(
             ".copy_()"
         )
     _check_followers(request.plan, trace)
+
+
+def _used_optimizers(plan: ExecutionPlan, trace: _Trace) -> set[int]:
+    """Return the ids of the optimizers that a step uses, or may use in another phase."""
+    updated = {
+        id(get_metadata(update.model, "current_optimizer")) for update in update_ops_in(plan.ops)
+    }
+    return updated | trace.step_counts.keys()
 
 
 def _check_followers(plan: ExecutionPlan, trace: _Trace) -> None:

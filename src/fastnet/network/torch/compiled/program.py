@@ -148,7 +148,7 @@ class TorchProgram(Program):
 
     def _note_steps(self) -> None:
         """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
-        for state in self.state.optimizers.values():
+        for state in self.state.used_optimizers:
             if "step" in vars(state.optimizer):
                 note_step(state.optimizer)
 
@@ -179,7 +179,7 @@ class TorchProgram(Program):
         return [None] * self._first_tensor + used
 
     def _guard_optimizers(self) -> None:
-        guards = [state.guard() for state in self.state.optimizers.values()]
+        guards = [state.guard() for state in self.state.used_optimizers]
         self._optimizers = [snapshot for snapshot, _ in guards]
         self._groups = [group for _, groups in guards for group in groups]
         self._group_numbers = [read(group) for group, read in self._groups]
@@ -403,7 +403,7 @@ class TorchProgram(Program):
                 return self._rebind()
             group_numbers = [read(group) for group, read in self._groups]
             if group_numbers != self._group_numbers:
-                states = self.state.optimizers.values()
+                states = self.state.used_optimizers
                 if any(state.settings_now() != state.settings for state in states):
                     return False
                 self._write_numbers()
@@ -416,7 +416,7 @@ class TorchProgram(Program):
         """Bind the current state tensors of the optimizers; return False if they do not match."""
         if not self._are_in_place():
             return False  # `_bind` would take a parameter that was frozen as it is now.
-        for state in self.state.optimizers.values():
+        for state in self.state.used_optimizers:
             current = OptimizerState(state.optimizer, state.first_number)
             if current.settings != state.settings or current.keys != state.keys:
                 return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, pairwise
@@ -42,6 +42,17 @@ class OptimizerState:
         self.first_number = first_number
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
+        # The state and the numbers of before, if the step does not use the optimizer.
+        self._unused: tuple[list[torch.Tensor], list[float]] | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the step uses the optimizer."""
+        return self._unused is None
+
+    def set_unused(self) -> None:
+        """Let the optimizer change: its tensors and numbers stay those of now."""
+        self._unused = self.tensors(), self.numbers()
 
     def settings_now(self) -> list[Any]:
         """Return the settings that are constants, with the parameters of each group.
@@ -79,12 +90,16 @@ class OptimizerState:
         return snapshot, list(zip(groups, readers, strict=True))
 
     def numbers(self) -> list[float]:
-        """Return the numbers of its groups, as they are now."""
+        """Return the numbers of its groups, as they are now if the step uses them."""
+        if self._unused is not None:
+            return self._unused[1]
         groups = map(self.spec.numbers_of, self.optimizer.param_groups)
         return [number for numbers in groups for number in numbers]
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return its state tensors, as they are now."""
+        """Return its state tensors, as they are now if the step uses them."""
+        if self._unused is not None:
+            return self._unused[0]
         tensors: list[torch.Tensor] = []
         for parameter, name in self.entries():
             value = self.optimizer.state[parameter][name]
@@ -199,6 +214,20 @@ class StepState:
             number_count += len(state.numbers())
             self.optimizers[id(optimizer)] = state
 
+    def set_used_optimizers(self, used: Collection[int]) -> None:
+        """Let other optimizers than those with some ids change, since the step does not use them.
+
+        Another network may train the models of these.
+        """
+        for key, state in self.optimizers.items():
+            if key not in used:
+                state.set_unused()
+
+    @property
+    def used_optimizers(self) -> list[OptimizerState]:
+        """The state of the optimizers that the step uses."""
+        return [state for state in self.optimizers.values() if state.is_used]
+
     def optimizer_tensors(self) -> list[torch.Tensor]:
         """Return the state tensors of all optimizers, as they are now."""
         return [tensor for state in self.optimizers.values() for tensor in state.tensors()]
@@ -207,8 +236,12 @@ class StepState:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
 
     def has_other_optimizers(self) -> bool:
-        """Return whether a model's current optimizer has been replaced."""
-        return self._current_optimizers() != self._current
+        """Return whether a current optimizer that the step uses has been replaced."""
+        unused = [state.optimizer for state in self.optimizers.values() if not state.is_used]
+        return any(
+            now is not before and before not in unused
+            for now, before in zip(self._current_optimizers(), self._current, strict=True)
+        )
 
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""

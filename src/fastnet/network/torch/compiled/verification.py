@@ -386,7 +386,7 @@ def _names_of(state: StepState, models: Sequence[Model]) -> dict[int, str]:
         for model in models
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    for optimizer in state.optimizers.values():
+    for optimizer in state.used_optimizers:
         title = type(optimizer.optimizer).__name__
         for parameter, name in optimizer.entries():
             owner = names.get(id(parameter), "a parameter")
