@@ -160,8 +160,8 @@ cdef inline bint writes(OpCall* op_call, Py_ssize_t slot) noexcept:
     return contains(op_call.outputs, op_call.n_outputs, slot)
 
 
-# Converts inputs to tensors: the class of tensors that need no conversion, a map for values that are
-# converted also in the returned batch, and one for values that are converted for ops only.
+# Converts inputs to tensors: the class of tensors that need no conversion, a map for values that
+# are converted also in the returned batch, and one for values that are converted for ops only.
 InputConversion = namedtuple("InputConversion", ["tensor_type", "foreign", "arrays"])
 
 
