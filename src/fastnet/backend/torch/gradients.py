@@ -100,4 +100,4 @@ def update_model(
         # The optimizer's step unscales them.
         gradients = [None if one is None else scaler.scale(one) for one in gradients]
     accumulate_gradients(parameters, gradients)
-    PendingStep(optimizer, name_of(model)).take_or_defer(defer, deferred)
+    PendingStep(optimizer, model, name_of(model)).take_or_defer(defer, deferred)

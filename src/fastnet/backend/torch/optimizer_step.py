@@ -34,7 +34,8 @@ class PendingStep:
 
     Attributes:
         optimizer: The optimizer, which may have a GradScaler.
-        model_name: The name of the model.
+        model: The model.
+        model_name: Its name.
         settings: How gradients are clipped, and whether the norm is needed. None for those of the
             step that it joins, or for gradients that are taken as they are.
         condition: A scalar, whether there is anything to step with; None if there always is.
@@ -44,6 +45,7 @@ class PendingStep:
     """
 
     optimizer: Any
+    model: Module
     model_name: str
     settings: OptimizerStepSettings | None = None
     condition: Tensor | None = None
@@ -134,6 +136,8 @@ class PendingStep:
                 if settings.skip_nonfinite and scaler is None:
                     # Clipping values hides infinite ones.
                     is_finite = _all_finite(parameters)
+                if len(optimizer.param_groups) > 1:
+                    parameters = _in_order_of_model(parameters, self.model)
                 norm = _clip_gradients(settings, parameters)
                 condition = _logical_and(condition, is_finite)
             if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
@@ -246,6 +250,12 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     if not checks:
         return torch.ones((), dtype=torch.bool)
     return torch.stack([one.to(checks[0].device) for one in checks]).all()
+
+
+def _in_order_of_model(parameters: list[Parameter], model: Module) -> list[Parameter]:
+    """Return parameters as `model.parameters()` lists them, on whose order their norm depends."""
+    positions = {id(parameter): index for index, parameter in enumerate(model.parameters())}
+    return sorted(parameters, key=lambda one: positions.get(id(one), len(positions)))
 
 
 def _clip_gradients(settings: OptimizerStepSettings, parameters: list[Parameter]) -> Tensor | None:

@@ -151,6 +151,7 @@ class TorchUpdate(Update):
         has_merged = self in state.get(UNDO, ())
         step = PendingStep(
             optimizer,
+            self._model,
             self._name_holder.model_name,
             self._step_settings,
             condition,

@@ -148,6 +148,22 @@ def test_settings_that_are_written_count_in_the_next_step(name: str) -> None:
     _assert_near_weights(pair)
 
 
+@pytest.mark.parametrize("name", list(NUMBERS))
+def test_learning_rate_of_zero_needs_no_program_of_its_own(name: str) -> None:
+    if name not in EVERY:
+        pytest.skip("not in this release of torch")
+    pair = _pair(EVERY[name], bias=name not in OF_MATRICES)
+    usual = pair.optimizer.param_groups[0]["lr"]
+    with pair.network("train", 1):
+        for place, batch in enumerate(batches(10)):
+            for _, optimizer in pair.sides():
+                # A warm-up from 0, and a 0 between other rates.
+                optimizer.param_groups[0]["lr"] = usual * min(place, 4) / 4 * (place != 7)
+            pair.step(batch)
+    assert captured(pair.network) == 1
+    _assert_near_weights(pair)
+
+
 def _freeze(model: nn.Module) -> None:
     next(model.parameters()).requires_grad_(False)
 

@@ -457,6 +457,39 @@ def test_sparse_gradients_are_clipped_as_dense_ones(
     check(model, twin, run_all(network, data), norms)
 
 
+def test_clipping_with_several_groups_equals_a_loop_bit_for_bit() -> None:
+    """The norm is that of `clip_grad_norm_(model.parameters())`, in the order of the model."""
+
+    def deep() -> nn.Module:
+        layers = [nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5)) for _ in range(6)]
+        return nn.Sequential(*layers, nn.Linear(5, 1))
+
+    def grouped(parameters: Any) -> torch.optim.Optimizer:
+        ordered = list(parameters)
+        groups = [
+            {"params": [one for one in ordered if one.dim() < 2], "weight_decay": 0.0},
+            {"params": [one for one in ordered if one.dim() > 1], "weight_decay": 0.1},
+        ]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+    model, twin = twins(deep)
+    built(model, grouped)
+    optimizer = grouped(twin.parameters())
+    ops = regression(model, clip_norm=0.01, outputs=TOLD)
+    with TorchNetwork(ops)("train") as network:
+        for seed in range(20):
+            source = torch.Generator().manual_seed(seed)
+            x = torch.randn(8, 5, generator=source)
+            found = network.run_step({"x": x})
+            optimizer.zero_grad()
+            (twin(x) ** 2).mean().backward()
+            norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.01)
+            optimizer.step()
+            assert torch.equal(found["norm"], norm)
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_two_updates_of_a_model_are_clipped_together() -> None:
     model, twin = twins(mlp)
     built(model, sgd())

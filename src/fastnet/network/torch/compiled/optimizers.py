@@ -21,6 +21,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 # The setting of a group that holds a number as one of a pair, and the index of it there.
 _PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
 _DECOUPLED = "decoupled_weight_decay"
+_RATE = "lr"
 _DENSE = (
     "without sparse=True in nn.Embedding steps are compiled, but each updates the whole table, "
     "which, if it is large, takes many times as long as a sparse step that runs eagerly"
@@ -74,7 +75,7 @@ class OptimizerSpec:
         return numbers
 
     def constants_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the constants of a group: the settings under `constants`, and signs of inputs."""
+        """Return the constants of a group: the settings under `constants`, and signs of numbers."""
         constants: dict[str, Any] = {}
         for name in (*self.constants, "capturable", "differentiable"):
             # Groups of older versions of AdamW lack this setting.
@@ -86,8 +87,10 @@ class OptimizerSpec:
                     "its default"
                 )
             constants[name] = tuple(value) if isinstance(value, list) else value
-        numbers = zip(self.inputs, self.numbers_of(group), strict=True)
-        return {**constants, **{name: _sign_of(value) for name, value in numbers}}
+        numbers = dict(zip(self.inputs, self.numbers_of(group), strict=True))
+        # Torch leaves nothing out if the rate is 0, as it is at the start of a warm-up.
+        numbers.pop(_RATE)
+        return {**constants, **{name: _sign_of(value) for name, value in numbers.items()}}
 
 
 def is_number_tensor(value: Any) -> bool:

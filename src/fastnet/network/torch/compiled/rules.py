@@ -20,8 +20,8 @@ class Group(NamedTuple):
 
     Attributes:
         numbers: Its numeric settings, each a 0-d float64 tensor.
-        settings: Its constant settings, and for each number its sign (-1, 0 or 1), because torch
-            leaves out a weight decay or momentum of 0.
+        settings: Its constant settings, and for each number but the rate its sign (-1, 0 or 1),
+            because torch leaves out a weight decay or momentum of 0.
         dtype: The dtype of the first parameter with a gradient.
     """
 
