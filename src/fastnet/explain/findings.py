@@ -183,8 +183,9 @@ def _no_update(
     if names:
         yield Finding(
             "no_update",
-            f"No op updates the models {names} in mode 'train'. To train them, build each with an "
-            'optimizer_fn and add an UpdateOp(model, "loss"). For inference, use mode "infer".',
+            f"No op of this network updates the models {names} in mode 'train'. To train them in "
+            'it, build each with an optimizer_fn and add an UpdateOp(model, "loss"). For '
+            'inference, use mode "infer".',
         )
 
 

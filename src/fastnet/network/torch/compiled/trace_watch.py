@@ -58,6 +58,7 @@ _NUMPY = " by numpy; compute with torch, or make a custom operator of it (torch.
 _ADVICE = {
     "__bool__": " to decide a branch; choose by torch.where, or look at them in the loop",
     "bincount": " to decide how many numbers to count; use one_hot(x, num_classes).sum(0)",
+    "ctc_loss": " for its lengths; make a custom operator of it (torch.library.custom_op)",
     "one_hot": " to count the classes; pass num_classes=",
     "repeat_interleave": " to decide how many elements there are; pass output_size=",
     "_pack_padded_sequence": (
@@ -154,6 +155,9 @@ class TraceWatch:
                     f" of a mask; pass {argument}=True to the {layer} if the mask is causal, and "
                     "False if not"
                 )
+                if layer == "nn.Transformer":
+                    other = {"tgt_is_causal", "src_is_causal"} - {argument}
+                    problem += f"; and {other.pop()} likewise, if that mask is given, too"
             elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
             else:
