@@ -266,6 +266,64 @@ def test_batches_of_ranks_may_differ_in_size() -> None:
         assert distance(trained.states, by_hand) <= 2e-6
 
 
+def compile_differently() -> tuple[Trained, State]:
+    batches = data(12, 2)
+    options = CompileOptions(backend="aot_eager" if dist.get_rank() else "eager")
+    return train(Program(), batches, options), run_by_hand(Program(), "ddp", batches)
+
+
+def test_ranks_may_compile_by_different_backends() -> None:
+    for trained, by_hand in ranks(2)(compile_differently):
+        assert trained.compiled > 0
+        assert trained.reasons == []
+        assert distance(trained.states, by_hand) <= 1e-6
+
+
+def run_several_steps() -> tuple[State, State, int]:
+    program = parallel_programs.MergedBuffers()
+    batches = data(20, 2)
+    built = build(program, "ddp")
+    network: Any = fastnet.Network(program.ops(built), compile=QUICK)
+    with compiled_steps() as programs, network("train", 1):
+        for first in range(0, 20, 5):
+            network.run_steps([parts[dist.get_rank()] for parts in batches[first : first + 5]])
+    assert fallbacks(network) == []
+    return full_states(built), run_by_hand(program, "ddp", batches), len(programs)
+
+
+def test_several_steps_in_a_call() -> None:
+    for states, by_hand, compiled in ranks(2)(run_several_steps):
+        assert distance(states, by_hand) <= 2e-6
+        assert compiled >= 10
+
+
+def fail_on_all_ranks() -> tuple[State, State]:
+    """Let a step fail that is compiled on rank 0, and is of another size on rank 1."""
+    states = []
+    for compile in (QUICK, False):
+        model = fastnet.build(seeded(Normed), sgd(), parallel="ddp")
+        network: Any = fastnet.Network(supervised(model), compile=compile)
+        with compiled_steps() as programs, network("train", 1):
+            for step, parts in enumerate(data(8, 2)):
+                batch = parts[dist.get_rank()]
+                if step == 5:
+                    size = 4 - dist.get_rank()
+                    bad = {"x": batch["x"][:size], "t": torch.full((size,), 99)}
+                    count = len(programs)
+                    with pytest.raises(IndexError):
+                        network.run_step(bad)
+                    assert len(programs) == count + (bool(compile) and dist.get_rank() == 0)
+                network.run_step(batch)
+        # Whether statistics include the failed step depends on where it fails.
+        states.append([{name: one.detach() for name, one in model.named_parameters()}])
+    return states[0], states[1]
+
+
+def test_a_step_that_fails_on_all_ranks_leaves_nothing_behind() -> None:
+    for compiled, eager in ranks(2)(fail_on_all_ranks):
+        assert distance(compiled, eager) <= 1e-6
+
+
 class Failing(TensorOp):
     """Fails in the step after `is_due` was set, which a program notices."""
 
