@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import fastnet
 from fastnet import CompileOptions
 from fastnet.backend.torch import all_reduce
+from fastnet.network.torch.compiled import program_set
 from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -202,6 +203,38 @@ def verify_on_one_rank() -> tuple[Trained, State]:
 def test_ranks_may_verify_different_steps() -> None:
     for trained, by_hand in ranks(2)(verify_on_one_rank):
         assert trained.reasons == []
+        assert distance(trained.states, by_hand) <= 1e-6
+
+
+def fault_on_one_rank() -> tuple[Trained, State]:
+    """Let the program of rank 1 send other gradients than an eager step."""
+
+    def capture_wrongly(request: Any) -> Any:
+        captured = capture(request)
+        graph = captured.graph.graph
+        average = torch.ops.fastnet.average.default
+        node = next(node for node in graph.nodes if node.target is average)
+        with graph.inserting_before(node):
+            wrong = graph.call_function(torch.ops.aten.mul.Tensor, (node.args[0], 1.01))
+        node.update_arg(0, wrong)
+        captured.graph.recompile()
+        return captured
+
+    capture = program_set.capture
+    program_set.capture = capture_wrongly if dist.get_rank() else capture
+    try:
+        batches = data(12, 2)
+        return train(Program(), batches), run_by_hand(Program(), "ddp", batches)
+    finally:
+        program_set.capture = capture
+
+
+def test_wrong_gradients_of_one_rank_are_found() -> None:
+    (right, by_hand), (wrong, _) = ranks(2)(fault_on_one_rank)
+    assert right.reasons == []
+    assert right.compiled > wrong.compiled == 0
+    assert "gave other results than the same step run eagerly" in wrong.reasons[0]
+    for trained in (right, wrong):
         assert distance(trained.states, by_hand) <= 1e-6
 
 
