@@ -136,6 +136,13 @@ class Merged(Program):
     merge, steps = 2, 7
 
 
+class BucketViews(Program):
+    """Gradients are views of the wrapper's buckets where it averages them."""
+
+    engines = ("ddp",)
+    options = {"gradient_as_bucket_view": True}  # noqa: RUF012
+
+
 class ClippedByNorm(Program):
     """The update clips merged gradients by their norm over all ranks and shards."""
 

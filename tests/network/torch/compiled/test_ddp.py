@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import fastnet
 from fastnet import CompileOptions
 from fastnet.backend.torch import all_reduce
+from fastnet.network.torch.compiled import program_set
 from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -205,6 +206,38 @@ def test_ranks_may_verify_different_steps() -> None:
         assert distance(trained.states, by_hand) <= 1e-6
 
 
+def fault_on_one_rank() -> tuple[Trained, State]:
+    """Let the program of rank 1 send other gradients than an eager step."""
+
+    def capture_wrongly(request: Any) -> Any:
+        captured = capture(request)
+        graph = captured.graph.graph
+        average = torch.ops.fastnet.average.default
+        node = next(node for node in graph.nodes if node.target is average)
+        with graph.inserting_before(node):
+            wrong = graph.call_function(torch.ops.aten.mul.Tensor, (node.args[0], 1.01))
+        node.update_arg(0, wrong)
+        captured.graph.recompile()
+        return captured
+
+    capture = program_set.capture
+    program_set.capture = capture_wrongly if dist.get_rank() else capture
+    try:
+        batches = data(12, 2)
+        return train(Program(), batches), run_by_hand(Program(), "ddp", batches)
+    finally:
+        program_set.capture = capture
+
+
+def test_wrong_gradients_of_one_rank_are_found() -> None:
+    (right, by_hand), (wrong, _) = ranks(2)(fault_on_one_rank)
+    assert right.reasons == []
+    assert right.compiled > wrong.compiled == 0
+    assert "gave other results than the same step run eagerly" in wrong.reasons[0]
+    for trained in (right, wrong):
+        assert distance(trained.states, by_hand) <= 1e-6
+
+
 # --- ranks that differ ----------------------------------------------------------------------------
 
 
@@ -264,6 +297,64 @@ def test_batches_of_ranks_may_differ_in_size() -> None:
     for trained in (first, second):
         assert trained.reasons == []
         assert distance(trained.states, by_hand) <= 2e-6
+
+
+def compile_differently() -> tuple[Trained, State]:
+    batches = data(12, 2)
+    options = CompileOptions(backend="aot_eager" if dist.get_rank() else "eager")
+    return train(Program(), batches, options), run_by_hand(Program(), "ddp", batches)
+
+
+def test_ranks_may_compile_by_different_backends() -> None:
+    for trained, by_hand in ranks(2)(compile_differently):
+        assert trained.compiled > 0
+        assert trained.reasons == []
+        assert distance(trained.states, by_hand) <= 1e-6
+
+
+def run_several_steps() -> tuple[State, State, int]:
+    program = parallel_programs.MergedBuffers()
+    batches = data(20, 2)
+    built = build(program, "ddp")
+    network: Any = fastnet.Network(program.ops(built), compile=QUICK)
+    with compiled_steps() as programs, network("train", 1):
+        for first in range(0, 20, 5):
+            network.run_steps([parts[dist.get_rank()] for parts in batches[first : first + 5]])
+    assert fallbacks(network) == []
+    return full_states(built), run_by_hand(program, "ddp", batches), len(programs)
+
+
+def test_several_steps_in_a_call() -> None:
+    for states, by_hand, compiled in ranks(2)(run_several_steps):
+        assert distance(states, by_hand) <= 2e-6
+        assert compiled >= 10
+
+
+def fail_on_all_ranks() -> tuple[State, State]:
+    """Let a step fail that is compiled on rank 0, and is of another size on rank 1."""
+    states = []
+    for compile in (QUICK, False):
+        model = fastnet.build(seeded(Normed), sgd(), parallel="ddp")
+        network: Any = fastnet.Network(supervised(model), compile=compile)
+        with compiled_steps() as programs, network("train", 1):
+            for step, parts in enumerate(data(8, 2)):
+                batch = parts[dist.get_rank()]
+                if step == 5:
+                    size = 4 - dist.get_rank()
+                    bad = {"x": batch["x"][:size], "t": torch.full((size,), 99)}
+                    count = len(programs)
+                    with pytest.raises(IndexError):
+                        network.run_step(bad)
+                    assert len(programs) == count + (bool(compile) and dist.get_rank() == 0)
+                network.run_step(batch)
+        # Whether statistics include the failed step depends on where it fails.
+        states.append([{name: one.detach() for name, one in model.named_parameters()}])
+    return states[0], states[1]
+
+
+def test_a_step_that_fails_on_all_ranks_leaves_nothing_behind() -> None:
+    for compiled, eager in ranks(2)(fail_on_all_ranks):
+        assert distance(compiled, eager) <= 1e-6
 
 
 class Failing(TensorOp):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.torch.wrappers import without_compile
+from fastnet.types import RunStep
 
 FLAG = "require_forward_param_sync"
 """The attribute of a wrapper that tells whether its next forward pass broadcasts its buffers."""
@@ -58,6 +59,22 @@ class BufferBroadcasts:
             yield
         finally:
             self._set(original)
+
+    def restored_on_error(self, run: RunStep) -> RunStep:
+        """Return a function that runs a step, and leaves the flags as they were if it fails.
+
+        So does a program: where a step fails on all ranks, they broadcast alike in the next one.
+        """
+
+        def run_step(batch: Mapping[str, Any]) -> dict[str, Any]:
+            flags = self.flags()
+            try:
+                return run(batch)
+            except BaseException:
+                self._set(flags)
+                raise
+
+        return run_step if self._wrappers else run
 
     def note_end(self) -> None:
         """Note the flags at the end of a trace, which began when this object was made."""

@@ -147,6 +147,7 @@ class CompiledSession:
             on_compile: Called with the reason and the seconds when a program was compiled.
         """
         programs = self.programs
+        eager = self._broadcasts.restored_on_error(eager)
         if programs.is_given_up:
             return eager
 
@@ -185,6 +186,7 @@ class CompiledSession:
         batch before each step. So are numbers of optimizers and ops that a schedule may change.
         """
         programs = self.programs
+        eager = self._broadcasts.restored_on_error(eager)
         if programs.is_given_up:
             return eager
         compared: list[TorchProgram] = []
