@@ -153,6 +153,28 @@ def test_programs_of_the_page_about_training(capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_target_network_of_the_page_about_training_moves_by_its_rule() -> None:
+    torch = pytest.importorskip("torch")
+    (program,) = (one for one in programs("training") if "class MoveTarget" in one)
+    names: dict[str, Any] = {"torch": torch, "fastnet": fastnet}
+    names |= {"ModelOp": ModelOp, "UpdateOp": UpdateOp, "MeanSquaredError": MeanSquaredError}
+    exec(program, names)
+    critic, target = names["critic"], names["target"]
+    compile = fastnet.CompileOptions(backend="eager")
+    network = fastnet.Network(names["learner"].ops, compile=compile)
+    before = [one.clone() for one in target.parameters()]
+    with torch.no_grad():
+        critic.weight.add_(1.0)
+    with network("train"):
+        for _ in range(4):
+            network.run_step({"x": torch.randn(8, 4)})
+            for mean, weight in zip(before, critic.parameters(), strict=True):
+                mean.lerp_(weight.detach(), 0.01)
+    assert [record.fallback for record in network.traces] == [None]
+    for mean, moved in zip(before, target.parameters(), strict=True):
+        torch.testing.assert_close(moved, mean)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None:

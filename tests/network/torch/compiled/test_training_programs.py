@@ -392,16 +392,24 @@ def test_style_transfer_through_a_frozen_network(compile: Any) -> None:
 class Translator(nn.Module):
     """A transformer with a mask of the padding and a causal mask."""
 
-    def __init__(self, is_causal: bool | None = True) -> None:
+    def __init__(self, is_causal: bool | None = True, masks_source: bool = False) -> None:
         super().__init__()
         self.embedding = nn.Embedding(20, 16, padding_idx=0)
         self.transformer = nn.Transformer(16, 2, 1, 1, 32, dropout=0.1, batch_first=True)
         self.head = nn.Linear(16, 20)
         self.is_causal = is_causal
+        self.masks_source = masks_source
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        hints = {} if self.is_causal is None else {"tgt_is_causal": self.is_causal}
+        hints: dict[str, Any] = {}
+        if self.is_causal is not None:
+            hints["tgt_is_causal"] = self.is_causal
+        if self.masks_source:
+            length = source.shape[1]
+            hints["src_mask"] = torch.zeros(length, length, dtype=torch.bool)
+            if self.is_causal is not None:
+                hints["src_is_causal"] = False
         hidden = self.transformer(
             self.embedding(source),
             self.embedding(target),
@@ -470,6 +478,12 @@ def test_translation_without_a_hint_leads_to_the_argument() -> None:
     program = translation(QUICK, is_causal=None)
     with falls_back(program.network, "pass tgt_is_causal=True to the nn.Transformer if the mask"):
         program.run_open(sentences(2))
+    program = translation(QUICK, is_causal=None, masks_source=True)
+    with falls_back(program.network, "and tgt_is_causal likewise, if that mask is given, too"):
+        program.run_open(sentences(2))
+    program = translation(QUICK, masks_source=True)
+    program.run(sentences()[:1] * 6, rtol=1e-4)
+    assert captured(program.network) == 1
 
 
 class Gpt(nn.Module):
