@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.tf._keras_internals import takes_step
+from fastnet.backend.tf._keras_internals import next_call_updates_weights
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -151,7 +151,7 @@ class TFUpdate(Update):
 
     def _counts_calls(self) -> bool:
         """Return whether the optimizer takes a step only in every nth call."""
-        return takes_step(self.optimizer()) is not True
+        return next_call_updates_weights(self.optimizer()) is not True
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         now = tf.constant(self.window_steps(), tf.int64)
@@ -364,7 +364,9 @@ class TFUpdate(Update):
 
         `pending` is the number of its calls before that.
         """
-        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer(), pending)
+        takes = (
+            True if clipped is _NO_UPDATE else next_call_updates_weights(self.optimizer(), pending)
+        )
         return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
 
     def _values(
