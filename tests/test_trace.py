@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastnet._trace import Readings
+from fastnet._trace import GuardedReaders
 from tests.containers import CONTAINERS as ALL_CONTAINERS
 from tests.containers import Ice, Plain
 from tests.kernel.traces import Framework, Store, Tensor, shapes_of
@@ -46,9 +46,9 @@ class TestStep:
 
 class TestSignature:
     def test_matching_and_merging(self, kernel: Kernel, framework: Framework) -> None:
-        slot, x, y = kernel.Slot("float", (2,)), Tensor("float", 2), Tensor("float", 2)
+        slot, x, y = kernel.TensorSpec("float", (2,)), Tensor("float", 2), Tensor("float", 2)
         outputs = {"z": slot, "nest": [slot, 1]}
-        signature = kernel.Signature(["x", "y"], framework.kind, [slot, [slot]], outputs)
+        signature = kernel.Signature(["x", "y"], framework.adapter, [slot, [slot]], outputs)
         assert signature.keys == ("x", "y")
         assert signature.outputs == outputs
         batch = {"x": x, "y": [y], "other": 1}
@@ -66,7 +66,7 @@ class TestSignature:
             signature.match([x])
 
     def test_number_of_keys_differs_from_forms(self, kernel: Kernel, framework: Framework) -> None:
-        signature = kernel.Signature(["x"], framework.kind, [], {})
+        signature = kernel.Signature(["x"], framework.adapter, [], {})
         assert signature.match({"x": 1}) is None
 
 
@@ -74,21 +74,23 @@ class TestMatchingForms:
     """A form matches a value, or another form."""
 
     def test_value(self, kernel: Kernel, framework: Framework) -> None:
-        kind = framework.kind
-        form = [kernel.Slot("float", (None, 2)), {"a": 1}]
-        assert kind.matches(form, [Tensor("float", 3, 2), {"a": 1}])
-        assert not kind.matches(form, [Tensor("float", 3, 2), {"a": 2}])
-        assert not kind.matches(form, [Tensor("float", 2, 3), {"a": 1}])
+        adapter = framework.adapter
+        form = [kernel.TensorSpec("float", (None, 2)), {"a": 1}]
+        assert adapter.matches(form, [Tensor("float", 3, 2), {"a": 1}])
+        assert not adapter.matches(form, [Tensor("float", 3, 2), {"a": 2}])
+        assert not adapter.matches(form, [Tensor("float", 2, 3), {"a": 1}])
 
     def test_form(self, kernel: Kernel) -> None:
-        wide, narrow = kernel.Slot("float", (None, 2)), kernel.Slot("float", (3, 2))
+        wide, narrow = kernel.TensorSpec("float", (None, 2)), kernel.TensorSpec("float", (3, 2))
         matches = kernel.FORMS.matches
         assert matches({"a": wide}, {"a": narrow})
         assert not matches({"a": narrow}, {"a": wide})
-        assert not matches(wide, kernel.Slot("int", (3, 2)))
-        assert matches(kernel.Parts("kind", [wide]), kernel.Parts("kind", [narrow]))
-        assert not matches(kernel.Parts("kind", [wide]), kernel.Parts("other", [narrow]))
-        assert not matches(wide, kernel.Parts("kind", [narrow]))
+        assert not matches(wide, kernel.TensorSpec("int", (3, 2)))
+        assert matches(kernel.CompositeSpec("kind", [wide]), kernel.CompositeSpec("kind", [narrow]))
+        assert not matches(
+            kernel.CompositeSpec("kind", [wide]), kernel.CompositeSpec("other", [narrow])
+        )
+        assert not matches(wide, kernel.CompositeSpec("kind", [narrow]))
         assert not matches([wide, 1], [narrow, True])
 
 
@@ -220,9 +222,9 @@ class TestConstants:
 
 
 def test_constants_in_outputs_are_copied(kernel: Kernel, framework: Framework) -> None:
-    slot, tensor = kernel.Slot(), Tensor()
+    slot, tensor = kernel.TensorSpec(), Tensor()
     outputs = {"a": slot, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": slot}}
-    signature = kernel.Signature([], framework.kind, [], outputs)
+    signature = kernel.Signature([], framework.adapter, [], outputs)
     expected = {"a": tensor, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": tensor}}
     result = signature.merge([tensor, tensor], {})
     assert result == expected
@@ -239,7 +241,7 @@ class TestErrors:
         data = make(inner)
         inner.append(data)
         with pytest.raises(RecursionError):
-            framework.kind.form_of(data)
+            framework.adapter.form_of(data)
         with pytest.raises(RecursionError):
             kernel.map_form(data, len)
         step = framework.step(["x"])
@@ -267,7 +269,7 @@ class TestErrors:
             step.step({"x": deep}, {})
         with pytest.raises(RecursionError):
             kernel.map_form(deep, len)
-        signature = kernel.Signature(["x"], framework.kind, [deep], {})
+        signature = kernel.Signature(["x"], framework.adapter, [deep], {})
         with pytest.raises(RecursionError) as caught:
             signature.match({"x": nest(100_000)})
         if kernel.compiled:
@@ -284,8 +286,8 @@ class TestErrors:
                 data.clear()
             return tensor.type
 
-        kind = framework.new_kind(type_of=type_of)
-        step = framework.step(["x"], kind=kind)
+        adapter = framework.new_adapter(type_of=type_of)
+        step = framework.step(["x"], adapter=adapter)
         tensors = [Tensor() for _ in range(50)]
         data = make(tensors) if issubclass(make, list) else make(dict(enumerate(tensors)))
         step.step({"x": data}, {})
@@ -302,8 +304,8 @@ def test_readings_stop_at_the_gate() -> None:
     def refuse(value: object) -> None:
         raise AssertionError(value)
 
-    both = Readings(type, list, len, tuple)
+    both = GuardedReaders(type, list, len, tuple)
     assert both([1, 2]) == (2, (1, 2))
-    assert Readings(type, list, refuse)("text") == (str,)
+    assert GuardedReaders(type, list, refuse)("text") == (str,)
     with pytest.raises(AssertionError):
-        Readings(type, str, refuse)("text")
+        GuardedReaders(type, str, refuse)("text")

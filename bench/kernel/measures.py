@@ -20,7 +20,7 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
-from fastnet._trace import Signature, Slot, TensorKind
+from fastnet._trace import Signature, TensorAdapter, TensorSpec
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop import LambdaOp
 
@@ -279,17 +279,17 @@ class _Tensor:
 def _matching(count: int) -> Call:
     """Return a function that matches a batch, and merges its first tensor into it as a result."""
     tensor = _anew(_Tensor)
-    kind = TensorKind(
+    adapter = TensorAdapter(
         tensor,
         operator.attrgetter("type"),
         operator.attrgetter("shape"),
         convert=lambda value: None,
-        split=lambda value: None,
-        join=lambda kind, tensors: None,
+        flatten=lambda value: None,
+        pack=lambda kind, tensors: None,
     )
     batch = {key: tensor("float32", (8, 16)) for key in _keys(count)}
-    forms = [kind.form_of(value) for value in batch.values()]
-    signature = Signature(batch, kind, forms, {"out": Slot()})
+    forms = [adapter.form_of(value) for value in batch.values()]
+    signature = Signature(batch, adapter, forms, {"out": TensorSpec()})
 
     def match_and_merge(data: dict[str, Any]) -> dict[str, Any]:
         tensors = signature.match(data)

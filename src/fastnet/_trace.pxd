@@ -4,15 +4,15 @@ from fastnet._nest cimport _Walk
 
 
 @cython.final
-cdef class Slot:
+cdef class TensorSpec:
     cdef readonly object type
     cdef readonly tuple shape
 
 
 @cython.final
-cdef class Parts:
+cdef class CompositeSpec:
     cdef readonly object kind
-    cdef readonly tuple slots
+    cdef readonly tuple specs
 
 
 @cython.final
@@ -22,27 +22,27 @@ cdef class WithAttributes:
 
 
 @cython.final
-cdef class Readings:
-    cdef object _gate
-    cdef object _wanted
+cdef class GuardedReaders:
+    cdef object _condition
+    cdef object _expected
     cdef tuple _readers
 
 
 @cython.final
-cdef class TensorKind(_Walk):
+cdef class TensorAdapter(_Walk):
     cdef readonly object cls
     cdef readonly object type_of
     cdef readonly object shape_of
     cdef readonly object convert
-    cdef readonly object split
-    cdef readonly object join
+    cdef readonly object flatten
+    cdef readonly object pack
     cdef readonly object type_of_others
     cdef readonly object shape_of_others
 
-    cdef Slot slot_of(self, object tensor)
+    cdef TensorSpec spec_of(self, object tensor)
     cdef int match(self, object value, object form, list tensors) except -1
-    cdef int match_tensor(self, object tensor, Slot slot, list tensors) except -1
-    cdef int match_parts(self, object value, Parts parts, list tensors) except -1
+    cdef int match_tensor(self, object tensor, TensorSpec spec, list tensors) except -1
+    cdef int match_composite(self, object value, CompositeSpec parts, list tensors) except -1
     cdef int match_with_attributes(
         self, object value, WithAttributes expected, list tensors
     ) except -1
@@ -60,12 +60,12 @@ cdef class _Outputs:
     cdef Py_ssize_t count
     cdef bint are_plain
 
-    cdef dict merge(self, TensorKind kind, object results, object batch)
+    cdef dict merge(self, TensorAdapter adapter, object results, object batch)
 
 
 @cython.final
 cdef class Signature:
     cdef readonly tuple keys
-    cdef readonly TensorKind kind
+    cdef readonly TensorAdapter adapter
     cdef tuple _inputs
     cdef _Outputs _outputs

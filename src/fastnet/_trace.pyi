@@ -6,18 +6,18 @@ from typing import Any, final
 from fastnet.guards import Snapshot
 
 @final
-class Slot:
+class TensorSpec:
     type: Any
     shape: tuple[int | None, ...] | None
 
     def __init__(self, type: Any = None, shape: tuple[int | None, ...] | None = None) -> None: ...
 
 @final
-class Parts:
+class CompositeSpec:
     kind: Any
-    slots: tuple[Slot, ...]
+    specs: tuple[TensorSpec, ...]
 
-    def __init__(self, kind: Any, slots: Iterable[Slot]) -> None: ...
+    def __init__(self, kind: Any, specs: Iterable[TensorSpec]) -> None: ...
 
 @final
 class WithAttributes:
@@ -27,20 +27,20 @@ class WithAttributes:
     def __init__(self, form: Any, state: tuple[dict[str, Any], Snapshot]) -> None: ...
 
 @final
-class Readings:
+class GuardedReaders:
     def __init__(
-        self, gate: Callable[[Any], Any], wanted: Any, *readers: Callable[[Any], Any]
+        self, condition: Callable[[Any], Any], expected: Any, *readers: Callable[[Any], Any]
     ) -> None: ...
     def __call__(self, value: Any) -> tuple[Any, ...]: ...
 
 @final
-class TensorKind:
+class TensorAdapter:
     cls: type
     type_of: Callable[[Any], Any]
     shape_of: Callable[[Any], tuple[int | None, ...] | None]
     convert: Callable[[Any], Any]
-    split: Callable[[Any], tuple[Any, Sequence[Any]] | None]
-    join: Callable[[Any, list[Any]], Any]
+    flatten: Callable[[Any], tuple[Any, Sequence[Any]] | None]
+    pack: Callable[[Any, list[Any]], Any]
     type_of_others: Callable[[Any], Any]
     shape_of_others: Callable[[Any], tuple[int | None, ...] | None]
 
@@ -50,27 +50,27 @@ class TensorKind:
         type_of: Callable[[Any], Any],
         shape_of: Callable[[Any], tuple[int | None, ...] | None],
         convert: Callable[[Any], Any],
-        split: Callable[[Any], tuple[Any, Sequence[Any]] | None],
-        join: Callable[[Any, list[Any]], Any],
+        flatten: Callable[[Any], tuple[Any, Sequence[Any]] | None],
+        pack: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], tuple[int | None, ...] | None]]
         | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
     def matches(self, form: Any, value: Any) -> bool: ...
 
-FORMS: TensorKind
+FORMS: TensorAdapter
 
 def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any: ...
 
 @final
 class Signature:
     keys: tuple[str, ...]
-    kind: TensorKind
+    adapter: TensorAdapter
 
     def __init__(
         self,
         keys: Iterable[str],
-        kind: TensorKind,
+        adapter: TensorAdapter,
         inputs: Iterable[Any],
         outputs: dict[str, Any],
     ) -> None: ...

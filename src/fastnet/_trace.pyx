@@ -1,8 +1,8 @@
 """Matches batches with the forms of traces and programs, which take a flat list of tensors.
 
-The form of a value is its structure with a `Slot`, the type and shape, in place of each tensor.
-Matching a value with a form collects its tensors. `TensorKind` says how to read the tensors of a
-framework; `FORMS` reads slots, and so matches forms with forms.
+The form of a value is its structure with a `TensorSpec`, the type and shape, in place of each
+tensor. Matching a value with a form collects its tensors. A `TensorAdapter` reads the tensors of a
+framework; `FORMS` reads specs, and so matches forms with forms.
 
 A `Signature` has the forms of one program: it returns the tensors of a batch that matches them, and
 makes values of the tensors that the program returns.
@@ -41,11 +41,11 @@ cdef inline int enter() except -1:
 
 
 @cython.final
-cdef class Slot:
+cdef class TensorSpec:
     """The type and shape of a tensor in a form.
 
     Args:
-        type: The result of `TensorKind.type_of`, compared with ``==``.
+        type: The result of `TensorAdapter.type_of`, compared with ``==``.
         shape: The length of each axis as a tuple, with None for any length. None for a tensor
             without a shape.
     """
@@ -55,25 +55,26 @@ cdef class Slot:
         self.shape = shape
 
     def __repr__(self):
-        return f"Slot({self.type!r}, {self.shape!r})"
+        return f"TensorSpec({self.type!r}, {self.shape!r})"
 
 
 @cython.final
-cdef class Parts:
+cdef class CompositeSpec:
     """A value in a form that consists of several tensors, such as a sparse tensor.
 
-    `kind` is the first result of `TensorKind.split`, and `slots` has a `Slot` for each tensor.
+    `kind` is the first result of `TensorAdapter.flatten`, and `specs` has a `TensorSpec` for each
+    tensor.
     """
 
-    def __init__(self, kind, slots):
+    def __init__(self, kind, specs):
         self.kind = kind
-        self.slots = tuple(slots)
-        for slot in self.slots:
-            if type(slot) is not Slot:
-                raise TypeError(f"slots holds a {type(slot).__name__}, not a Slot")
+        self.specs = tuple(specs)
+        for spec in self.specs:
+            if type(spec) is not TensorSpec:
+                raise TypeError(f"specs holds a {type(spec).__name__}, not a TensorSpec")
 
     def __repr__(self):
-        return f"Parts({self.kind!r}, {self.slots!r})"
+        return f"CompositeSpec({self.kind!r}, {self.specs!r})"
 
 
 @cython.final
@@ -89,30 +90,31 @@ cdef class WithAttributes:
 
 
 @cython.final
-cdef class Readings:
+cdef class GuardedReaders:
     """Calls several functions with a value, and returns their results as a tuple.
 
-    If `gate(value)` is not `wanted`, the other functions are not called.
+    They are called only if `condition(value)` is `expected`: tensors that are not strided have no
+    strides, for example, so only their layout is read.
     """
 
-    def __init__(self, gate, wanted, *readers):
-        self._gate = gate
-        self._wanted = wanted
+    def __init__(self, condition, expected, *readers):
+        self._condition = condition
+        self._expected = expected
         self._readers = readers
 
     def __call__(self, value):
-        """Return the results of the readers, or that of the gate alone."""
-        cdef list found = []
-        cdef object passed = PyObject_CallOneArg(self._gate, value)
-        if passed is not self._wanted:
-            return (passed,)
+        """Return the results of the readers, or that of the condition alone."""
+        cdef list results = []
+        cdef object actual = PyObject_CallOneArg(self._condition, value)
+        if actual is not self._expected:
+            return (actual,)
         for reader in self._readers:
-            found.append(PyObject_CallOneArg(reader, value))
-        return tuple(found)
+            results.append(PyObject_CallOneArg(reader, value))
+        return tuple(results)
 
 
 @cython.final
-cdef class TensorKind(_Walk):
+cdef class TensorAdapter(_Walk):
     """Functions that read and create the tensors of a framework.
 
     Args:
@@ -120,37 +122,37 @@ cdef class TensorKind(_Walk):
         type_of: Returns the type of such a tensor.
         shape_of: Returns its shape as a tuple, or None if the shape is unknown.
         convert: Converts a value such as an array to a tensor, or returns None.
-        split: Returns the kind and the tensors of a value that consists of several, or None.
-        join: Creates such a value from its kind and a list of tensors.
+        flatten: Returns the kind and the tensors of a value that consists of several, or None.
+        pack: Creates such a value from its kind and a list of tensors.
         others: `type_of` and `shape_of` for tensors of other classes, if different.
     """
 
     def __init__(
-        self, cls, type_of, shape_of, convert, split, join, others=None
+        self, cls, type_of, shape_of, convert, flatten, pack, others=None
     ):
         self.cls = cls
         self.type_of = type_of
         self.shape_of = shape_of
         self.convert = convert
-        self.split = split
-        self.join = join
+        self.flatten = flatten
+        self.pack = pack
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
 
     def form_of(self, value):
-        """Return the form of a value: a copy with a `Slot` or `Parts` in place of each tensor."""
+        """Return the form of a value: its containers with a spec in place of each tensor."""
         if value is None or type(value) is str:
             return value
         if type(value) is self.cls:
-            return self.slot_of(value)
+            return self.spec_of(value)
         enter()
         try:
             tensor = self.convert(value)
             if tensor is not None:
-                return self.slot_of(tensor)
-            found = self.split(value)
+                return self.spec_of(tensor)
+            found = self.flatten(value)
             if found is not None:
                 kind, tensors = found
-                return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
+                return CompositeSpec(kind, [self.spec_of(tensor) for tensor in tensors])
             state = snapshot_of_constant(value)
             form = form_around(self, value)
             return form if state is None else WithAttributes(form, state)
@@ -164,22 +166,22 @@ cdef class TensorKind(_Walk):
         """Return whether a value matches a form."""
         return bool(self.match(value, form, []))
 
-    cdef Slot slot_of(self, object tensor):
+    cdef TensorSpec spec_of(self, object tensor):
         if type(tensor) is self.cls:
-            return Slot(self.type_of(tensor), self.shape_of(tensor))
-        return Slot(self.type_of_others(tensor), self.shape_of_others(tensor))
+            return TensorSpec(self.type_of(tensor), self.shape_of(tensor))
+        return TensorSpec(self.type_of_others(tensor), self.shape_of_others(tensor))
 
     cdef int match(self, object value, object form, list tensors) except -1:
         """Return whether a value matches a form, and append its tensors to a list."""
         cdef object cls = type(form)
-        if cls is Slot:
+        if cls is TensorSpec:
             if type(value) is not self.cls:
                 value = PyObject_CallOneArg(self.convert, value)
                 if value is None:
                     return False
-            return self.match_tensor(value, <Slot> form, tensors)
-        if cls is Parts:
-            return self.match_parts(value, <Parts> form, tensors)
+            return self.match_tensor(value, <TensorSpec> form, tensors)
+        if cls is CompositeSpec:
+            return self.match_composite(value, <CompositeSpec> form, tensors)
         if cls is WithAttributes:
             return self.match_with_attributes(value, <WithAttributes> form, tensors)
         if type(value) is not cls:
@@ -200,15 +202,15 @@ cdef class TensorKind(_Walk):
         finally:
             Py_LeaveRecursiveCall()
 
-    cdef int match_tensor(self, object tensor, Slot slot, list tensors) except -1:
+    cdef int match_tensor(self, object tensor, TensorSpec spec, list tensors) except -1:
         cdef bint plain = type(tensor) is self.cls
         cdef object found = PyObject_CallOneArg(
             self.type_of if plain else self.type_of_others, tensor
         )
-        cdef tuple expected = slot.shape
+        cdef tuple expected = spec.shape
         cdef tuple shape
         cdef Py_ssize_t axis
-        if not PyObject_RichCompareBool(found, slot.type, Py_EQ):
+        if not PyObject_RichCompareBool(found, spec.type, Py_EQ):
             return False
         found = PyObject_CallOneArg(self.shape_of if plain else self.shape_of_others, tensor)
         if expected is None or found is None:
@@ -227,16 +229,16 @@ cdef class TensorKind(_Walk):
         tensors.append(tensor)
         return True
 
-    cdef int match_parts(self, object value, Parts parts, list tensors) except -1:
-        cdef Slot slot
-        cdef object found = PyObject_CallOneArg(self.split, value)
+    cdef int match_composite(self, object value, CompositeSpec composite, list tensors) except -1:
+        cdef TensorSpec spec
+        cdef object found = PyObject_CallOneArg(self.flatten, value)
         if found is None:
             return False
         kind, inner = found
-        if kind != parts.kind or len(inner) != len(parts.slots):
+        if kind != composite.kind or len(inner) != len(composite.specs):
             return False
-        for tensor, slot in zip(inner, parts.slots):
-            if not self.match_tensor(tensor, slot, tensors):
+        for tensor, spec in zip(inner, composite.specs):
+            if not self.match_tensor(tensor, spec, tensors):
                 return False
         return True
 
@@ -345,15 +347,15 @@ cdef class TensorKind(_Walk):
     cdef object fill(self, object form, object tensors):
         """Return the value that a form describes, with tensors from an iterator."""
         def replace(part):
-            if type(part) is Slot:
+            if type(part) is TensorSpec:
                 return next(tensors)
-            return self.join(part.kind, [next(tensors) for _ in part.slots])
+            return self.pack(part.kind, [next(tensors) for _ in part.specs])
 
         return map_form(form, replace)
 
 
 def map_form(form, fn, bint as_form=False):
-    """Return a form with new containers and `fn(part)` for each `Slot` and `Parts`.
+    """Return a form with new containers and `fn(part)` for each `TensorSpec` and `CompositeSpec`.
 
     With `as_form` the result is a form again: each `WithAttributes` stays.
     """
@@ -372,7 +374,7 @@ cdef class _FormMap(_Walk):
 
     cdef object map_item(self, object value):
         cdef object cls = type(value)
-        if cls is Slot or cls is Parts:
+        if cls is TensorSpec or cls is CompositeSpec:
             return PyObject_CallOneArg(self.fn, value)
         if cls is WithAttributes:
             inner = self.map_item((<WithAttributes> value).form)
@@ -428,18 +430,21 @@ cdef bint same_float(double value, double form) noexcept:
     return value != value and form != form
 
 
-def _split_form(form):
-    return (form.kind, form.slots) if type(form) is Parts else None
+def _flatten_form(form):
+    return (form.kind, form.specs) if type(form) is CompositeSpec else None
 
 
 def _convert_form(form):
     return None
 
 
-FORMS = TensorKind(
-    Slot, attrgetter("type"), attrgetter("shape"), _convert_form, _split_form, Parts
+FORMS = TensorAdapter(
+    TensorSpec, attrgetter("type"), attrgetter("shape"), _convert_form, _flatten_form, CompositeSpec
 )
-"""Matches forms with forms: a form matches another if it matches all values of the other."""
+"""Matches forms with forms.
+
+`FORMS.matches(wide, narrow)` returns whether every value of the form `narrow` also matches `wide`.
+"""
 
 
 cdef inline list read_values(tuple keys, object batch):
@@ -466,30 +471,30 @@ cdef inline list read_values(tuple keys, object batch):
 
 
 cdef inline int match_values(
-    TensorKind kind, tuple forms, list values, list tensors
+    TensorAdapter adapter, tuple forms, list values, list tensors
 ) except -1:
     """Return whether values match forms, and append their tensors to a list."""
     cdef Py_ssize_t index
     if len(values) != len(forms):
         return False
     for index in range(len(forms)):
-        if not kind.match(values[index], forms[index], tensors):
+        if not adapter.match(values[index], forms[index], tensors):
             return False
     return True
 
 
 @cython.final
 cdef class _Outputs:
-    """The forms of the outputs of a function, whose slots its results fill in order."""
+    """The forms of the outputs of a program, whose specs its tensors fill in order."""
 
     def __cinit__(self, dict forms not None):
         cdef list parts = []
         self.forms = tuple(forms.items())
         map_form(list(forms.values()), parts.append)
-        self.count = sum([len(part.slots) if type(part) is Parts else 1 for part in parts])
-        self.are_plain = all([type(form) is Slot for form in forms.values()])
+        self.count = sum([len(part.specs) if type(part) is CompositeSpec else 1 for part in parts])
+        self.are_plain = all([type(form) is TensorSpec for form in forms.values()])
 
-    cdef dict merge(self, TensorKind kind, object results, object batch):
+    cdef dict merge(self, TensorAdapter adapter, object results, object batch):
         """Return a new dict of a batch updated with the outputs."""
         cdef dict merged = (<dict> batch).copy() if type(batch) is dict else dict(batch)
         cdef tuple tensors = tuple(results)
@@ -497,8 +502,7 @@ cdef class _Outputs:
         cdef Py_ssize_t index = 0
         if len(tensors) != self.count:
             raise RuntimeError(
-                f"A traced function returned {len(tensors)} tensors, but its outputs have "
-                f"{self.count}."
+                f"The program returned {len(tensors)} tensors, but its outputs have {self.count}."
             )
         if self.are_plain:
             for output in self.forms:
@@ -507,7 +511,7 @@ cdef class _Outputs:
         else:
             remaining = iter(tensors)
             for key, form in self.forms:
-                merged[key] = kind.fill(form, remaining)
+                merged[key] = adapter.fill(form, remaining)
         return merged
 
 
@@ -517,15 +521,15 @@ cdef class Signature:
 
     Args:
         keys: The keys that the program reads from a batch.
-        kind: The tensors of the framework.
+        adapter: Reads and creates the tensors of the framework.
         inputs: The form of the value of each key.
         outputs: A dict of the form of each output. The tensors that the program returns fill the
-            slots of these forms in order.
+            specs of these forms in order.
     """
 
-    def __init__(self, keys, TensorKind kind not None, inputs, dict outputs not None):
+    def __init__(self, keys, TensorAdapter adapter not None, inputs, dict outputs not None):
         self.keys = tuple(keys)
-        self.kind = kind
+        self.adapter = adapter
         self._inputs = tuple(inputs)
         self._outputs = _Outputs(outputs)
 
@@ -546,8 +550,8 @@ cdef class Signature:
         """
         cdef list tensors = []
         cdef list values = read_values(self.keys, batch)
-        return tensors if match_values(self.kind, self._inputs, values, tensors) else None
+        return tensors if match_values(self.adapter, self._inputs, values, tensors) else None
 
     def merge(self, results, batch):
         """Return a new dict of a batch updated with the outputs, of the tensors of a program."""
-        return self._outputs.merge(self.kind, results, batch)
+        return self._outputs.merge(self.adapter, results, batch)

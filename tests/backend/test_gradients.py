@@ -181,3 +181,24 @@ def test_a_traced_function_is_called(direct: bool, monkeypatch: pytest.MonkeyPat
         (result,) = call([x])
     assert result.numpy().tolist() == [10.0, 20.0]
     assert tape.gradient(result, factor) == 3
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("direct", [True, False])
+def test_calls_that_a_tape_records_may_run_another_function(
+    direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    graph = import_module("fastnet.backend.tf.graph")
+    if not direct:
+        monkeypatch.setattr(graph, "direct_call", lambda *of_a_function: None)
+    function = tf.function(lambda x: [2 * x], autograph=False)
+    concrete = function.get_concrete_function(tf.TensorSpec((1,)))
+    call = graph.caller(concrete, lambda error, graph: None, lambda tensors: [5 * tensors[0]])
+    x = tf.constant([1.0])
+    assert call([x])[0].numpy().tolist() == [2.0]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        (result,) = call([x])
+    assert result.numpy().tolist() == [5.0]
+    assert tape.gradient(result, x).numpy().tolist() == [5.0]

@@ -22,7 +22,7 @@ from fastnet._execute import BoundPlan, KernelPlan
 from fastnet._nest import NestMap, leaves_of, map_leaves
 from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_entries, same_items
 from fastnet._stamps import StampLog
-from fastnet._trace import Signature, Slot, TensorKind
+from fastnet._trace import Signature, TensorAdapter, TensorSpec
 from fastnet.network.program_set import Program, ProgramSet
 from fastnet.network.trace_records import Records
 from tests.kernel.ops import Op, new_state
@@ -158,7 +158,7 @@ def test_programs_are_found_while_others_take_their_places(kinds: int) -> None:
         def __init__(self, length: int) -> None:
             self.shape = (length,)
 
-    kind = TensorKind(
+    adapter = TensorAdapter(
         Tensor,
         lambda tensor: "float",
         lambda tensor: tensor.shape,
@@ -171,9 +171,9 @@ def test_programs_are_found_while_others_take_their_places(kinds: int) -> None:
         """Returns the last tensor of a batch."""
 
         def __init__(self, batch: dict[str, Any]) -> None:
-            forms = [kind.form_of(batch["x"])]
-            super().__init__(Signature(["x"], kind, forms, {"y": Slot("float", (1,))}))
-            self.is_general = random.random() < 0.3
+            forms = [adapter.form_of(batch["x"])]
+            super().__init__(Signature(["x"], adapter, forms, {"y": TensorSpec("float", (1,))}))
+            self.has_dynamic_axes = random.random() < 0.3
 
         def difference(self) -> str | None:
             return None
@@ -195,7 +195,7 @@ def test_programs_are_found_while_others_take_their_places(kinds: int) -> None:
     def run() -> None:
         tensor = Tensor(random.randrange(kinds))
         assert step({"x": {"a": tensor}})["y"] is tensor
-        generals = [program.is_general for program in programs.programs]
+        generals = [program.has_dynamic_axes for program in programs.programs]
         assert generals == sorted(generals)
 
     def change() -> None:

@@ -267,7 +267,7 @@ def test_traced_steps(kernel: Kernel) -> None:
     repeat(10, both)
     assert len(step.programs) == 2
     signatures = [signature for signature, _ in step.programs]
-    watched = (tensor, state, batch, other, *signatures, step.kind, Tensor, Plain, Store)
+    watched = (tensor, state, batch, other, *signatures, step.adapter, Tensor, Plain, Store)
     with steady(*watched, "x", "z"):
         repeat(MANY // 20, both)
 
@@ -286,13 +286,13 @@ def test_traces_come_and_go(kernel: Kernel) -> None:
         assert not step.fits({"x": tensor, "y": tensor})
 
     repeat(40, once)
-    with steady(tensor, state, step.kind, "text", "x"):
+    with steady(tensor, state, step.adapter, "text", "x"):
         repeat(MANY // 50, once)
     assert len(step.programs) == 16
 
 
 @pytest.mark.parametrize(
-    "fails", ["type_of", "shape_of", "convert", "split", "join", "call", "key"]
+    "fails", ["type_of", "shape_of", "convert", "flatten", "pack", "call", "key"]
 )
 def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
     failing = False
@@ -305,16 +305,16 @@ def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
 
         return guarded
 
-    names = ("type_of", "shape_of", "convert", "split", "join")
+    names = ("type_of", "shape_of", "convert", "flatten", "pack")
     framework = Framework(kernel)
-    kind = framework.new_kind(
-        **{name: guard(name, getattr(framework.kind, name)) for name in names}
+    adapter = framework.new_adapter(
+        **{name: guard(name, getattr(framework.adapter, name)) for name in names}
     )
     tensor = Tensor("float", 4)
     value = [tensor, (tensor,), Array("float", 4), Pair("kind", [tensor, tensor])]
-    forms = [kind.form_of(value)]
+    forms = [adapter.form_of(value)]
     call = guard("call", lambda tensors: tensors)
-    step = Step(kernel, ["x"], kind, lambda values: Traced(call, forms, {"y": forms[0]}))
+    step = Step(kernel, ["x"], adapter, lambda values: Traced(call, forms, {"y": forms[0]}))
     batch = {"x": value}
     step.step(batch, {})
     failing = True
@@ -328,21 +328,21 @@ def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
 
     repeat(10, once)
     signature, _ = step.programs[0]
-    with steady(tensor, value, batch, kind, signature, *forms, ArithmeticError, "x"):
+    with steady(tensor, value, batch, adapter, signature, *forms, ArithmeticError, "x"):
         repeat(MANY // 20, once)
 
 
 def test_signature_in_a_cycle_is_collected(kernel: Kernel) -> None:
     class Holder:
-        def join(self, kind: Any, tensors: list[Any]) -> list[Any]:
+        def pack(self, kind: Any, tensors: list[Any]) -> list[Any]:
             return []
 
     def make() -> weakref.ref[Holder]:
         holder = Holder()
-        kind = Framework(kernel).new_kind(join=holder.join)
+        adapter = Framework(kernel).new_adapter(pack=holder.pack)
         # Not as an attribute, which would be a constant of the form that changes with it.
         holder.signatures = iter(  # type: ignore[attr-defined]
-            [kernel.Signature(["x"], kind, [kind.form_of([holder, Tensor()])], {})]
+            [kernel.Signature(["x"], adapter, [adapter.form_of([holder, Tensor()])], {})]
         )
         return weakref.ref(holder)
 

@@ -215,7 +215,7 @@ def test_forms(kernels: Kernels, value: Any) -> None:
 
     def work(kernel: Kernel) -> list[Any]:
         framework = traces.Framework(kernel)
-        form = framework.kind.form_of(value)
+        form = framework.adapter.form_of(value)
         numbers = iter(range(99))
         mapped = kernel.map_form(form, lambda part: next(numbers))
         shared = nests.ids_of(form) & nests.ids_of(value)

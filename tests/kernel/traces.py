@@ -88,7 +88,7 @@ def convert(value: Any) -> Tensor | None:
     return value.tensor if isinstance(value, Array) else None
 
 
-def split(value: Any) -> tuple[str, list[Tensor]] | None:
+def flatten(value: Any) -> tuple[str, list[Tensor]] | None:
     return (value.kind, list(value.tensors)) if isinstance(value, Pair) else None
 
 
@@ -107,11 +107,11 @@ class Step:
         self,
         kernel: Kernel,
         keys: Iterable[Any],
-        kind: Any,
+        adapter: Any,
         trace: Callable[[list[Any]], Traced],
         context: Iterable[str] = (),
     ) -> None:
-        self.kernel, self.keys, self.kind, self.trace = kernel, list(keys), kind, trace
+        self.kernel, self.keys, self.adapter, self.trace = kernel, list(keys), adapter, trace
         self.context = list(context)
         # Signatures and functions, the last used first.
         self.programs: list[tuple[Any, Callable[[list[Any]], Any]]] = []
@@ -120,7 +120,9 @@ class Step:
         found = self.find(batch)
         if found is None:
             traced = self.trace([batch[key] for key in self.keys])
-            signature = self.kernel.Signature(self.keys, self.kind, traced.inputs, traced.outputs)
+            signature = self.kernel.Signature(
+                self.keys, self.adapter, traced.inputs, traced.outputs
+            )
             self.programs.insert(0, (signature, traced.call))
             del self.programs[16:]
             found = self.find(batch)
@@ -150,38 +152,38 @@ class Framework:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.kind = self.new_kind()
+        self.adapter = self.new_adapter()
         self.traced: list[list[Any]] = []
         self.called: list[list[Any]] = []
 
-    def new_kind(self, **callbacks: Any) -> Any:
+    def new_adapter(self, **callbacks: Any) -> Any:
         given: dict[str, Any] = {
             "type_of": lambda tensor: tensor.type,
             "shape_of": lambda tensor: tensor.shape,
             "convert": convert,
-            "split": split,
-            "join": Pair,
+            "flatten": flatten,
+            "pack": Pair,
         }
-        return self.kernel.TensorKind(Tensor, **{**given, **callbacks})
+        return self.kernel.TensorAdapter(Tensor, **{**given, **callbacks})
 
     def step(
         self,
         keys: list[Any],
         outputs: dict[Any, Any] | None = None,
         context: list[str] | None = None,
-        kind: Any = None,
+        adapter: Any = None,
     ) -> Step:
-        kernel, context, kind = self.kernel, context or [], kind or self.kind
+        kernel, context, adapter = self.kernel, context or [], adapter or self.adapter
 
         def trace(values: list[Any]) -> Traced:
             self.traced.append(list(values))
-            forms = [kernel.map_form(kind.form_of(value), self.open, True) for value in values]
+            forms = [kernel.map_form(adapter.form_of(value), self.open, True) for value in values]
             places: dict[Any, Any] = {}
             taken: list[int] = []
             counts = [count_of(kernel, form) for form in forms]
             for key, source in (outputs or {}).items():
                 if source == "first":
-                    places[key] = kernel.Slot()
+                    places[key] = kernel.TensorSpec()
                     taken.append(0)
                     continue
                 index = keys.index(source)
@@ -195,13 +197,13 @@ class Framework:
 
             return Traced(call, forms, places)
 
-        return Step(kernel, keys, kind, trace, context)
+        return Step(kernel, keys, adapter, trace, context)
 
     def open(self, part: Any) -> Any:
-        if isinstance(part, self.kernel.Parts):
-            return self.kernel.Parts(part.kind, map(self.open, part.slots))
+        if isinstance(part, self.kernel.CompositeSpec):
+            return self.kernel.CompositeSpec(part.kind, map(self.open, part.specs))
         shape = (None, *part.shape[1:]) if part.shape else part.shape
-        return self.kernel.Slot(part.type, shape)
+        return self.kernel.TensorSpec(part.type, shape)
 
     def step_count(self, step: Any, batch: Any) -> int:
         """Run a step; say how often was traced by then."""
@@ -217,7 +219,7 @@ def bare(kernel: Kernel, form: Any) -> Any:
 def count_of(kernel: Kernel, form: Any) -> int:
     found: list[Any] = []
     kernel.map_form(form, found.append)
-    return sum(len(part.slots) if isinstance(part, kernel.Parts) else 1 for part in found)
+    return sum(len(part.specs) if isinstance(part, kernel.CompositeSpec) else 1 for part in found)
 
 
 def shapes_of(form: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastnet._trace import Signature, Slot, TensorKind
+from fastnet._trace import Signature, TensorAdapter, TensorSpec
 from fastnet.network.program_limits import MAX_CHANGES_IN_A_ROW, MAX_COMPILATIONS
 from fastnet.network.program_set import ANOTHER_SIGNATURE, Program, ProgramSet
 from fastnet.network.trace_records import Records
@@ -25,7 +25,7 @@ def _nothing(value: Any, tensors: Any = None) -> None:
     return None
 
 
-KIND = TensorKind(
+ADAPTER = TensorAdapter(
     Tensor, attrgetter("dtype"), attrgetter("shape"), _nothing, _nothing, _nothing
 )  # fmt: skip
 
@@ -34,7 +34,9 @@ class Plain(Program):
     """A program for one shape, which is valid until `change` is set."""
 
     def __init__(self, *shape: int) -> None:
-        super().__init__(Signature(["x"], KIND, [Slot("float", shape)], {"y": Slot()}))
+        super().__init__(
+            Signature(["x"], ADAPTER, [TensorSpec("float", shape)], {"y": TensorSpec()})
+        )
         self.change: str | None = None
 
     def difference(self) -> str | None:
@@ -63,7 +65,7 @@ def test_program_of_signature_is_found_and_moves_to_front() -> None:
 
 def test_general_program_comes_after_others() -> None:
     general, exact, other = Plain(1), Plain(1), Plain(2)
-    general.is_general = True
+    general.has_dynamic_axes = True
     programs = _set_of(exact, other, general)
     assert programs.programs == (other, exact, general)
     assert programs.find({"x": Tensor(1)})[0] is exact
@@ -120,6 +122,26 @@ def test_number_of_compilations_is_limited() -> None:
         programs.discard(program)
     reason = str(programs.refuse_another("", is_change=False))
     assert f"{MAX_COMPILATIONS} programs have been compiled for these ops" in reason
+
+
+def test_graphs_that_are_not_compiled_do_not_count() -> None:
+    graphs = [Plain(1), Plain(2), Plain(3)]
+    for graph in graphs:
+        graph.is_compiled = False
+    programs = _set_of(*graphs, max_programs=1)
+    assert programs.count == 3
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False) is None
+    programs.add(Plain(4))
+    assert programs.refuse_another(ANOTHER_SIGNATURE, is_change=False) is not None
+
+
+def test_first_reason_not_to_compile_stays() -> None:
+    programs = _set_of()
+    programs.stop_compiling(None)
+    assert programs.fallback_reason is None
+    for reason in ("first", None, "second"):
+        programs.stop_compiling(reason)
+    assert programs.fallback_reason == "first"
 
 
 def test_fallback_is_recorded_once_and_leaves_programs_in_use() -> None:

@@ -38,6 +38,17 @@ def test_line_says_how_long_it_took_the_last_time(monkeypatch: pytest.MonkeyPatc
     assert line == "fastnet: compiling a step, which took 12 s the last time, ..."
 
 
+@pytest.mark.parametrize(("uncompiled", "has_advice"), [("eagerly", True), ("as a graph", False)])
+def test_eager_steps_are_advised_where_they_were_faster(uncompiled: str, has_advice: bool) -> None:
+    times = Mock()
+    times.describe_if_slower.return_value = "a compiled step takes longer"
+    with pytest.warns(UserWarning, match="In mode 'eval' a compiled step") as caught:
+        Records(uncompiled).warn_if_slower("eval", times)
+    times.describe_if_slower.assert_called_once_with(uncompiled)
+    (warning,) = caught
+    assert ("eager=True" in str(warning.message)) is has_advice
+
+
 def test_a_summary_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     records = Records("eagerly")
     context = {"mode": "train", "epoch": 1}

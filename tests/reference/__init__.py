@@ -36,10 +36,10 @@ MODULES = {
     "stamps": ("StampLog",),
     "trace": (
         "FORMS",
-        "Parts",
+        "CompositeSpec",
         "Signature",
-        "Slot",
-        "TensorKind",
+        "TensorSpec",
+        "TensorAdapter",
         "WithAttributes",
         "map_form",
     ),
@@ -76,10 +76,10 @@ class Kernel:
     unless: Any
     StampLog: Any
     FORMS: Any
-    Parts: Any
+    CompositeSpec: Any
     Signature: Any
-    Slot: Any
-    TensorKind: Any
+    TensorSpec: Any
+    TensorAdapter: Any
     WithAttributes: Any
     map_form: Any
 

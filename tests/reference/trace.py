@@ -13,24 +13,24 @@ from tests.reference.nest import parts_of, remade
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slot:
+class TensorSpec:
     type: Any = None
     shape: tuple[int | None, ...] | None = None
 
     def __repr__(self) -> str:
-        return f"Slot({self.type!r}, {self.shape!r})"
+        return f"TensorSpec({self.type!r}, {self.shape!r})"
 
 
-class Parts:
-    def __init__(self, kind: Any, slots: Iterable[Slot]) -> None:
+class CompositeSpec:
+    def __init__(self, kind: Any, specs: Iterable[TensorSpec]) -> None:
         self.kind = kind
-        self.slots = tuple(slots)
-        for slot in self.slots:
-            if not isinstance(slot, Slot):
-                raise TypeError(f"slots holds a {type(slot).__name__}, not a Slot")
+        self.specs = tuple(specs)
+        for spec in self.specs:
+            if not isinstance(spec, TensorSpec):
+                raise TypeError(f"specs holds a {type(spec).__name__}, not a TensorSpec")
 
     def __repr__(self) -> str:
-        return f"Parts({self.kind!r}, {self.slots!r})"
+        return f"CompositeSpec({self.kind!r}, {self.specs!r})"
 
 
 class WithAttributes:
@@ -42,23 +42,23 @@ class WithAttributes:
         return f"WithAttributes({self.form!r}, {self.state!r})"
 
 
-class TensorKind:
+class TensorAdapter:
     def __init__(
         self,
         cls: type,
         type_of: Callable[[Any], Any],
         shape_of: Callable[[Any], Any],
         convert: Callable[[Any], Any],
-        split: Callable[[Any], Any],
-        join: Callable[[Any, list[Any]], Any],
+        flatten: Callable[[Any], Any],
+        pack: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
     ) -> None:
         self.cls = cls
         self.type_of = type_of
         self.shape_of = shape_of
         self.convert = convert
-        self.split = split
-        self.join = join
+        self.flatten = flatten
+        self.pack = pack
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
 
     def type_in(self, tensor: Any) -> Any:
@@ -70,11 +70,11 @@ class TensorKind:
     def form_of(self, value: Any) -> Any:
         tensor = self.tensor_of(value)
         if tensor is not None:
-            return Slot(self.type_in(tensor), self.shape_in(tensor))
-        split = None if value is None else self.split(value)
-        if split is not None:
-            kind, tensors = split
-            return Parts(kind, [self.form_of(tensor) for tensor in tensors])
+            return TensorSpec(self.type_in(tensor), self.shape_in(tensor))
+        flat = None if value is None else self.flatten(value)
+        if flat is not None:
+            kind, tensors = flat
+            return CompositeSpec(kind, [self.form_of(tensor) for tensor in tensors])
         state = snapshot_of_constant(value)
         form = form_around(value, self.form_of)
         return form if state is None else WithAttributes(form, state)
@@ -89,16 +89,16 @@ class TensorKind:
 
     def match(self, value: Any, form: Any) -> list[Any]:
         """List the tensors of a value; raise Mismatch if it does not match the form."""
-        if isinstance(form, Slot):
+        if isinstance(form, TensorSpec):
             tensor = self.tensor_of(value)
             insist(tensor is not None and self.accepts(form, tensor))
             return [tensor]
-        if isinstance(form, Parts):
-            split = self.split(value)
-            insist(split is not None)
-            kind, tensors = split
-            insist(kind == form.kind and len(tensors) == len(form.slots))
-            insist(all(map(self.accepts, form.slots, tensors)))
+        if isinstance(form, CompositeSpec):
+            flat = self.flatten(value)
+            insist(flat is not None)
+            kind, tensors = flat
+            insist(kind == form.kind and len(tensors) == len(form.specs))
+            insist(all(map(self.accepts, form.specs, tensors)))
             return list(tensors)
         if isinstance(form, WithAttributes):
             kept = value if isinstance(value, WithAttributes) else None
@@ -117,15 +117,15 @@ class TensorKind:
         insist(list(own) == [exactly(key) for key, _ in items])
         return [tensor for key, part in items for tensor in self.match(own[exactly(key)], part)]
 
-    def accepts(self, slot: Slot, tensor: Any) -> bool:
+    def accepts(self, spec: TensorSpec, tensor: Any) -> bool:
         shape = self.shape_in(tensor)
-        if self.type_in(tensor) != slot.type:
+        if self.type_in(tensor) != spec.type:
             return False
-        if slot.shape is None or shape is None:
-            return slot.shape is shape
-        if len(shape) != len(slot.shape):
+        if spec.shape is None or shape is None:
+            return spec.shape is shape
+        if len(shape) != len(spec.shape):
             return False
-        pairs = zip(shape, slot.shape, strict=True)
+        pairs = zip(shape, spec.shape, strict=True)
         return all(wanted in (None, length) for length, wanted in pairs)
 
 
@@ -140,7 +140,7 @@ def insist(fits: bool) -> None:
 
 def items_of(data: Any) -> list[tuple[Any, Any]] | None:
     """List the keys and parts of a container; None for a set or any other value."""
-    return None if isinstance(data, set | frozenset | Slot) else parts_of(data)
+    return None if isinstance(data, set | frozenset | TensorSpec) else parts_of(data)
 
 
 def exactly(constant: Any) -> Any:
@@ -180,7 +180,7 @@ def kept(value: Any) -> Any:
 
 
 def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
-    if isinstance(form, Slot | Parts):
+    if isinstance(form, TensorSpec | CompositeSpec):
         return fn(form)
     if isinstance(form, WithAttributes):
         inner = map_form(form.form, fn, as_form)
@@ -188,11 +188,11 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     return form_around(form, lambda part: map_form(part, fn, as_form))
 
 
-def tensors_of(kind: TensorKind, values: list[Any], forms: list[Any]) -> list[Any] | None:
+def tensors_of(adapter: TensorAdapter, values: list[Any], forms: list[Any]) -> list[Any] | None:
     """List the tensors of values, or return None if they do not match the forms."""
     try:
         insist(len(values) == len(forms))
-        return [part for pair in zip(values, forms, strict=True) for part in kind.match(*pair)]
+        return [part for pair in zip(values, forms, strict=True) for part in adapter.match(*pair)]
     except Mismatch:
         return None
 
@@ -206,32 +206,32 @@ def values_of(keys: Iterable[str], batch: Mapping[str, Any]) -> list[Any]:
     return [batch[key] for key in keys]
 
 
-def filled(kind: TensorKind, outputs: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-    """Return outputs with results in their slots."""
-    slots: list[Slot | Parts] = []
-    map_form(outputs, slots.append)
-    count = sum(len(part.slots) if isinstance(part, Parts) else 1 for part in slots)
+def filled(adapter: TensorAdapter, outputs: dict[str, Any], results: list[Any]) -> dict[str, Any]:
+    """Return outputs with results in their specs."""
+    specs: list[TensorSpec | CompositeSpec] = []
+    map_form(outputs, specs.append)
+    count = sum(len(part.specs) if isinstance(part, CompositeSpec) else 1 for part in specs)
     if len(results) != count:
         raise RuntimeError(
-            f"A traced function returned {len(results)} tensors, but its outputs have {count}."
+            f"The program returned {len(results)} tensors, but its outputs have {count}."
         )
     tensors: Iterator[Any] = iter(results)
 
-    def replace(part: Slot | Parts) -> Any:
-        if isinstance(part, Slot):
+    def replace(part: TensorSpec | CompositeSpec) -> Any:
+        if isinstance(part, TensorSpec):
             return next(tensors)
-        return kind.join(part.kind, [next(tensors) for _ in part.slots])
+        return adapter.pack(part.kind, [next(tensors) for _ in part.specs])
 
     return map_form(outputs, replace)  # type: ignore[no-any-return]
 
 
-FORMS = TensorKind(
-    Slot,
-    type_of=lambda slot: slot.type,
-    shape_of=lambda slot: slot.shape,
+FORMS = TensorAdapter(
+    TensorSpec,
+    type_of=lambda spec: spec.type,
+    shape_of=lambda spec: spec.shape,
     convert=lambda form: None,
-    split=lambda form: (form.kind, form.slots) if isinstance(form, Parts) else None,
-    join=Parts,
+    flatten=lambda form: (form.kind, form.specs) if isinstance(form, CompositeSpec) else None,
+    pack=CompositeSpec,
 )
 
 
@@ -239,17 +239,17 @@ class Signature:
     def __init__(
         self,
         keys: Iterable[str],
-        kind: TensorKind,
+        adapter: TensorAdapter,
         inputs: Iterable[Any],
         outputs: dict[str, Any],
     ) -> None:
         self.keys = tuple(keys)
-        self.kind = kind
+        self.adapter = adapter
         self.inputs = list(inputs)
         self.outputs = dict(outputs)
 
     def match(self, batch: Mapping[str, Any]) -> list[Any] | None:
-        return tensors_of(self.kind, values_of(self.keys, batch), self.inputs)
+        return tensors_of(self.adapter, values_of(self.keys, batch), self.inputs)
 
     def merge(self, results: Iterable[Any], batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {**batch, **filled(self.kind, self.outputs, list(results))}
+        return {**batch, **filled(self.adapter, self.outputs, list(results))}

@@ -39,7 +39,7 @@ __all__ = ["BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
 class _OutputsSession(Session):
     """A session whose steps return the outputs alone, without the entries of the batch."""
 
-    def _returning(self, run: RunStep) -> RunStep:
+    def _convert_result(self, run: RunStep) -> RunStep:
         if run == self.bound.step:
             return self.bound.run
         # What postprocessing writes is returned whether it is wanted or not.

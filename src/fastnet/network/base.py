@@ -367,10 +367,10 @@ class BaseNetwork(Copyable):
             )
         # A trace of a single batch is worth its time only if there is one already. Minibatches of
         # slicers share one.
-        is_transform = not self.slicers
+        may_trace = bool(self.slicers)
         with self._on_device(device):
-            self(mode, epoch, ds_id, desired_output_keys, eager=is_transform)
-            self._configured.session.is_transform = is_transform
+            self(mode, epoch, ds_id, desired_output_keys, eager=not may_trace)
+            self._configured.session.may_trace = may_trace
             with self:
                 return self._do_transform(self._to_batch(data))
 

@@ -265,7 +265,7 @@ def _prepare_model(
     set_metadata(model, "model_name", name)
     set_metadata(model, "fe_compiled", True)
     if framework == "tf":
-        from fastnet.backend.tf.copying import let_pickle
+        from fastnet.backend.tf.copying import register_pickling
 
-        let_pickle(model)
+        register_pickling(model)
     return model

@@ -72,7 +72,7 @@ class Excess:
 
     Attributes:
         index: The index of the value.
-        is_unwritten: Whether the step has not changed it at all.
+        is_unwritten: Whether the step has not changed it at all; only PyTorch reads it.
     """
 
     index: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from fastnet.util.object_graph import iter_contents
 from fastnet.util.warnings import is_library, warn
 
 if TYPE_CHECKING:
+    from fastnet.framework import Framework
     from fastnet.network.base import BaseNetwork
 
 # How far objects and containers inside of an op or a layer are followed.
@@ -44,8 +45,8 @@ def named_items(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, 
             inner = inner_ops_of(item)
         if not isinstance(item, (list, tuple)) or is_stateful(item):
             items[path] = item
-        for index, one in enumerate(inner):
-            visit(one, f"{path}/{index}")
+        for index, inner_item in enumerate(inner):
+            visit(inner_item, f"{path}/{index}")
 
     for part in ("ops", "postprocessing", "slicers"):
         visit(getattr(network, part), part)
@@ -62,12 +63,12 @@ def is_stateful(item: Any) -> bool:
 def find_held(network: BaseNetwork) -> dict[str, HeldState]:
     """Find the generators and variables that the models and ops of a network hold, by path."""
     framework = get_framework(network.target_type)
-    found = {}
+    states = {}
     for path, value in values_in(network):
         state = framework.get_held_state(value) or generator_state(value)
         if state is not None:
-            found[path] = state
-    return found
+            states[path] = state
+    return states
 
 
 def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
@@ -81,46 +82,67 @@ def values_in(network: BaseNetwork) -> Iterator[tuple[str, Any]]:
         (f"models/{name_of(model)}", framework.submodules_of(model) or {})
         for model in network.models
     ]
-    seen = {id(one) for one in (network, *network.models, *items.values())}
-    seen.update(id(part) for _, parts in models for part in parts.values())
+    walk = _Walk(framework, (network, *network.models, *items.values()))
+    for _, parts in models:
+        walk.leave_out(parts.values())
     for model in network.models:
-        seen.update(map(id, framework.saved_tensors_of(model)))
-
-    def visit(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        # Not `isinstance`, which would ask a weak proxy's object, and it may have been deleted.
-        if issubclass(type(value), _CONTAINERS) and len(value) > _MAX_LENGTH:
-            return  # It holds data.
-        for name, one in iter_contents(path, value, _DEPTH):
-            if isinstance(one, _NO_OBJECTS) or id(one) in seen:
-                continue
-            seen.add(id(one))
-            yield name, one
-            parts = framework.submodules_of(one)
-            if parts is not None:
-                own = {
-                    key: part for key, part in parts.items() if part is one or id(part) not in seen
-                }
-                seen.update(map(id, own.values()))
-                yield from visit_parts(name, own, is_model=False)
-            elif depth and not is_library(type(one).__module__):
-                for attribute, inner in _attributes_of(one):
-                    yield from visit(f"{name}.{attribute}", inner, depth - 1)
-
-    def visit_parts(
-        path: str, parts: Mapping[str, Any], is_model: bool
-    ) -> Iterator[tuple[str, Any]]:
-        for name, part in parts.items():
-            prefix = f"{path}/{name}" if name else path
-            own = framework.attributes_of(part, is_model)
-            for attribute, value in (*own, *_class_attributes_of(part)):
-                yield from visit(f"{prefix}.{attribute}", value, _DEPTH)
-
+        walk.leave_out(framework.saved_tensors_of(model))
     for path, parts in models:
-        yield from visit_parts(path, parts, is_model=True)
+        yield from walk.parts(path, parts, is_model=True)
     for path, item in items.items():
         if not is_stateful(item):
             for name, value in _attributes_of(item):
-                yield from visit(f"{path}.{name}", value, _DEPTH)
+                yield from walk.values(f"{path}.{name}", value, _DEPTH)
+
+
+class _Walk:
+    """Yields values that are reachable from others, each object once, with their paths.
+
+    Args:
+        framework: Knows the parts and attributes of layers.
+        seen: Objects that are not yielded.
+    """
+
+    def __init__(self, framework: Framework, seen: Iterable[Any]) -> None:
+        self._framework = framework
+        self._seen = set(map(id, seen))
+
+    def leave_out(self, values: Iterable[Any]) -> None:
+        """Do not yield some objects."""
+        self._seen.update(map(id, values))
+
+    def values(self, path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        """Yield a value, or those in a container, and what their attributes hold."""
+        # Not `isinstance`, which would ask a weak proxy's object, and it may have been deleted.
+        if issubclass(type(value), _CONTAINERS) and len(value) > _MAX_LENGTH:
+            return  # It holds data.
+        for name, item in iter_contents(path, value, _DEPTH):
+            if isinstance(item, _NO_OBJECTS) or id(item) in self._seen:
+                continue
+            self._seen.add(id(item))
+            yield name, item
+            parts = self._framework.submodules_of(item)
+            if parts is not None:
+                new_parts = {
+                    key: part
+                    for key, part in parts.items()
+                    if part is item or id(part) not in self._seen
+                }
+                self.leave_out(new_parts.values())
+                yield from self.parts(name, new_parts, is_model=False)
+            elif depth and not is_library(type(item).__module__):
+                for attribute, inner in _attributes_of(item):
+                    yield from self.values(f"{name}.{attribute}", inner, depth - 1)
+
+    def parts(
+        self, path: str, parts: Mapping[str, Any], is_model: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield what the attributes of a layer or a model, and of its nested layers, hold."""
+        for name, part in parts.items():
+            prefix = f"{path}/{name}" if name else path
+            attributes = self._framework.attributes_of(part, is_model)
+            for attribute, value in (*attributes, *_class_attributes_of(part)):
+                yield from self.values(f"{prefix}.{attribute}", value, _DEPTH)
 
 
 def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
@@ -145,24 +167,27 @@ def _class_attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 def held_values(held: Mapping[str, HeldState], is_random: bool) -> dict[str, list[Any]]:
     """Return the kind and the state of each generator, or of each of the rest."""
     return {
-        path: [one.kind, one.read()] for path, one in held.items() if one.is_random is is_random
+        path: [state.kind, state.read()]
+        for path, state in held.items()
+        if state.is_random is is_random
     }
 
 
 def load_held(held: Mapping[str, HeldState], values: Mapping[str, Any], is_random: bool) -> None:
     """Load the result of `held_values`; warn of states that only one side has."""
-    own = {path: one for path, one in held.items() if one.is_random is is_random}
-    for path in own.keys() & values.keys():
+    states = {path: state for path, state in held.items() if state.is_random is is_random}
+    for path in states.keys() & values.keys():
         kind, value = values[path]
+        state = states[path]
         try:
-            if own[path].kind != kind:
-                raise ValueError(f"is a {kind}, where that of the program is a {own[path].kind}")
-            own[path].write(value)
+            if state.kind != kind:
+                raise ValueError(f"is a {kind}, where that of the program is a {state.kind}")
+            state.write(value)
         except Exception as error:
             raise ValueError(f"{path} {error}") from error
     for owner, paths in (
-        ("file", sorted(values.keys() - own.keys())),
-        ("program", sorted(own.keys() - values.keys())),
+        ("file", sorted(values.keys() - states.keys())),
+        ("program", sorted(states.keys() - values.keys())),
     ):
         if paths:
             warn(
@@ -173,10 +198,10 @@ def load_held(held: Mapping[str, HeldState], values: Mapping[str, Any], is_rando
 
 def restore_held(held: Mapping[str, HeldState]) -> Callable[[], None]:
     """Return a function that restores the present states."""
-    values = {path: one.read() for path, one in held.items()}
+    values = {path: state.read() for path, state in held.items()}
 
     def restore() -> None:
-        for path, one in held.items():
-            one.write(values[path])
+        for path, state in held.items():
+            state.write(values[path])
 
     return restore

@@ -95,6 +95,10 @@ class ExecutionPlan:
         """Describe an op the way every error does."""
         return describe_op(self.ops[index], index)
 
+    def uses_optimizers(self, mode: str) -> bool:
+        """Return whether steps in a mode use the models' optimizers."""
+        return mode == "train" or self.takes_gradients
+
     def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> KernelPlan:
         """Build a kernel plan with `wrap(op, index, forward)` as each forward, without options."""
         wrapped = [

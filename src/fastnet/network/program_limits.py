@@ -17,6 +17,8 @@ MAX_LENGTHS = 4096
 MAX_COMPILATIONS = 64
 """Programs that are compiled for the same ops, including those that are no longer in use.
 
+Graphs of TensorFlow that are not to be compiled do not count.
+
 The frameworks keep what they have compiled, so ops that change forever would fill the memory.
 """
 
@@ -28,7 +30,10 @@ Compiling two layers over 48 steps takes more than four minutes.
 """
 
 MAX_TRACES = 16
-"""Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes."""
+"""Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes.
+
+`CompileOptions.max_programs` are kept if that is more.
+"""
 
 MANY_TRACES = 8
 """Traces of the same ops after which their number is warned of, in TensorFlow."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,8 +23,9 @@ from fastnet.network.trace_records import Records
 from fastnet.op.settings import last_resolved
 from fastnet.types import State
 
-FIRST_STEP = "first step"
 ANOTHER_SIGNATURE = "a batch has another input signature"
+# Reasons in PyTorch.
+FIRST_STEP = "first step"
 ANOTHER_PHASE = "gradients of another number of steps are merged"
 
 # Records in a profile why a program was made, and the seconds of tracing and compiling it.
@@ -41,19 +43,23 @@ class Program(ABC):
         match: Returns the tensors of a batch as a list, or None if the program is not for it.
         unverified: Why its first step is not compared with an uncompiled one although it is
             compiled; None otherwise.
-        is_general: Whether programs that are for fewer batches come before it.
-        times: How long its first steps take; None if they are not timed, or were.
+        has_dynamic_axes: Whether axes are dynamic; `find` tries programs with static axes first.
+            Only TensorFlow sets it.
+        is_compiled: Whether it is compiled, or is to be, and not only traced.
+        times: In PyTorch, how long its first steps take; None if they are not timed, or were.
     """
+
+    is_compiled = True
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
         self.unverified: str | None = None
-        self.is_general = False
+        self.has_dynamic_axes = False
         self.times: StepTimes | None = None
 
     def matches_phase(self) -> bool:
-        """Return whether the program is for the current phase, if steps have several."""
+        """Return whether the program is for the current phase; steps have several in PyTorch."""
         return True
 
     @abstractmethod
@@ -80,13 +86,13 @@ class ProgramSet(Generic[P]):
     """The programs of the same ops.
 
     Args:
-        max_programs: The number of programs that are kept at once.
+        max_programs: How many compiled programs there may be at once.
         records: The records of the network, for reasons why steps run uncompiled.
 
     Attributes:
-        programs: The programs, the last used first, and those that are general last.
-        fallback_reason: Why no further program is made, or None. In TensorFlow, further ones are
-            not compiled.
+        programs: The programs, the last used first, and those with dynamic axes last.
+        fallback_reason: Why no further program is compiled, or None; `stop_compiling` sets it. In
+            TensorFlow, further steps are still traced.
         max_programs: See above.
         count: How many programs were made, including those that are no longer in use.
     """
@@ -97,13 +103,14 @@ class ProgramSet(Generic[P]):
         self.records = records
         self.max_programs = max_programs
         self.count = 0
+        self._compiled_count = 0
         self._changes_in_a_row = 0
         # Held while `programs` is replaced, so that no thread brings a discarded program back.
         self._lock = threading.Lock()
 
     @property
     def is_given_up(self) -> bool:
-        """Whether all further steps run uncompiled."""
+        """Whether all further steps run uncompiled, in PyTorch."""
         return self.fallback_reason is not None and not self.programs
 
     def find(self, batch: Mapping[str, Any]) -> tuple[P | None, list[Any], str | None]:
@@ -131,7 +138,7 @@ class ProgramSet(Generic[P]):
             difference = program.difference()
             if difference is None:
                 self._changes_in_a_row = 0
-                if index and programs[index - 1].is_general is program.is_general:
+                if index and programs[index - 1].has_dynamic_axes is program.has_dynamic_axes:
                     self._move_to_front(program)
                 return program, tensors, None
             if reason in (None, ANOTHER_PHASE, ANOTHER_SIGNATURE):
@@ -143,6 +150,7 @@ class ProgramSet(Generic[P]):
         with self._lock:
             self._put_first(program, self.programs)
             self.count += 1
+            self._compiled_count += program.is_compiled
 
     def discard(self, program: P) -> None:
         """Remove a program."""
@@ -155,18 +163,26 @@ class ProgramSet(Generic[P]):
             self.programs = ()
 
     def note_compiled(self, program: P, seconds: float, state: State) -> None:
-        """Note how long a compiled step took, while they are timed, and warn of a slow program."""
+        """Note how long a compiled step took, while they are timed, and warn of a slow program.
+
+        Only PyTorch calls it.
+        """
         times = program.times
         if times is not None:
             times.add_compiled(seconds)
             if times.is_complete:
                 program.times = None
-                self.records.warn_if_slower(state, times)
+                self.records.warn_if_slower(str(state["mode"]), times)
+
+    def stop_compiling(self, reason: str | None) -> None:
+        """Compile no further programs if `reason` is not None; the first reason stays."""
+        if self.fallback_reason is None:
+            self.fallback_reason = reason
 
     def fall_back(self, reason: str, state: State) -> None:
-        """Make no further programs, and record why."""
+        """Compile no further programs in PyTorch, and record why."""
         if self.fallback_reason != reason:
-            self.fallback_reason = reason
+            self.stop_compiling(reason)
             self.records.add(state, FIRST_STEP, fallback=reason)
 
     def refuse_another(self, reason: str, is_change: bool, phases: int = 1) -> str | None:
@@ -187,33 +203,39 @@ class ProgramSet(Generic[P]):
             return f"something changes in each step: {reason}"
 
         capacity = self.max_programs * phases
-        if len(self.programs) >= capacity:
+        if self._present_count() >= capacity:
             self._discard_unusable()
-        if self.count >= MAX_COMPILATIONS:
+        if self._compiled_count >= MAX_COMPILATIONS:
             return (
                 f"{MAX_COMPILATIONS} programs have been compiled for these ops, most recently "
                 f"because {reason}"
             )
-        if len(self.programs) >= capacity:
+        if self._present_count() >= capacity:
             return (
                 f"there are more than {self.max_programs} input signatures, most recently "
                 f"because {reason}"
             )
         return None
 
+    def _present_count(self) -> int:
+        """Return how many of the programs are compiled, or are to be."""
+        return sum(program.is_compiled for program in self.programs)
+
     def _move_to_front(self, program: P) -> None:
         """Move a program to the front, unless another thread has discarded it meanwhile."""
         with self._lock:
             if program in self.programs:
-                self._put_first(program, [one for one in self.programs if one is not program])
+                others = [other for other in self.programs if other is not program]
+                self._put_first(program, others)
 
     def _put_first(self, program: P, others: Iterable[P]) -> None:
-        self.programs = tuple(sorted((program, *others), key=lambda one: one.is_general))
+        programs = (program, *others)
+        self.programs = tuple(sorted(programs, key=attrgetter("has_dynamic_axes")))
 
     def _discard_unusable(self) -> None:
-        """Remove the least recently used of the programs that are no longer valid, if any."""
+        """Remove the least recently used compiled program that is no longer valid, if any."""
         for program in reversed(self.programs):
-            if program.matches_phase() and program.difference() is not None:
+            if program.is_compiled and program.matches_phase() and program.difference() is not None:
                 self.discard(program)
                 return
 

@@ -41,8 +41,8 @@ class Session:
             open, possibly by another thread, if the network starts or ends to be profiled.
         bound: The plan bound to the state, which runs the ops eagerly.
         is_prepared: Whether `prepare` has succeeded.
-        is_transform: Whether this is a `transform` of a batch without slicers, which in TensorFlow
-            runs as a graph only if there is one that fits.
+        may_trace: In TensorFlow, whether a step may trace a graph. If False, as in a `transform` of
+            one batch, a step runs by a graph that exists, or else eagerly.
         epoch: The epoch. In TensorFlow that of the state is a tensor.
         optimizers: The optimizers of the plan's models in this epoch, None for a model without one.
     """
@@ -55,7 +55,7 @@ class Session:
     def __init__(self, network: BaseNetwork, plan: ExecutionPlan, state: State) -> None:
         self.plan = plan
         self.state = state
-        self.is_transform = False
+        self.may_trace = True
         self.is_prepared = False
         self.epoch = int(state["epoch"])
         self.optimizers: list[Any] = []
@@ -87,20 +87,20 @@ class Session:
         Args:
             meter: What times the steps, or None.
         """
-        timed = self._step_meter(meter)
-        run = self._wrapped_step(None)
+        timed = self._open_meter(meter)
+        run = self._make_wrapped_step(None)
         if timed is not None:
-            run = timed.measured(self._wrapped_step(timed), run)
+            run = timed.measured(self._make_wrapped_step(timed), run)
         self._is_timed = timed is not None
         # Assigned once, because a step may be running in another thread.
-        self.run = self._returning(run)
+        self.run = self._convert_result(run)
 
     def run_consecutively(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Run a step for each batch; see `BaseNetwork.run_steps`."""
         run = self.run
-        step = None if self._is_timed else self._consecutive_step()
+        step = None if self._is_timed else self._make_consecutive_step()
         if step is not None:
-            run = self._returning(self._wrapped(step, None))
+            run = self._convert_result(self._add_wrappers(step, None))
         results = []
         for index, batch in enumerate(batches):
             try:
@@ -136,24 +136,24 @@ class Session:
     def check_loader(self, loader: Any) -> None:
         """Raise an error for a loader that cannot be run."""
 
-    def _wrapped_step(self, meter: StepMeter | None) -> RunStep:
-        """Return the step with what is around it, timed by `meter` if there is one."""
-        return self._wrapped(self._step(meter), meter)
+    def _make_wrapped_step(self, meter: StepMeter | None) -> RunStep:
+        """Return the step with its wrappers, timed by `meter` if there is one."""
+        return self._add_wrappers(self._make_step(meter), meter)
 
-    def _wrapped(self, run: RunStep, meter: StepMeter | None) -> RunStep:
-        """Return a step with slicing, waiting for the device and postprocessing around it."""
+    def _add_wrappers(self, run: RunStep, meter: StepMeter | None) -> RunStep:
+        """Wrap a step in the slicing, waiting for the device and postprocessing of the plan."""
         plan = self.plan
         if plan.slicers:
             run = with_slicing(run, plan.slicers, plan.synchronize, meter)
         elif plan.synchronize is not None:
             run = with_synchronization(run, plan.synchronize, meter)
-        run = self._merged(run)
+        run = self._with_joined_replicas(run)
         if plan.postprocessing:
             target_type = self._network.target_type
             run = with_postprocessing(run, plan.postprocessing, self.state, target_type, meter)
         return run
 
-    def _eager_step(self, meter: StepMeter | None) -> RunStep:
+    def _make_eager_step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch eagerly, timed by `meter` if there is one."""
         bound = self.bound
         if meter is None:
@@ -168,7 +168,7 @@ class Session:
 
         return run
 
-    def _step_meter(self, meter: Meter | None) -> StepMeter | None:
+    def _open_meter(self, meter: Meter | None) -> StepMeter | None:
         """Return what times the steps, or names them to the framework's profiler, or None."""
         ranges = self._ranges()
         if meter is not None:
@@ -180,7 +180,7 @@ class Session:
     # What the frameworks override.
 
     def _acquire(self) -> None:
-        """Prepare the active models and the state."""
+        """Prepare the active models, and the state for the ops of this session."""
 
     def _release(self) -> None:
         """Undo `_acquire`, even if it failed halfway or was not called."""
@@ -189,20 +189,23 @@ class Session:
         """Bind the plan to the state that ops are given."""
         return BoundPlan(self.plan.kernel, self.state)
 
-    def _step(self, meter: StepMeter | None) -> RunStep:
+    def _make_step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, timed by `meter` if there is one."""
-        return self._eager_step(meter)
+        return self._make_eager_step(meter)
 
-    def _consecutive_step(self) -> RunStep | None:
+    def _make_consecutive_step(self) -> RunStep | None:
         """Return a faster function for steps between which nothing changes, or None."""
         return None
 
-    def _merged(self, run: RunStep) -> RunStep:
-        """Return a step whose results are merged over all replicas, in TensorFlow."""
+    def _with_joined_replicas(self, run: RunStep) -> RunStep:
+        """Return a step around which the values of this process's replicas are joined.
+
+        These are, in TensorFlow, the batch if there are slicers, else the results.
+        """
         return run
 
-    def _returning(self, run: RunStep) -> RunStep:
-        """Return a step that returns what the network's `run_step` does."""
+    def _convert_result(self, run: RunStep) -> RunStep:
+        """Wrap a step to change what `run_step` returns; `fastnet.compat.v1` overrides this."""
         return run
 
     def _ranges(self) -> OpRanges | None:

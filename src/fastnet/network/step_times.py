@@ -42,14 +42,14 @@ class StepTimes:
         """Note how long a compiled step took."""
         self._compiled.append(seconds)
 
-    def describe_if_slower(self, instead: str) -> str | None:
-        """Describe both times if compiled steps take longer; `instead` is how others run."""
-        compiled, uncompiled = min(self._compiled), min(self._uncompiled)
-        if compiled < _MIN_RATIO * uncompiled:
+    def describe_if_slower(self, uncompiled: str) -> str | None:
+        """Describe both times if compiled steps take longer; `uncompiled` is how others run."""
+        fastest, fastest_uncompiled = min(self._compiled), min(self._uncompiled)
+        if fastest < _MIN_RATIO * fastest_uncompiled:
             return None
         return (
-            f"a compiled step takes {_format(compiled)}, and one that runs {instead} "
-            f"{_format(uncompiled)}, the fastest of {len(self._compiled)} and "
+            f"a compiled step takes {_format(fastest)}, and one that runs {uncompiled} "
+            f"{_format(fastest_uncompiled)}, the fastest of {len(self._compiled)} and "
             f"{len(self._uncompiled)} steps"
         )
 

@@ -41,12 +41,16 @@ class TraceRecord:
 
 
 class Records:
-    """The latest trace records of a network; warns once of each fallback, which runs `instead`."""
+    """The latest trace records of a network; warns once of each fallback.
 
-    def __init__(self, instead: str) -> None:
+    Args:
+        uncompiled: How steps run that are not compiled: "eagerly" or "as a graph".
+    """
+
+    def __init__(self, uncompiled: str) -> None:
         # A program that retraces in every step must not fill the memory with records.
         self.latest: deque[TraceRecord] = deque(maxlen=256)
-        self._instead = instead
+        self._uncompiled = uncompiled
         self._warned: set[str] = set()
         self._is_summarized = False
         self._has_warned_of_times = False
@@ -61,41 +65,51 @@ class Records:
         unverified: str | None = None,
     ) -> None:
         """Add a record, and warn if its fallback is new."""
-        number = self.latest[-1].number + 1 if self.latest else 1
-        mode, epoch = str(state["mode"]), int(state["epoch"])
-        found = reason, seconds, compile_seconds, fallback, unverified
-        self.latest.append(TraceRecord(number, mode, epoch, *found))
+        mode = str(state["mode"])
+        self.latest.append(
+            TraceRecord(
+                number=self.latest[-1].number + 1 if self.latest else 1,
+                mode=mode,
+                epoch=int(state["epoch"]),
+                reason=reason,
+                seconds=seconds,
+                compile_seconds=compile_seconds,
+                fallback=fallback,
+                unverified=unverified,
+            )
+        )
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)
             warn(
-                f"Steps of mode '{mode}' run {self._instead}, and not as one "
+                f"Steps of mode '{mode}' run {self._uncompiled}, and not as one "
                 f"compiled program: {fallback}. network.traces lists all such reasons, and "
                 "docs/compile.md what to do about each."
             )
 
     def last_compilation(self) -> float | None:
         """Return the seconds that the last program took to compile, or None."""
-        seconds = (one.compile_seconds for one in reversed(self.latest) if one.compile_seconds)
-        return next(seconds, None)
+        seconds = (record.compile_seconds for record in reversed(self.latest))
+        return next(filter(None, seconds), None)
 
-    def warn_if_slower(self, state: Mapping[str, Any], times: StepTimes) -> None:
-        """Warn, once in a network, if compiled steps take longer than others."""
-        slower = times.describe_if_slower(self._instead)
+    def warn_if_slower(self, mode: str, times: StepTimes) -> None:
+        """Warn, once in a network, if compiled steps of a mode take longer than uncompiled ones."""
+        slower = times.describe_if_slower(self._uncompiled)
         if slower is not None and not self._has_warned_of_times:
             self._has_warned_of_times = True
-            warn(
-                f"In mode '{state['mode']}' {slower}. Make the network without `compile`, or enter "
-                "it with eager=True."
-            )
+            # Entered with eager=True, TensorFlow runs no graph, but each operation by itself.
+            or_eager = ", or enter it with eager=True" if self._uncompiled == "eagerly" else ""
+            warn(f"In mode '{mode}' {slower}. Make the network without `compile`{or_eager}.")
 
     def summarize(self) -> None:
         """Print once what was compiled, to the standard error, if it took over two seconds."""
-        seconds = sum(one.seconds + one.compile_seconds for one in self.latest)
+        seconds = sum(record.seconds + record.compile_seconds for record in self.latest)
         if self._is_summarized or seconds < 2.0 or sys.stderr is None or not is_main():
             return
         self._is_summarized = True
-        fallbacks = sum(one.fallback is not None for one in self.latest)
-        programs = sum(one.compile_seconds > 0 and not one.fallback for one in self.latest)
+        fallbacks = sum(record.fallback is not None for record in self.latest)
+        programs = sum(
+            record.compile_seconds > 0 and record.fallback is None for record in self.latest
+        )
         print(
             f"fastnet: compiled programs: {programs}, fallbacks: {fallbacks}, {seconds:.0f} s; see "
             "network.traces",

@@ -325,6 +325,20 @@ class TestEvaluation:
         np.testing.assert_array_equal(result["x"], x)
         assert result["other"] == "kept"
 
+    @EITHER_WAY
+    def test_scalar_of_each_device_is_not_taken_for_the_samples(self, eager: bool) -> None:
+        def weighted_mean(factor: Any, x: Any) -> Any:
+            return tf.reduce_mean(factor * x)
+
+        network = TFNetwork(LambdaOp(weighted_mean, ["a", "x"], "mean"))
+        x = np.arange(8.0, dtype="float32")
+        factor = STRATEGY.experimental_distribute_values_from_function(
+            lambda context: tf.constant(2.0)
+        )
+        with STRATEGY.scope(), network("infer", 1, eager=eager):
+            result = network.run_step({"a": factor, "x": distributed(x, 5)})
+        assert result["mean"] == 2 * x.mean()
+
     def test_slicers_cut_before_the_batch_is_split(self) -> None:
         images = np.arange(4 * 4 * 6, dtype="float32").reshape(4, 4, 6)
         for slicer in (

@@ -329,7 +329,7 @@ class TestExactShapes:
         assert reasons(network)[0] == first()
         assert reasons(network)[1].startswith(
             "'x' has the shape (3), where (2) was traced; one trace for each batch size, because "
-            "with any an op failed: "
+            "an op failed with a dynamic one: "
         )
         assert reasons(network)[2:] == ["'x' has the shape (1), where (3) was traced"]
 
@@ -346,8 +346,8 @@ class TestExactShapes:
             assert result["y"].numpy().tolist() == [[width] * width] * size
         found = reasons(network)
         assert found[0].endswith(
-            "; one trace for each shape of a sample, because with any an op failed: LookupError: "
-            "how wide?"
+            "; one trace for each shape of a sample, because an op failed with a dynamic one: "
+            "LookupError: how wide?"
         )
         assert sum("failed" in reason for reason in found) == 1
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastnet.guards import Snapshot
 from fastnet.network import TFNetwork, TorchNetwork
 from fastnet.op.tensorop import Delete, LambdaOp
 from tests.network.keras_models import infer, keras, tf
@@ -132,6 +133,28 @@ class TestOfTorch:
                 result = infer(network, {"x": make(size)})
                 assert result["y"].numpy().tolist() == [2.0] * size
         assert reasons(network) == [first(), f"'x' has the shape (2), where (3) was traced{FITS}"]
+
+    def test_changes_take_effect_at_the_next_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As for tensors of TensorFlow: what was traced is compared once in a session."""
+        compared: list[Any] = []
+        first_change = Snapshot.first_change
+
+        def count(self: Snapshot) -> str | None:
+            compared.append(self)
+            return first_change(self)
+
+        op = Doing(lambda x, state: op.factor * x, "x", "y")
+        op.factor = 2.0
+        network = TFNetwork(op)
+        infer(network, {"x": torch.ones(2)})
+        monkeypatch.setattr(Snapshot, "first_change", count)
+        with network("infer", 1):
+            for factor in (2.0, 3.0, 4.0):
+                op.factor = factor
+                result = network.run_step({"x": torch.ones(2)})
+                assert result["y"].numpy().tolist() == [2.0, 2.0]
+        assert len(compared) == 1
+        assert infer(network, {"x": torch.ones(2)})["y"].numpy().tolist() == [4.0, 4.0]
 
     def test_take_gradients_or_are_conjugated_and_are_copied(self) -> None:
         network = TFNetwork(Counting("x", "y"))

@@ -16,7 +16,6 @@ from fastnet.backend.tf.models import TFPass
 from fastnet.backend.tf.optimizers import get_lr as get_lr
 from fastnet.backend.tf.optimizers import set_lr as set_lr
 from fastnet.backend.tf.preserve_state import PreservedState as PreservedState
-from fastnet.backend.tf.preserve_state import require_variables as require_variables
 from fastnet.backend.tf.processes import describe_parallelism as describe_parallelism
 from fastnet.backend.tf.reductions import *
 from fastnet.backend.tf.run_state import load_model_state as load_model_state

@@ -106,6 +106,12 @@ could_record: Callable[[], bool] = (
 )
 """Returns whether a tape may record an operation now."""
 
+
+def can_detect_tapes() -> bool:
+    """Return whether `could_record` asks TensorFlow; without the private name it is always True."""
+    return could_record is not _always
+
+
 DirectCall: TypeAlias = Callable[[list[tf.Tensor]], Any]
 
 
@@ -119,7 +125,7 @@ def direct_call(
     TensorFlow adds others under a tape. `captured` replaces the captured inputs, such as the
     handles of variables.
     """
-    if _context is None or could_record is _always or concrete.graph.deferred_external_captures:
+    if _context is None or not can_detect_tapes() or concrete.graph.deferred_external_captures:
         return None
     if captured is None:
         captured = list(concrete.captured_inputs)

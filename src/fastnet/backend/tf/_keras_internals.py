@@ -18,7 +18,7 @@ from fastnet.types import Model
 _PACKAGES = ("keras", "tf_keras")
 
 
-def keras_of(thing: Any) -> Any:
+def keras_package_of(thing: Any) -> Any:
     """Return the Keras package that a model, a layer or an optimizer is from."""
     for base in type(thing).__mro__:
         package = base.__module__.partition(".")[0]
@@ -27,33 +27,30 @@ def keras_of(thing: Any) -> Any:
     raise ValueError(f"{type(thing).__name__} is not from Keras.")
 
 
-def is_from(thing: Any, package: str) -> bool:
-    """Return whether an object's class is, or derives from, one of a Keras package."""
+def derives_from_package(thing: Any, package: str) -> bool:
+    """Return whether an object's class is one of a Keras package, or derives from one."""
     return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
 
 
-def is_of_keras(thing: Any) -> bool:
+def is_defined_in_keras(thing: Any) -> bool:
     """Return whether an object's class is defined in Keras, and not in the program."""
     return type(thing).__module__.partition(".")[0] in _PACKAGES
 
 
 def is_keras3(thing: Any) -> bool:
     """Return whether a model, a layer or an optimizer is from Keras 3 rather than Keras 2."""
-    return int(keras_of(thing).__version__.partition(".")[0]) >= 3
+    return int(keras_package_of(thing).__version__.partition(".")[0]) >= 3
 
 
 def has_mask(value: Any) -> bool:
-    """Return whether Keras has left a mask on a tensor.
-
-    Without the private name none is found.
-    """
+    """Return whether Keras has left a mask on a tensor; False if Keras lacks the attribute."""
     return getattr(value, "_keras_mask", None) is not None
 
 
 def sublayers(layer: Any) -> list[Any]:
     """List the nested layers of a layer depth first, each once, input layers included.
 
-    Without the private name those in the `layers` of models.
+    If Keras lacks the private method, they are those in the `layers` of models.
     """
     found: dict[int, Any] = {}
 
@@ -68,7 +65,10 @@ def sublayers(layer: Any) -> list[Any]:
 
 
 def children_of(layer: Any) -> list[Any]:
-    """List the layers directly in a layer; without the private name the `layers` of a model."""
+    """List the layers directly in a layer.
+
+    If Keras lacks the private method, they are the `layers` of a model.
+    """
     flatten = getattr(layer, "_flatten_layers", None)
     if flatten is None:
         return list(getattr(layer, "layers", ()))
@@ -79,7 +79,7 @@ def children_of(layer: Any) -> list[Any]:
 def own_weights(layer: Any) -> list[Any]:
     """List the weights of a layer without those of nested layers, whatever is trainable.
 
-    Without the private names none.
+    The list is empty if Keras lacks the private attributes.
     """
     kind = "variables" if is_keras3(layer) else "weights"
     lists = [getattr(layer, f"_{name}_{kind}", ()) for name in ("trainable", "non_trainable")]
@@ -93,10 +93,11 @@ def own_weights(layer: Any) -> list[Any]:
     ]
 
 
-def takes_step(optimizer: Any, pending_calls: Any = 0) -> Any:
+def next_call_updates_weights(optimizer: Any, pending_calls: Any = 0) -> Any:
     """Return whether the call of an optimizer after pending ones updates weights, or accumulates.
 
-    A boolean tensor, or True without `gradient_accumulation_steps`, or without the private name.
+    It is a boolean tensor; or True if the optimizer has no `gradient_accumulation_steps`, or if
+    Keras lacks the private attribute.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     steps = getattr(inner, "gradient_accumulation_steps", None)
@@ -109,7 +110,8 @@ def takes_step(optimizer: Any, pending_calls: Any = 0) -> Any:
 def slot_names(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
     """Name the variables of an optimizer by their attribute and the weight that they belong to.
 
-    The names are by the variables' ids. Without the private names none belongs to a weight.
+    The names are by the variables' ids. If Keras lacks the private attributes, none belongs to a
+    weight.
     """
     names: dict[int, str] = {}
     if not hasattr(optimizer, "build"):  # a legacy optimizer of Keras 2
@@ -146,10 +148,10 @@ def _keys_by_index(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
     return {**found, **{index: f"{index}" for index in indices.values()}}
 
 
-def updatable(model: Model) -> list[Any]:
+def trainable_if_unfrozen(model: Model) -> list[Any]:
     """List the variables that are trained, or would be if their layers were not frozen.
 
-    Without the private name those that are trained now.
+    If Keras lacks the private attribute, they are those that are trained now.
     """
     layers = [model, *sublayers(model)]
     trained = list(model.trainable_variables)
@@ -162,12 +164,18 @@ def updatable(model: Model) -> list[Any]:
 
 
 def is_compiled(model: Model) -> bool:
-    """Return whether a program has called a model's `compile`; without the name False."""
+    """Return whether a program has called a model's `compile`.
+
+    Returns False if Keras lacks the attribute.
+    """
     return bool(getattr(model, "compiled" if is_keras3(model) else "_is_compiled", False))
 
 
-def is_built(optimizer: Any) -> bool:
-    """Return whether an optimizer with a method `build` has its variables; without it False."""
+def optimizer_is_built(optimizer: Any) -> bool:
+    """Return whether an optimizer with a method `build` has its variables.
+
+    Returns False if Keras lacks the attribute.
+    """
     return bool(getattr(optimizer, "built" if is_keras3(optimizer) else "_built", False))
 
 
@@ -179,14 +187,14 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
         optimizer._create_all_weights(variables)
 
 
-def updates(optimizer: Any, variable: Any) -> bool:
+def optimizer_updates(optimizer: Any, variable: Any) -> bool:
     """Return whether an optimizer that is built updates a variable."""
     if is_keras3(optimizer):
         return any(one is variable for one in optimizer._trainable_variables)
     return optimizer._var_key(variable) in optimizer._index_dict
 
 
-def updated_by(optimizer: Any, weights: list[Any]) -> list[int] | None:
+def indices_of_updated_weights(optimizer: Any, weights: list[Any]) -> list[int] | None:
     """List the indices of the weights of a model that an optimizer of Keras 3 updates."""
     if not is_keras3(optimizer):
         raise ValueError(f"copying its optimizer, {type(optimizer).__name__}, needs Keras 3")
@@ -204,7 +212,10 @@ def updated_by(optimizer: Any, weights: list[Any]) -> list[int] | None:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Return the schedule of an optimizer, or None; without the name only that of a legacy one."""
+    """Return the schedule of an optimizer, or None if its learning rate is a number.
+
+    If Keras lacks the private attribute, only the schedule of a legacy optimizer is found.
+    """
     rate = getattr(optimizer, "_learning_rate", None)
     rate = optimizer.learning_rate if rate is None else rate
     return rate if callable(rate) and not hasattr(rate, "assign") else None
@@ -218,19 +229,25 @@ def prepare_schedule(optimizer: Any) -> None:
 
 
 def loss_scale_variables(optimizer: Any) -> list[Any]:
-    """List the variables of Keras 2's loss scale, which are not the optimizer's; without none."""
+    """List the variables of Keras 2's loss scale, which are not the optimizer's.
+
+    The list is empty if Keras lacks the attributes.
+    """
     scale = getattr(optimizer, "_loss_scale", None)
     found = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
     return [one for one in found if one is not None]
 
 
 def seed_states(layer: Any) -> list[Any]:
-    """List the states of a layer's own generators, which Keras 3 has; without the name none."""
+    """List the states of a layer's own generators, which only layers of Keras 3 have.
+
+    The list is empty if Keras lacks the attribute.
+    """
     return [one.state for one in getattr(layer, "_seed_generators", ())]
 
 
-def counts_updates(optimizer: Any) -> bool:
-    """Return whether an optimizer is Keras 2's Nadam, whose own count of updates is no variable."""
+def is_keras2_nadam(optimizer: Any) -> bool:
+    """Return whether an optimizer is Keras 2's Nadam, whose count of updates is no variable."""
     return not is_keras3(optimizer) and hasattr(optimizer, "_u_product_counter")
 
 
@@ -244,13 +261,19 @@ def generator_in(value: Any) -> Any:
 
 
 def has_unreadable_seeds(layer: Any) -> bool:
-    """Return whether a layer of Keras 2 draws from ops with a hidden state; without it False."""
+    """Return whether a layer of Keras 2 draws from ops with a hidden state.
+
+    Returns False if Keras lacks the attribute.
+    """
     generator = None if is_keras3(layer) else getattr(layer, "_random_generator", None)
     return generator is not None and generator_in(generator) is None
 
 
 def trained_weights(layer: Any) -> list[Any]:
-    """List the weights of a layer itself that are trained unless it is frozen; without it none."""
+    """List the weights of a layer itself that are trained unless it is frozen.
+
+    The list is empty if Keras lacks the attributes.
+    """
     names = ("_trainable_variables", "_trainable_weights")
     return [one for name in names for one in vars(layer).get(name, ())]
 
@@ -279,14 +302,17 @@ def shared_seeds() -> Any:
 
 
 def set_shared_seeds(value: Any) -> None:
-    """Set that state; a generator that is made for it draws its first seed from Python's."""
+    """Set the state that `shared_seeds` returns.
+
+    If the generator has to be made, it draws its first seed from Python's generator.
+    """
     make = look_up("keras.src.random.seed_generator.global_seed_generator")
     if make is not None and hasattr(sys.modules.get("keras"), "ops"):
         make().state.assign(value)
 
 
 def restart_uids(package: str) -> None:
-    """Restart the numbers in the names of layers; without the name they continue."""
+    """Restart the numbers in the names of layers; they continue if Keras lacks the function."""
     reset = getattr(sys.modules[package].backend, "reset_uids", None)
     reset = reset or look_up("keras.src.utils.naming.reset_uids")
     if reset is not None:

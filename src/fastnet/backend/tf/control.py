@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from fastnet.backend.tf.graph import graph_code
+from fastnet.backend.tf.autograph import with_autograph
 from fastnet.types import Forward, State
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
         branch: Callable[[], T] = branches[index.numpy().item()]
         return branch()
     # AutoGraph does not convert functions that TensorFlow itself calls.
-    converted = [graph_code(branch) for branch in branches]
+    converted = [with_autograph(branch) for branch in branches]
     chosen: T = tf.switch_case(tf.squeeze(index), converted)
     return chosen
 

@@ -22,20 +22,20 @@ from fastnet.backend.model_metadata import (
 )
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
+    indices_of_updated_weights,
     is_keras3,
-    keras_of,
+    keras_package_of,
     schedule_of,
-    updated_by,
 )
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import (
     inner_optimizer,
-    let_decay_change,
+    make_weight_decay_variable,
     variables_of,
     weight_decay_of,
 )
 from fastnet.backend.tf.saving import without_optimizer
-from fastnet.backend.tf.setup import let_compile
+from fastnet.backend.tf.setup import keep_optimizer_on_compile
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 from fastnet.types import Model
 
@@ -51,16 +51,16 @@ class _Saved:
         # Keras finds classes of users by name only if they were registered.
         self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
         self.config = _config(optimizer)
-        self.indices = updated_by(inner, list(named_weights(model).values()))
+        self.indices = indices_of_updated_weights(inner, list(named_weights(model).values()))
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Model) -> Any:
         """Make the optimizer for a copy of the model."""
         known = {cls.__name__: cls for cls in self.classes}
         cls: Any = self.classes[0]
-        with keras_of(model).utils.custom_object_scope(known):
+        with keras_package_of(model).utils.custom_object_scope(known):
             optimizer = cls.from_config(self.config)
-        let_decay_change(optimizer)
+        make_weight_decay_variable(optimizer)
         if self.indices is not None:
             weights = list(named_weights(model).values())
             variables = [weights[index] for index in self.indices]
@@ -70,7 +70,7 @@ class _Saved:
         return optimizer
 
 
-def let_pickle(model: Model) -> None:
+def register_pickling(model: Model) -> None:
     """Register how `pickle` saves models of a class, unless that was registered before."""
     copyreg.dispatch_table.setdefault(type(model), _reduced)
 
@@ -160,8 +160,8 @@ def _restored(
             set_metadata(model, name, known[name])
     for name in ("optimizer", "current_optimizer"):
         set_metadata(model, name, copy.deepcopy(known[name], dict(made)))
-    let_pickle(model)
-    let_compile(model)
+    register_pickling(model)
+    keep_optimizer_on_compile(model)
     return model
 
 

@@ -15,9 +15,9 @@ from fastnet.backend.model_metadata import NAMES, every_optimizer_of
 from fastnet.backend.tf._keras_internals import (
     LISTS_OF_PARTS,
     PREFIX_OF_TRACKING,
-    counts_updates,
     generator_in,
     has_unreadable_seeds,
+    is_keras2_nadam,
     trained_weights,
 )
 from fastnet.backend.tf.models import all_layers
@@ -54,6 +54,14 @@ def attributes_of(part: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
 def saved_tensors_of(model: Model) -> list[Any]:
     """List the weights of a model, which are saved with it."""
     return list(model.weights) if model.built else []
+
+
+def global_generator() -> tf.random.Generator | None:
+    """Return TensorFlow's global generator, or None if op determinism forbids to make it."""
+    try:
+        return tf.random.get_global_generator()
+    except RuntimeError:
+        return None
 
 
 def get_held_state(value: Any) -> HeldState | None:
@@ -122,7 +130,7 @@ def warn_of_unsaved(models: Iterable[Model], values: Iterable[Any]) -> None:
             "a resumed run draws different numbers. Use Keras 3.",
         )
     every = [inner_optimizer(one) for model in models for one in every_optimizer_of(model)]
-    for name in sorted({type(one).__name__ for one in every if counts_updates(one)}):
+    for name in sorted({type(one).__name__ for one in every if is_keras2_nadam(one)}):
         warn(
             f"The optimizer {name} of Keras 2 keeps state that cannot be saved, so that a resumed "
             "run differs. Use Keras 3, or another optimizer."

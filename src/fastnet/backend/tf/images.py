@@ -74,7 +74,10 @@ def _area_weights(size: int | tf.Tensor, new_size: int) -> tf.Tensor:
 def mix_up(
     samples: tf.Tensor, labels: tf.Tensor, alpha: float, shared: bool, beta: Any = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Blend each sample of a batch with the previous one, and their labels alike."""
+    """Blend each sample with the previous one by `max(share, 1 - share)`, and its label by `share`.
+
+    FastEstimator blends them so, too.
+    """
     share = label_share = _draw(alpha, samples, beta, each=not shared)
     if not shared:
         share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.losses import ClassWeightTable, check_class_weights, fractional_label
+from fastnet.types import Model
 
 
 def binary_crossentropy(
@@ -181,10 +182,22 @@ def focal(
     return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
 
 
-# Graphs hold the weights as constants, so nothing is cached; torch has a class.
 ClassWeights = dict
 
 
+def l2_regularization(model: Model, beta: float) -> tf.Tensor:
+    squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
+    return tf.multiply(tf.reduce_sum(squares), beta)
+
+
+def add_l2_regularization(loss: tf.Tensor, model: Model, beta: float) -> tf.Tensor:
+    """Return the sum, in the wider dtype of the loss and the weights."""
+    squares = l2_regularization(model, beta)
+    wide = max(loss.dtype, squares.dtype, key=lambda dtype: dtype.size)
+    return tf.add(tf.cast(squares, wide), tf.cast(loss, wide))
+
+
+# Graphs hold the weights as constants, so nothing is cached; torch has a class.
 def _weights_of(classes: tf.Tensor, class_weights: ClassWeightTable, dtype: tf.DType) -> tf.Tensor:
     if not isinstance(class_weights, Mapping):
         return _cast(class_weights.lookup(tf.cast(classes, class_weights.key_dtype)), dtype)

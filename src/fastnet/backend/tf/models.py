@@ -20,7 +20,7 @@ from fastnet.backend.named_values import (
     takes_several_arguments,
 )
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import has_mask, is_keras3, keras_of, sublayers
+from fastnet.backend.tf._keras_internals import has_mask, is_keras3, keras_package_of, sublayers
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.errors import shorten
 from fastnet.types import Model, State
@@ -53,10 +53,10 @@ def feed_forward(model: Model, *x: Any, training: bool = True) -> Any:
 def is_of_layers(model: Model) -> bool:
     """Return whether a model is of one of Keras's own classes, such as Sequential."""
     module = str(type(model).call.__module__)
-    return module.partition(".")[0] == str(keras_of(model).__name__).partition(".")[0]
+    return module.partition(".")[0] == str(keras_package_of(model).__name__).partition(".")[0]
 
 
-def _spreads_inputs(model: Model) -> bool:
+def _unpacks_inputs(model: Model) -> bool:
     """Return whether a model's `call` takes its inputs as several arguments, and not as a list."""
     return not is_of_layers(model) and takes_several_arguments(model.call, CONTROLS)
 
@@ -118,16 +118,11 @@ def no_variables(model: Model, problem: str) -> ValueError:
     )
 
 
-def l2_regularization(model: Model, beta: float) -> tf.Tensor:
-    squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-    return tf.multiply(tf.reduce_sum(squares), beta)
-
-
-def add_l2_regularization(loss: tf.Tensor, model: Model, beta: float) -> tf.Tensor:
-    """Return the sum, in the wider dtype of the loss and the weights."""
-    squares = l2_regularization(model, beta)
-    wide = max(loss.dtype, squares.dtype, key=lambda dtype: dtype.size)
-    return tf.add(tf.cast(squares, wide), tf.cast(loss, wide))
+def require_variables(models: Iterable[Model]) -> None:
+    """Raise a ValueError if the first call of a model would create variables."""
+    for model in models:
+        if not model.built:
+            raise no_variables(model, "and so no state to keep")
 
 
 class TFPass:
@@ -155,12 +150,12 @@ class TFPass:
         self._split = split
         self._trainable: bool = op.trainable
         self._gradients: bool = op.gradients
-        self._spread = has_several and _spreads_inputs(model)
+        self._takes_several_arguments = has_several and _unpacks_inputs(model)
         own = _layers_of(model)
         self._layers = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
         self._keys = tuple(op.inputs)
         self._is_of_layers = is_of_layers(model)
-        self._is_plain = self._gradients and not self._spread and not self._layers
+        self._is_plain = self._gradients and not self._takes_several_arguments and not self._layers
 
     def __getstate__(self) -> dict[str, Any]:
         # The layers of a copy are found by their names.
@@ -230,7 +225,7 @@ class TFPass:
 
     def _call(self, data: Any, training: bool) -> Any:
         # Keras passes `training` on to the layers if the model's `call` does not take it.
-        if self._spread:
+        if self._takes_several_arguments:
             return self._called(*data, training=training)
         return self._called(data, training=training)
 
@@ -278,7 +273,7 @@ def _require_inputs(model: Model, keys: Sequence[str]) -> None:
     Fewer are allowed, because the value of a key may hold several tensors.
     """
     count = _input_count(model)
-    if count is None or _spreads_inputs(model):
+    if count is None or _unpacks_inputs(model):
         return
     if len(keys) > count:
         names = shorten([one.name for one in model.inputs])

@@ -12,8 +12,8 @@ from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import known_models, name_of, optimizer_of
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
+    is_defined_in_keras,
     is_keras3,
-    is_of_keras,
     loss_scale_variables,
     schedule_of,
     slot_names,
@@ -84,13 +84,13 @@ def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
         optimizer.weight_decay = weight_decay
 
 
-def let_decay_change(optimizer: Any) -> None:
+def make_weight_decay_variable(optimizer: Any) -> None:
     """Replace the weight decay of an optimizer by a variable, which graphs read in every step.
 
     An optimizer of the program may not expect a variable, so its weight decay stays.
     """
     inner = inner_optimizer(optimizer)
-    if not is_of_keras(inner):
+    if not is_defined_in_keras(inner):
         return
     decay = weight_decay_of(inner)
     if decay is not None and not hasattr(inner.weight_decay, "assign"):

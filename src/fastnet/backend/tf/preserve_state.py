@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
-
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.tf._keras_internals import seed_states, shared_seeds
-from fastnet.backend.tf.models import all_layers, no_variables
+from fastnet.backend.tf.held_state import global_generator
+from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import (
     optimizer_settings,
     set_optimizer_settings,
@@ -35,7 +34,7 @@ class PreservedState:
         variables = [variable for model in models for variable in model.variables]
         variables += [variable for one in optimizers.values() for variable in variables_of(one)]
         shared = shared_seeds()
-        variables += [*generator_states(models), *([] if shared is None else [shared])]
+        variables += [*_generator_states(models), *([] if shared is None else [shared])]
         unique = {id(variable): variable for variable in variables}
         self._values = [(variable, variable.numpy()) for variable in unique.values()]
         self._settings = [(one, optimizer_settings(one)) for one in optimizers.values()]
@@ -57,24 +56,9 @@ class PreservedState:
             set_optimizer_settings(optimizer, settings)
 
 
-def require_variables(models: Iterable[Model]) -> None:
-    """Raise a ValueError if the first call of a model would create variables."""
-    for model in models:
-        if not model.built:
-            raise no_variables(model, "and so no state to keep")
-
-
-def generator_states(models: Iterable[Model]) -> list[Any]:
+def _generator_states(models: Iterable[Model]) -> list[Any]:
     """List the states of the generators of TensorFlow and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
     own = {id(state): state for layer in layers for state in seed_states(layer)}
     generator = global_generator()
     return [*([] if generator is None else [generator.state]), *own.values()]
-
-
-def global_generator() -> tf.random.Generator | None:
-    """Return TensorFlow's global generator, or None if op determinism forbids to make it."""
-    try:
-        return tf.random.get_global_generator()
-    except RuntimeError:
-        return None

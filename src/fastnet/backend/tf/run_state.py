@@ -14,9 +14,9 @@ from fastnet.backend.tf._keras_internals import (
     set_shared_seeds,
     shared_seeds,
 )
-from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.held_state import global_generator
+from fastnet.backend.tf.models import all_layers, require_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
-from fastnet.backend.tf.preserve_state import global_generator, require_variables
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 from fastnet.backend.tree import block_to_array
 from fastnet.types import Model

@@ -24,19 +24,19 @@ from fastnet.backend.precision import Precision, policy_name, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
-    is_built,
+    derives_from_package,
     is_compiled,
-    is_from,
     is_keras3,
-    keras_of,
+    keras_package_of,
+    optimizer_is_built,
+    optimizer_updates,
     prepare_schedule,
     restart_uids,
     seed_states,
-    updatable,
-    updates,
+    trainable_if_unfrozen,
 )
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
+from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, make_weight_decay_variable
 from fastnet.errors import add_note
 from fastnet.types import Model
 from fastnet.util.warnings import warn
@@ -81,7 +81,9 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Model]) -> list[An
 
 def keras_names(models: list[Model]) -> set[str]:
     """Return the names of the Keras packages of models; other frameworks' are ignored."""
-    return {str(keras_of(model).__name__) for model in models if framework_of(model) == "tf"}
+    return {
+        str(keras_package_of(model).__name__) for model in models if framework_of(model) == "tf"
+    }
 
 
 def restart_names(models: list[Model]) -> None:
@@ -98,7 +100,7 @@ def prepare(model: Model, source: Any) -> Any:
     """
     processes.note_model(model)
     if is_keras3(model):
-        backend = keras_of(model).config.backend()
+        backend = keras_package_of(model).config.backend()
         if backend != "tensorflow":
             raise ValueError(
                 f"The backend of Keras is {backend!r}, but a network runs Keras models with "
@@ -110,11 +112,11 @@ def prepare(model: Model, source: Any) -> Any:
         # Keras 2 would reject batches whose shapes can be broadcast.
         model.input_spec = None
     _reserve_names(model, source)
-    let_compile(model)
+    keep_optimizer_on_compile(model)
     return model
 
 
-def let_compile(model: Model) -> None:
+def keep_optimizer_on_compile(model: Model) -> None:
     """Let a program compile a model, as for `evaluate`, without replacing its optimizer."""
     # Written to __dict__, because Keras's `__setattr__` would track it.
     model.__dict__.setdefault("compile", partial(_compile, model))
@@ -158,8 +160,8 @@ def require_as_made(models: list[Model], mixed_precision: Precision) -> None:
         if not tf.distribute.has_strategy() and len(gpus) > 1:
             raise ValueError(
                 f"{type(model).__name__} was made for one device, but there are {len(gpus)} GPUs "
-                "to spread it over. Pass a function that makes the model as model_fn, or make it "
-                "within the scope of a strategy of your own that build is called in, too."
+                "to distribute it over. Pass a function that makes the model as model_fn, or make "
+                "it within the scope of a strategy of your own that build is called in, too."
             )
 
 
@@ -168,7 +170,7 @@ def warn_of_policy(models: list[Model]) -> None:
     for model in models:
         if framework_of(model) != "tf" or precision_of(model):
             continue
-        policy = policy_name(keras_of(model))
+        policy = policy_name(keras_package_of(model))
         if policy in _MIXED_POLICIES:
             warn(
                 f"The global policy of Keras is {policy!r}, but fastnet.build makes models in "
@@ -207,7 +209,7 @@ def _reserve_names(model: Model, source: Any) -> None:
 
 def make_optimizer(source: Any, model: Model, name: str, mixed_precision: Precision) -> Any:
     """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
-    keras = keras_of(model)
+    keras = keras_package_of(model)
     names = partial(_by_name, keras, is_keras3(model))
     optimizer = call_optimizer_fn(source, model, name, names)
     check_owner(optimizer, model, name)
@@ -223,18 +225,20 @@ def make_optimizer(source: Any, model: Model, name: str, mixed_precision: Precis
 def check_owner(optimizer: Any, model: Model, name: str) -> None:
     """Raise an error for an optimizer that is not from the model's Keras, or of another model."""
     inner = inner_optimizer(optimizer)
-    package = str(keras_of(model).__name__)
-    if not is_from(optimizer, package) or not is_from(inner, package):
+    package = str(keras_package_of(model).__name__)
+    if not derives_from_package(optimizer, package) or not derives_from_package(inner, package):
         raise wrong_optimizer(inner, model, name)
     # Those without `build` update any variables.
-    if not hasattr(inner, "build") or not is_built(inner):
+    if not hasattr(inner, "build") or not optimizer_is_built(inner):
         return
 
     def is_owner(one: Any) -> bool:
-        return framework_of(one) == "tf" and any(updates(inner, each) for each in one.weights)
+        return framework_of(one) == "tf" and any(
+            optimizer_updates(inner, each) for each in one.weights
+        )
 
     own = model.trainable_variables
-    if own and not any(updates(inner, one) for one in own):
+    if own and not any(optimizer_updates(inner, one) for one in own):
         owner = other_owner(model, is_owner)
         if owner is not None:
             raise foreign_optimizer(optimizer, model, name, owner)
@@ -258,13 +262,13 @@ def prepare_optimizer(optimizer: Any, model: Model) -> None:
             prepare_optimizer(optimizer, model)
         return
     try:
-        let_decay_change(optimizer)
+        make_weight_decay_variable(optimizer)
         prepare_schedule(inner_optimizer(optimizer))
         if not hasattr(optimizer, "build"):
             build_optimizer(optimizer, model.trainable_variables)
-        elif not is_built(optimizer):
+        elif not optimizer_is_built(optimizer):
             # Including those of frozen layers, because an optimizer is built only once.
-            build_optimizer(optimizer, updatable(model))
+            build_optimizer(optimizer, trainable_if_unfrozen(model))
     except Exception as error:
         add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
         raise
@@ -272,4 +276,4 @@ def prepare_optimizer(optimizer: Any, model: Model) -> None:
 
 def is_ready(optimizer: Any) -> bool:
     """Return whether an optimizer has its variables, or makes them on demand."""
-    return not hasattr(optimizer, "build") or is_built(optimizer)
+    return not hasattr(optimizer, "build") or optimizer_is_built(optimizer)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.tf._keras_internals import takes_step
+from fastnet.backend.tf._keras_internals import next_call_updates_weights
 from fastnet.backend.tf.gradients import (
     all_finite,
     apply_gradients,
@@ -64,7 +64,9 @@ class TFUpdate(Update):
 
     def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
         known = "total" in self._reports and not self._gradients_are_given
-        return self._values(_NO_UPDATE, self._minimized(loss_or_gradients) if known else None)
+        return self._report_values(
+            _NO_UPDATE, self._minimized(loss_or_gradients) if known else None
+        )
 
     def _run(
         self,
@@ -90,48 +92,91 @@ class TFUpdate(Update):
                 gradients = self._check_given(data, optimizer, variables)
             else:
                 gradients = self._differentiate(loss, optimizer, variables, tape)
-            update: Callable[[], Any]
             deferred = state["deferred"].setdefault(name_of(self._model), []) if defer else []
             pending = self._pending_calls(deferred)
-            calls: Any
-            settle: Callable[[], Callable[[], Any]] | None = None
             if self.is_merging:
-                self._settle_deferred(state)
-                times, values, calls = self._merge_gradients(
-                    gradients, weight, variables, minimized, pending
+                self._fix_deferred_averages(state)
+                update = self._make_merging_update(
+                    gradients, weight, variables, followers, minimized, pending
                 )
-                is_due = times >= self.window_length
-                apply = partial(self._apply_merged, variables, followers)
-                update = partial(_run_if, is_due, apply, [times])
-                settle = partial(self._settle, variables, followers, times, is_due)
             else:
-                clipped = self._clip(gradients, followers)
-                scale = inner_scale_of(optimizer) if defer else None
-                update = partial(self._apply, variables, followers, clipped, scale)
-                values = self._values(clipped, minimized, pending)
-                calls = clipped.stepped
+                update = self._make_direct_update(
+                    gradients, variables, followers, minimized, pending, defer
+                )
             if defer:
-                deferred.append(_DeferredUpdate(paused(tape)(update), calls, self, settle))
+                deferred.append(update._replace(run=paused(tape)(update.run)))
             else:
-                update()
-        return values
+                update.run()
+        return update.reports
 
-    def _settle_deferred(self, state: State) -> None:
-        """Settle the updates that earlier runs of this op in the step have deferred."""
+    def _make_direct_update(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        followers: Followers,
+        minimized: tf.Tensor | None,
+        pending: Any,
+        defer: bool,
+    ) -> _Update:
+        """Return the update by the gradients of this step alone."""
+        clipped = self._clip(gradients, followers)
+        scale = inner_scale_of(self.optimizer()) if defer else None
+        return _Update(
+            owner=self,
+            run=partial(self._apply, variables, followers, clipped, scale),
+            reports=self._report_values(clipped, minimized, pending),
+            is_call=clipped.stepped,
+        )
+
+    def _make_merging_update(
+        self,
+        gradients: Sequence[Any],
+        weight: Any,
+        variables: Sequence[Any],
+        followers: Followers,
+        minimized: tf.Tensor | None,
+        pending: Any,
+    ) -> _Update:
+        """Add gradients to the sums, and return the update by them if there are enough."""
+        merged_steps = self._merge_gradients(gradients, weight, variables)
+        is_due = merged_steps >= self.window_length
+        is_call: Any = True
+        if self._counts_calls():
+            is_call = tf.cond(
+                is_due,
+                lambda: tf.convert_to_tensor(self._clip_averages(variables, merged_steps).stepped),
+                lambda: tf.constant(False),
+            )
+        apply = partial(self._apply_merged, variables, followers)
+        return _Update(
+            owner=self,
+            run=partial(_run_if, is_due, apply, [merged_steps]),
+            reports=self._report_merged_values(variables, merged_steps, minimized, pending),
+            is_call=is_call,
+            fix_averages=partial(self._fix_averages, variables, followers, merged_steps, is_due),
+        )
+
+    def _fix_deferred_averages(self, state: State) -> None:
+        """Compute the averages of the updates that this op has deferred earlier in the step."""
         deferred = state["deferred"].get(name_of(self._model), [])
-        for index, earlier in enumerate(deferred):
-            if isinstance(earlier, _DeferredUpdate) and earlier.owner is self and earlier.settle:
-                update = paused(state.get("tape"))(earlier.settle())
-                deferred[index] = earlier._replace(update=update, settle=None)
+        for index, update in enumerate(deferred):
+            if isinstance(update, _Update) and update.owner is self and update.fix_averages:
+                run = paused(state.get("tape"))(update.fix_averages())
+                deferred[index] = update._replace(run=run, fix_averages=None)
 
-    def _settle(
-        self, variables: Sequence[Any], followers: Followers, times: tf.Tensor, is_due: tf.Tensor
+    def _fix_averages(
+        self,
+        variables: Sequence[Any],
+        followers: Followers,
+        merged_steps: tf.Tensor,
+        is_due: tf.Tensor,
     ) -> Callable[[], Any]:
-        """Return a deferred update with the averages of now, and begin a new window if it is due.
+        """Return a deferred update with the present averages, and begin a new window if it is due.
 
-        The sums change before the step's end if the op runs again.
+        A later run of the same op in this step would change the sums, so the averages are computed
+        now.
         """
-        clipped = self._clip_averages(variables, times, followers)
+        clipped = self._clip_averages(variables, merged_steps, followers)
         condition = is_due
         if clipped.condition is not None:
             condition = tf.logical_and(is_due, clipped.condition)
@@ -146,12 +191,12 @@ class TFUpdate(Update):
         """Return how many calls of an optimizer that accumulates gradients are deferred."""
         if not self._counts_calls():
             return 0
-        are_calls = [one.is_call if isinstance(one, _DeferredUpdate) else True for one in deferred]
-        return sum(tf.cast(one, tf.int64) for one in are_calls)
+        are_calls = [call.is_call if isinstance(call, _Update) else True for call in deferred]
+        return sum(tf.cast(is_call, tf.int64) for is_call in are_calls)
 
     def _counts_calls(self) -> bool:
         """Return whether the optimizer takes a step only in every nth call."""
-        return takes_step(self.optimizer()) is not True
+        return next_call_updates_weights(self.optimizer()) is not True
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
         now = tf.constant(self.window_steps(), tf.int64)
@@ -232,15 +277,8 @@ class TFUpdate(Update):
         gradients: Sequence[Any],
         weight: Any,
         variables: Sequence[Any],
-        minimized: tf.Tensor | None,
-        pending: Any,
-    ) -> tuple[tf.Tensor, list[tf.Tensor] | None, Any]:
-        """Add gradients to the sums.
-
-        Returns:
-            The number of merged steps, the reports of the update, and whether it calls the
-            optimizer.
-        """
+    ) -> tf.Tensor:
+        """Add gradients to the sums, and return the number of merged steps."""
         self._make_sums(variables, gradients)
         scale = inner_scale_of(self.optimizer())
         if scale is not None:
@@ -259,15 +297,7 @@ class TFUpdate(Update):
                     addend = tf.where(weight != 0, product, tf.zeros_like(product))
                 summed.assign_add(addend)
         self._window_count.assign_add(1)
-        times = self._window_count.read_value()
-        is_call: Any = True
-        if self._counts_calls():
-            is_call = tf.cond(
-                times >= self.window_length,
-                lambda: tf.convert_to_tensor(self._clip_averages(variables, times).stepped),
-                lambda: tf.constant(False),
-            )
-        return times, self._merged_values(variables, times, minimized, pending), is_call
+        return self._window_count.read_value()
 
     def _check_weight(self, weight: Any) -> tf.Tensor:
         """Return a weight as a scalar."""
@@ -284,9 +314,10 @@ class TFUpdate(Update):
         return tf.reshape(scalar, ())
 
     def _apply_merged(
-        self, variables: Sequence[Any], followers: Followers, times: tf.Tensor
+        self, variables: Sequence[Any], followers: Followers, merged_steps: tf.Tensor
     ) -> tf.Tensor:
-        self._apply(variables, followers, self._clip_averages(variables, times, followers))
+        clipped = self._clip_averages(variables, merged_steps, followers)
+        self._apply(variables, followers, clipped)
         self._begin_window()
         return tf.constant(True)
 
@@ -299,11 +330,11 @@ class TFUpdate(Update):
             self._weight_sum.assign(0)
 
     def _clip_averages(
-        self, variables: Sequence[Any], times: tf.Tensor, followers: Followers = ()
+        self, variables: Sequence[Any], merged_steps: tf.Tensor, followers: Followers = ()
     ) -> _Clipped:
         """Return the clipped averages of the sums."""
         if not self._weighted:
-            return self._clip(self._averages(variables, times), followers)
+            return self._clip(self._averages(variables, merged_steps), followers)
         weight = self._weight_sum.read_value()
         if replica_count() > 1:
             context = tf.distribute.get_replica_context()
@@ -364,10 +395,12 @@ class TFUpdate(Update):
 
         `pending` is the number of its calls before that.
         """
-        takes = True if clipped is _NO_UPDATE else takes_step(self.optimizer(), pending)
+        takes = (
+            True if clipped is _NO_UPDATE else next_call_updates_weights(self.optimizer(), pending)
+        )
         return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
 
-    def _values(
+    def _report_values(
         self, clipped: _Clipped, minimized: tf.Tensor | None, pending: Any = 0
     ) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
@@ -384,11 +417,11 @@ class TFUpdate(Update):
         }
         return [values[report] for report in self._reports]
 
-    def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
+    def _averages(self, variables: Sequence[Any], merged_steps: tf.Tensor) -> list[Any]:
         """Return the averages of the sums, scaled as the optimizer expects them."""
         # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
         # update, and fewer if they are flushed.
-        share = tf.cast(self.window_length, tf.float32) / tf.cast(times, tf.float32)
+        share = tf.cast(self.window_length, tf.float32) / tf.cast(merged_steps, tf.float32)
         averages = [
             None if one is None else one / self.window_length * tf.cast(share, one.dtype)
             for one in self._sums_for(variables)
@@ -399,10 +432,10 @@ class TFUpdate(Update):
         """Return the sum for each variable, or None."""
         return [self._sums[id(one)].value if id(one) in self._sums else None for one in variables]
 
-    def _merged_values(
+    def _report_merged_values(
         self,
         variables: Sequence[Any],
-        times: tf.Tensor,
+        merged_steps: tf.Tensor,
         minimized: tf.Tensor | None,
         pending: Any,
     ) -> list[Any] | None:
@@ -415,9 +448,11 @@ class TFUpdate(Update):
                 "it cannot report updates within a step. Leave `outputs` out."
             )
         return tf.cond(  # type: ignore[no-any-return]
-            times >= self.window_length,
-            lambda: self._values(self._clip_averages(variables, times), minimized, pending),
-            lambda: self._values(_NO_UPDATE, minimized),
+            merged_steps >= self.window_length,
+            lambda: self._report_values(
+                self._clip_averages(variables, merged_steps), minimized, pending
+            ),
+            lambda: self._report_values(_NO_UPDATE, minimized),
         )
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -553,18 +588,19 @@ def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence
         tf.cond(condition, lambda: run(*given), lambda: tf.constant(False))
 
 
-class _DeferredUpdate(NamedTuple):
-    """An update that is deferred."""
+class _Update(NamedTuple):
+    """An update of one step, which runs now or is deferred."""
 
-    update: Callable[[], Any]
+    owner: TFUpdate
+    run: Callable[[], Any]
+    reports: list[Any] | None
     is_call: tf.Tensor | bool
     """Whether it will call the optimizer."""
-    owner: TFUpdate
-    settle: Callable[[], Callable[[], Any]] | None
+    fix_averages: Callable[[], Callable[[], Any]] | None = None
     """Returns the update with averages that later runs do not change; None if it has none."""
 
     def __call__(self) -> None:
-        self.update()
+        self.run()
 
 
 class _Clipped(NamedTuple):

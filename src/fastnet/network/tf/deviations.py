@@ -16,44 +16,44 @@ _CHUNK = 1 << 20
 
 
 def deviation_of(
-    found: Any,
+    actual: Any,
     expected: Any,
     precision: str,
-    found_before: Any = None,
+    actual_before: Any = None,
     expected_before: Any = None,
 ) -> Deviation:
     """Compare an array with that of a reference step.
 
     Args:
-        found: The array after a step.
+        actual: The array after a step.
         expected: The array after the reference step, of the same shape and dtype.
         precision: The name of the dtype of the lowest precision in the step.
-        found_before: The array before the step; None for results, of which values are compared.
+        actual_before: The array before the step; None for results, of which values are compared.
         expected_before: The array before the reference step.
     """
     size = expected.size
     if not is_inexact(expected):
-        return Deviation(0.0, 0.0, 0.0, 0.0, _share(np.sum(found != expected), size), size)
+        return Deviation(0.0, 0.0, 0.0, 0.0, _share(np.sum(actual != expected), size), size)
 
     squares, differing = np.zeros(3), 0
     chunks = [
-        _chunks(array, expected) for array in (expected_before, expected, found_before, found)
+        _chunks(array, expected) for array in (expected_before, expected, actual_before, actual)
     ]
-    for expected_start, expected_end, found_start, found_end in zip(*chunks, strict=True):
-        finite = np.isfinite(expected_end) & np.isfinite(found_end)
-        is_same = (found_end == expected_end) | (np.isnan(found_end) & np.isnan(expected_end))
+    for expected_start, expected_end, actual_start, actual_end in zip(*chunks, strict=True):
+        finite = np.isfinite(expected_end) & np.isfinite(actual_end)
+        is_same = (actual_end == expected_end) | (np.isnan(actual_end) & np.isnan(expected_end))
         differing += int(np.sum(~(finite | is_same)))
         # What was infinite before is compared by its value.
         change = (expected_end - _finite(expected_start))[finite]
-        found_change = (found_end - _finite(found_start))[finite]
+        actual_change = (actual_end - _finite(actual_start))[finite]
         squares += [
             float(np.sum(np.abs(values) ** 2))
-            for values in (found_change - change, found_change, change)
+            for values in (actual_change - change, actual_change, change)
         ]
-    distance, found_norm, expected_norm = map(float, np.sqrt(squares))
+    distance, actual_norm, expected_norm = map(float, np.sqrt(squares))
     return Deviation(
         distance=math.inf if math.isnan(distance) else distance,
-        change=found_norm,
+        change=actual_norm,
         expected=expected_norm,
         rounding=_rounding(expected, expected_before, expected_norm, precision),
         share=_share(differing, size),

@@ -8,10 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
-from fastnet.backend.tf.graph import FOREIGN, KIND, holds_foreign, is_recorded
+from fastnet.backend.tf.tensor_adapter import FOREIGN, TENSOR_ADAPTER, holds_foreign
 from fastnet.network.program_set import OnProgram
-from fastnet.network.step_times import StepTimes
-from fastnet.network.tf.compiled import XlaProgram
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.trace_records import report_if_slow
@@ -25,11 +23,12 @@ class GraphSession:
         programs: The programs of the session's ops, which sessions of other plans may share.
         kernel: The plan of the session.
         state: The state of the session.
-        is_transform: Whether a batch that no program is for runs eagerly.
+        may_trace: Whether to trace a program for a batch that no program is valid for; otherwise
+            its step runs eagerly.
     """
 
     def __init__(
-        self, programs: GraphProgramSet, kernel: KernelPlan, state: State, is_transform: bool
+        self, programs: GraphProgramSet, kernel: KernelPlan, state: State, may_trace: bool
     ) -> None:
         programs.forget_comparisons()
         self._programs = programs
@@ -37,13 +36,13 @@ class GraphSession:
         self._state = state
         # The first input of every graph.
         self._epoch = state["epoch"]
-        self._is_transform = is_transform
+        self._may_trace = may_trace
 
     def step(self, eager: RunStep, on_trace: OnProgram | None = None) -> RunStep:
         """Return the function that runs the steps of the session.
 
         Args:
-            eager: Runs a step of a transform eagerly.
+            eager: Runs a step eagerly.
             on_trace: Called when a program was traced.
         """
         programs, epoch = self._programs, self._epoch
@@ -68,13 +67,18 @@ class GraphSession:
         missing = self._kernel.missing_key_error(batch)
         if missing is not None:
             raise missing
-        # What has changed while the network is open takes effect now.
-        programs.forget_comparisons()
-        batch = _with_own_tensors(batch, programs.keys)
-        program, tensors, _ = programs.find(batch)
+        program: GraphProgram | None = None
+        converted = _with_tf_tensors(batch, programs.keys)
+        if converted is not batch:
+            batch = converted
+            program, tensors, _ = programs.find(batch)
+        if program is None:
+            # What has changed while the network is open takes effect now.
+            programs.forget_comparisons()
+            program, tensors, _ = programs.find(batch)
         if program is not None:
             return self._run_program(program, batch, [self._epoch, *tensors], on_trace)
-        if self._is_transform:
+        if not self._may_trace:
             return eager(batch)
         program = programs.trace(batch, int(self._epoch))
         matched = program.match(batch)
@@ -90,12 +94,8 @@ class GraphSession:
         on_trace: OnProgram | None,
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
-        if isinstance(program, XlaProgram):
-            if not program.is_settled:
-                return self._run_first(program, batch, inputs, on_trace)
-            times = program.times
-            if times is not None and not is_recorded():
-                return self._run_timed(program, times, batch, inputs)
+        if program.awaits_first_run:
+            return self._run_first(program, batch, inputs, on_trace)
         return program.run(batch, inputs)
 
     def _run_first(
@@ -122,14 +122,13 @@ class GraphSession:
         if started is None:
             reason, started = f"{reason}; compiled in a later step", perf_counter()
         report: AbstractContextManager[None] = nullcontext()
-        if isinstance(program, XlaProgram):
+        if program.awaits_first_run:
             last_seconds = programs.records.last_compilation()
             report = report_if_slow("compiling a step with XLA", last_seconds)
         try:
             with report:
-                result, compile_seconds = program.run_first(batch, inputs)
-            if program.fallback is not None:
-                programs.fallback_reason = program.fallback
+                result, compile_seconds = program.run_first(batch, inputs, programs.fallback_reason)
+            programs.stop_compiling(program.fallback)
             return result
         finally:
             if compile_seconds or trace_started is not None:
@@ -138,20 +137,9 @@ class GraphSession:
                 if on_trace is not None:
                     on_trace(reason, seconds, compile_seconds)
 
-    def _run_timed(
-        self, program: XlaProgram, times: StepTimes, batch: Mapping[str, Any], inputs: list[Any]
-    ) -> dict[str, Any]:
-        """Run and time one of the first steps after the one that was verified."""
-        if times.awaits_uncompiled:
-            return times.run_uncompiled(lambda: program.run_as_graph(batch, inputs))
-        started = perf_counter()
-        result = program.run(batch, inputs)
-        self._programs.note_compiled(program, perf_counter() - started, self._state)
-        return result
 
-
-def _with_own_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str, Any]:
-    """Return a batch in which tensors of other frameworks are converted."""
+def _with_tf_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str, Any]:
+    """Return a batch in which tensors of other frameworks are converted, or the same batch."""
     converted = {key: FOREIGN(batch[key]) for key in keys if holds_foreign(batch[key])}
     return {**batch, **converted} if converted else batch
 
@@ -159,7 +147,7 @@ def _with_own_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str,
 def _mismatch(program: GraphProgram, batch: Mapping[str, Any]) -> RuntimeError:
     """Return the error for a program that is not for the batch that it was traced for."""
     forms = zip(program.signature.keys, program.signature.inputs, strict=True)
-    key = next(key for key, form in forms if not KIND.matches(form, batch[key]))
+    key = next(key for key, form in forms if not TENSOR_ADAPTER.matches(form, batch[key]))
     return RuntimeError(
         f"The value of '{key}', of type {type(batch[key]).__name__}, does not match the trace that "
         "was made for it: it changed meanwhile, or does not equal itself."

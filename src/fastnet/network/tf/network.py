@@ -12,9 +12,9 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import named_trainable_parameters
-from fastnet.backend.tf.graph import ARRAYS, FOREIGN
 from fastnet.backend.tf.held_state import warn_of_unsaved
 from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.tensor_adapter import ARRAYS, FOREIGN
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile
@@ -22,9 +22,10 @@ from fastnet.network.dynamic_axes import Dynamic, DynamicAxes, read_keys, refuse
 from fastnet.network.held_state import values_in
 from fastnet.network.plan_cache import ExecutionPlan, StepOptions
 from fastnet.network.program_set import ProgramSets
-from fastnet.network.tf.program_set import GraphProgramSet, TraceHistory
+from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.session import TFSession
+from fastnet.network.tf.trace_guard import TraceHistory
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.types import NumpyOps, Ops, Slicers
 
@@ -139,6 +140,7 @@ class TFNetwork(BaseNetwork):
         """Discard all plans and graphs; see `BaseNetwork.retrace`."""
         super().retrace()
         self._program_sets.clear()
+        self._history = TraceHistory()
 
     def _step_options(self) -> StepOptions:
         return StepOptions(conversion=InputConversion(EAGER, FOREIGN, ARRAYS))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet._trace import Signature
-from fastnet.backend.tf.graph import KIND, caller
+from fastnet.backend.tf.graph import caller
+from fastnet.backend.tf.tensor_adapter import TENSOR_ADAPTER
 from fastnet.network.program_set import Program
-from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
+from fastnet.network.tf.node_names import NodeNames
+from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
 
 # Takes the epoch and the tensors of a batch as a list, and returns the tensors of the outputs.
@@ -21,44 +23,59 @@ class GraphProgram(Program):
     """A step that was traced into a graph.
 
     Args:
-        tracer: What the step was traced by, which names the ops in errors.
+        keys: The keys that it reads from a batch, in the order of the forms of its inputs.
+        names: Names the ops in errors.
         traced: The graph.
         guard: The ops and models that it was traced from, for all programs of the same state.
         reason: Why it was traced.
-        is_general: Whether axes are dynamic. A program for exact lengths is found before it.
+        has_dynamic_axes: Whether axes are dynamic. A program for static axes is found before it.
 
     Attributes:
         guard: See above.
         reason: See above.
+        awaits_first_run: Whether the next step is to run by `run_first`.
         fallback: Why XLA does not compile it although the network compiles; None otherwise.
     """
 
+    is_compiled = False
+
     def __init__(
         self,
-        tracer: StepTracer,
+        keys: Sequence[str],
+        names: NodeNames,
         traced: TracedGraph,
         guard: TraceGuard,
         reason: str,
-        is_general: bool = False,
+        has_dynamic_axes: bool = False,
     ) -> None:
-        super().__init__(Signature(tracer.keys, KIND, traced.inputs, traced.outputs))
-        self.is_general = is_general
+        super().__init__(Signature(keys, TENSOR_ADAPTER, traced.inputs, traced.outputs))
+        self.has_dynamic_axes = has_dynamic_axes
         self.guard = guard
         self.reason = reason
+        self.awaits_first_run = False
         self.fallback: str | None = None
-        self._call: Call = caller(traced.concrete, tracer.explain)
+        self._call: Call = caller(traced.concrete, names.explain)
 
     def difference(self) -> str | None:
         """Return what has changed since the program was made; it is compared once in a session."""
         change = self.guard.change_in_session()
-        return None if change is None else f"{change} has changed"
+        return None if change is None else change.description
 
     def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
         """Run a step; see `Program.run`."""
         return self.signature.merge(self._call(inputs), batch)
 
     def run_first(
-        self, batch: Mapping[str, Any], inputs: list[Any]
+        self, batch: Mapping[str, Any], inputs: list[Any], refusal: str | None
     ) -> tuple[dict[str, Any], float]:
-        """Run the first step; return the result, and the seconds that compiling took."""
+        """Run the first step.
+
+        Args:
+            batch: The batch.
+            inputs: The epoch and the tensors that `match` has returned for the batch.
+            refusal: Why XLA must not compile it; None if it may.
+
+        Returns:
+            The result, and the seconds that compiling took.
+        """
         return self.run(batch, inputs), 0.0

@@ -2,57 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastnet._trace import FORMS, Parts, Slot, map_form
-from fastnet.backend.tf.graph import KIND
+from fastnet._trace import FORMS
 from fastnet.backend.tf.models import needs_batch_size, warn_of_masks
+from fastnet.backend.tf.tensor_adapter import TENSOR_ADAPTER
 from fastnet.errors import add_note
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.dynamic_axes import AxesOf, DynamicAxes
+from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MANY_TRACES, MAX_TRACES
 from fastnet.network.program_set import ProgramSet
-from fastnet.network.tf.compiled import XlaProgram, reason_not_to_compile
-from fastnet.network.tf.input_signature import (
+from fastnet.network.step_times import StepTimes
+from fastnet.network.tf.forms import (
     Axis,
-    any_size,
     changed_axes,
     describe_difference,
     has_unknown_lengths,
-    open_lengths,
-    slots_of,
+    select_axes,
+    with_all_axes_dynamic,
+    with_dynamic_axes,
+    with_dynamic_rows,
 )
+from fastnet.network.tf.node_names import NodeNames
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.replicas import Replicas
-from fastnet.network.tf.step_tracer import StepTracer, TracedGraph, uses_optimizers
-from fastnet.network.tf.trace_guard import TraceGuard, tracing
+from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
+from fastnet.network.tf.trace_guard import GuardChange, TraceGuard, TraceHistory, tracing
+from fastnet.network.tf.xla_program import XlaProgram, reason_not_to_compile
 from fastnet.network.trace_records import Records
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
-# The ids of the current values of schedulers, and of the ops.
-ActiveItems = tuple[list[int], list[int]]
-
-
-@dataclass
-class TraceHistory:
-    """The latest traces of a network in all its program sets, for the reason of the next trace.
-
-    Attributes:
-        latest: The active items of the latest trace of each mode and warmup, and its guard.
-        changes: How often each number has changed, by the mode, the warmup and the path.
-    """
-
-    latest: dict[Hashable, tuple[ActiveItems, TraceGuard]] = field(default_factory=dict)
-    changes: Counter[tuple[Hashable, str]] = field(default_factory=Counter)
-
 
 class GraphProgramSet(ProgramSet[GraphProgram]):
     """The traced steps of the ops of a plan.
+
+    Beside the compiled programs, `MAX_TRACES` graphs with static axes are kept, and as many with
+    dynamic ones; as many as `max_programs` if that is more.
 
     Args:
         plan: The plan.
@@ -78,23 +66,26 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         history: TraceHistory,
     ) -> None:
         super().__init__(MAX_TRACES if options is None else options.max_programs, records)
-        self._tracer = StepTracer(plan, state, replicas)
+        self._max_kept = max(MAX_TRACES, self.max_programs)
+        self._names = NodeNames(plan.ops, plan.models)
+        self._tracer = StepTracer(plan, state, replicas, self._names)
         self.keys = self._tracer.keys
+        self._replicas = replicas
         self._options = options
         self._dynamic = dynamic
         self._history = history
         self._models, self._ops = plan.models, plan.ops
-        self._is_training = uses_optimizers(plan, state)
+        self._uses_optimizers = plan.uses_optimizers(state["mode"])
         self._setting = state["mode"], bool(state["warmup"])
         self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         # The program that was traced last.
         self._latest: GraphProgram | None = None
         # Axes whose lengths ops must know, in the state that the latest program was traced in.
-        self._fixed_axes: set[Axis] = set()
+        self._static_axes: set[Axis] = set()
 
     def forget_comparisons(self) -> None:
         """Compare the ops and models again with what each program was traced from."""
-        for program in self.programs:
+        for program in (*self.programs, *filter(None, [self._latest])):
             program.guard.forget_comparison()
 
     def trace(self, batch: Mapping[str, Any], epoch: int) -> GraphProgram:
@@ -107,55 +98,52 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         Raises:
             Exception: What an op raises.
         """
-        exact = [_form_of(key, batch[key]) for key in self.keys]
-        forms = [map_form(form, _with_open_rows, as_form=True) for form in exact]
+        static_forms = [_form_of(key, batch[key]) for key in self.keys]
         warn_of_masks({key: batch[key] for key in self.keys})
+        forms = list(map(with_dynamic_rows, static_forms))
         valid = [program for program in self.programs if program.difference() is None]
-        if not valid:
-            self._fixed_axes = set()
-        if any(map(needs_batch_size, self._models)):
-            self._fixed_axes |= self._axes_of(exact, lambda key, rank: {0})
+        self._note_static_axes(static_forms, is_new_state=not valid)
         latest = self._latest if self._latest in valid else next(iter(valid), None)
-        before = None if latest is None else latest.signature.inputs
-        reason = self._reason_to_trace(forms, before, epoch)
-        if self._compiles:
-            is_change = bool(self.programs) and not valid
-            self.fallback_reason = self.refuse_another(reason, is_change)
-        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
-        compiles = self._compiles and not has_unknown_lengths(exact)
+        valid_forms = None if latest is None else latest.signature.inputs
+        reason = self._reason_to_trace(forms, valid_forms, epoch)
 
-        axes: set[Axis] = set()
-        with tracing(self._ops, self._models):
-            traced, problem = self._trace_for_xla(exact) if compiles else (None, None)
-            if traced is None:
-                traced, axes, remark = self._trace_widest(forms, valid)
-                reason += remark
-        guard = self._find_guard()
-        if compiles and problem is None:
-            program = self._make_for_xla(traced, guard, reason)
-        else:
-            # The problem is not one of the ops, which can be traced otherwise.
-            self.fallback_reason = self.fallback_reason or problem
-            program = self._make(traced, guard, reason, is_general=bool(axes))
+        # Why XLA does not compile the program although the network compiles.
+        problem = self.fallback_reason
+        if self._options is not None and problem is None:
+            problem = self.refuse_another(reason, is_change=bool(self.programs) and not valid)
+        program: GraphProgram | None = None
+        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
+        if self._options is not None and problem is None and not has_unknown_lengths(static_forms):
+            program, problem = self._trace_for_xla(static_forms, reason, self._options)
+        if program is None:
+            program = self._trace_as_graph(forms, valid, reason)
+        program.fallback = problem
+        self.stop_compiling(problem)
+
         self._latest = program
         self._history.latest[self._setting] = self._active_items, program.guard
         self.add(program)
         if self.count == MANY_TRACES:
-            warn(self._describe_many(reason, forms, before))
+            warn(self._describe_many(program.reason, forms, valid_forms))
         return program
 
     def add(self, program: GraphProgram) -> None:
         """Add a program that was just made, in place of those that it makes superfluous."""
         super().add(program)
         inputs = program.signature.inputs
-        for other in self.programs:
-            is_covered = other.is_general and FORMS.matches(inputs, other.signature.inputs)
-            if other is not program and is_covered and other.guard is program.guard:
-                self.discard(other)
-        for is_general in (False, True):
-            alike = [other for other in self.programs if other.is_general is is_general]
-            for other in alike[max(MAX_TRACES, self.max_programs) :]:
-                self.discard(other)
+        for narrower in self.programs:
+            is_covered = (
+                narrower is not program
+                and narrower.has_dynamic_axes
+                and narrower.guard is program.guard
+                and FORMS.matches(inputs, narrower.signature.inputs)
+            )
+            if is_covered:
+                self.discard(narrower)
+        for has_dynamic_axes in (False, True):
+            alike = [each for each in self.programs if each.has_dynamic_axes is has_dynamic_axes]
+            for surplus in alike[self._max_kept :]:
+                self.discard(surplus)
 
     def record(
         self,
@@ -166,151 +154,166 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         compile_seconds: float,
     ) -> None:
         """Record why a program was traced or compiled, and the seconds of both."""
-        found = program.fallback, program.unverified
-        self.records.add(state, reason, seconds, compile_seconds, *found)
-
-    @property
-    def _compiles(self) -> bool:
-        """Whether XLA is to compile further programs."""
-        return self._options is not None and self.fallback_reason is None
-
-    def _make_for_xla(self, traced: TracedGraph, guard: TraceGuard, reason: str) -> GraphProgram:
-        """Return the program of a graph that was traced for XLA, if XLA can compile it."""
-        assert self._options is not None
-        self.fallback_reason = reason_not_to_compile(traced, self._tracer, self._options)
-        if self.fallback_reason is not None:
-            return self._make(traced, guard, reason, is_general=False)
-        return XlaProgram(self._tracer, traced, guard, reason, self._options)
-
-    def _make(
-        self, traced: TracedGraph, guard: TraceGuard, reason: str, is_general: bool
-    ) -> GraphProgram:
-        """Return a program that runs as a graph."""
-        program = GraphProgram(self._tracer, traced, guard, reason, is_general)
-        program.fallback = self.fallback_reason
-        return program
-
-    def _find_guard(self) -> TraceGuard:
-        """Return the guard of the programs that were traced in the present state, or make it."""
-        for guard in dict.fromkeys(program.guard for program in self.programs):
-            if guard.first_change() is None:
-                return guard
-        return TraceGuard(self._models, self._ops, self._is_training)
+        self.records.add(
+            state,
+            reason,
+            seconds,
+            compile_seconds,
+            fallback=program.fallback,
+            unverified=program.unverified,
+        )
 
     # --- why ---
 
-    def _reason_to_trace(self, forms: list[Any], before: list[Any] | None, epoch: int) -> str:
+    def _reason_to_trace(self, forms: list[Any], valid_forms: list[Any] | None, epoch: int) -> str:
         """Return why there is no program for a batch.
 
         Args:
             forms: The forms of the batch.
-            before: Those of the latest program that is still valid, if any is.
+            valid_forms: Those of the latest program that is still valid, if any is.
             epoch: The epoch.
         """
-        if before is not None:
-            return describe_difference(self.keys, forms, before)
-        guard = None if self._latest is None else self._latest.guard
+        if valid_forms is not None:
+            return describe_difference(self.keys, forms, valid_forms)
         items = self._active_items
+        guard = None if self._latest is None else self._latest.guard
         if guard is None:
-            items, guard = self._history.latest.get(self._setting, (items, None))
-        if guard is not None and items[1] == self._active_items[1]:
             # These ops were traced, perhaps by another set, with other settings.
-            change = guard.first_change()
+            items, guard = self._history.latest.get(self._setting, (items, None))
+            if guard is not None:
+                guard.forget_comparison()
+        if guard is not None and items[1] == self._active_items[1]:
+            change = guard.change_in_session()
             if change is not None:
-                self._warn_of_number(guard)
-                return f"{change} has changed"
+                self._warn_of_number(change)
+                return change.description
         # A dataset's own ops are active beside others, and do not replace them.
-        if all(now != then for now, then in zip(self._active_items, items, strict=True)):
+        if all(new != old for new, old in zip(self._active_items, items, strict=True)):
             return f"other ops are active from epoch {epoch} on"
         mode, warmup = self._setting
         return f"first step in mode '{mode}'" + (", warming up" if warmup else "")
 
-    def _warn_of_number(self, guard: TraceGuard) -> None:
-        """Warn if the change that a guard has found is the second one of the same number."""
-        path = guard.changed_number()
-        if path is None:
+    def _warn_of_number(self, change: GuardChange) -> None:
+        """Warn of the second change of the same number."""
+        if not change.is_number:
             return
         changes = self._history.changes
-        changes[self._setting, path] += 1
-        if changes[self._setting, path] == 2:
+        changes[self._setting, change.path] += 1
+        if changes[self._setting, change.path] == 2:
             warn(
                 f"The ops of mode '{self._setting[0]}' are traced again, for the second time, "
-                f"because {path} has changed. Each trace takes as long as many steps. Hold a "
+                f"because {change.description}. Each trace takes as long as many steps. Hold a "
                 "number that changes in a tf.Variable, or pass it in the batch as a tensor."
             )
 
-    def _describe_many(self, reason: str, forms: list[Any], before: list[Any] | None) -> str:
+    def _describe_many(self, reason: str, forms: list[Any], valid_forms: list[Any] | None) -> str:
         """Return the warning that there are many traces, with the way to have fewer."""
         text = (
             f"The ops of mode '{self._setting[0]}' were traced {self.count} times, lastly "
             f"because {reason}. Each trace takes as long as many steps. Pass values that vary as "
             "tensors, or leave them out of the inputs of ops. network.traces lists all traces."
         )
-        if self._compiles:
+        if self._options is not None and self.fallback_reason is None:
             return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
-        if before is None or not FORMS.matches(any_size(forms), any_size(before)):
+        if valid_forms is None or not FORMS.matches(
+            with_all_axes_dynamic(forms), with_all_axes_dynamic(valid_forms)
+        ):
             return text
-        for key, axis in sorted(changed_axes(self.keys, forms, before)):
+        for key, axis in sorted(changed_axes(self.keys, forms, valid_forms)):
             name = f"axis {axis} of '{key}'"
-            if (key, axis) in self._fixed_axes:
+            if (key, axis) in self._static_axes:
                 return f"{text} The ops must know the length of {name}."
-            if (key, axis) not in self._axes_of(forms, self._dynamic.possibly_dynamic):
+            if (key, axis) not in select_axes(self.keys, forms, self._dynamic.possibly_dynamic):
                 more = self._dynamic.with_axis(key, axis)
                 return f"{text} One trace does for any length of {name} with Network(..., {more})."
         return text
 
     # --- tracing ---
 
-    def _trace_for_xla(self, exact: list[Any]) -> tuple[TracedGraph | None, str | None]:
+    def _trace_for_xla(
+        self, static_forms: list[Any], reason: str, options: CompileOptions
+    ) -> tuple[GraphProgram | None, str | None]:
         """Trace for the lengths of a batch, for which XLA compiles.
 
         Returns:
-            The graph and None; or None and the reason, if an op fails. It may also fail where the
-            ops are traced otherwise.
+            The program, and why XLA cannot compile it, so that it runs as a graph; or None and the
+            reason, if an op fails. It may also fail where the ops are traced otherwise.
         """
         try:
-            return self._tracer.trace(exact, for_xla=True), None
+            with tracing(self._ops, self._models):
+                traced = self._tracer.trace(static_forms, for_xla=True)
         except Exception as error:
             return None, f"tracing the ops for XLA failed: {_first_line(error)}"
+        guard = self._find_guard()
+        is_replicated = self._replicas is not None and self._replicas.count > 1
+        problem = reason_not_to_compile(traced, self._names, options, is_replicated)
+        if problem is not None:
+            return GraphProgram(self.keys, self._names, traced, guard, reason), problem
+        program = XlaProgram(
+            self.keys, self._names, traced, guard, reason, options, self._warn_if_slower
+        )
+        return program, None
 
-    def _trace_widest(
-        self, forms: list[Any], valid: list[GraphProgram]
-    ) -> tuple[TracedGraph, set[Axis], str]:
-        """Trace for these lengths, or for any of the axes that have had other ones.
+    def _warn_if_slower(self, times: StepTimes) -> None:
+        self.records.warn_if_slower(self._setting[0], times)
 
-        Some ops must know a length, and fail where it is open.
+    def _trace_as_graph(
+        self, forms: list[Any], valid: list[GraphProgram], reason: str
+    ) -> GraphProgram:
+        """Trace for any length of as many axes as ops allow, and have had other lengths.
+
+        Some ops must know a length, and fail where its axis is dynamic.
 
         Args:
             forms: The forms of a batch.
             valid: The programs that are valid, but for the lengths of their batches.
+            reason: Why the ops are traced.
+        """
+        with tracing(self._ops, self._models):
+            traced, dynamic_axes, remark = self._trace_with_most_axes(
+                forms, self._axes_to_make_dynamic(forms, valid)
+            )
+        return GraphProgram(
+            self.keys,
+            self._names,
+            traced,
+            self._find_guard(),
+            reason + remark,
+            has_dynamic_axes=bool(dynamic_axes),
+        )
+
+    def _trace_with_most_axes(
+        self, forms: list[Any], axes: set[Axis]
+    ) -> tuple[TracedGraph, set[Axis], str]:
+        """Trace with some axes dynamic, or if an op fails, with fewer.
 
         Returns:
             The graph, the axes that are dynamic in it, and what the reason says of them.
         """
-        axes = self._axes_to_open(forms, valid)
-        first_axes = {axis for axis in axes if axis[1] == 0}
-        size = "batch size" if first_axes else "shape of a sample"
-        ways = {
-            frozenset(axes): "",
-            frozenset(first_axes): "one trace for each shape of a sample",
-            frozenset(): f"one trace for each {size}",
-        }
-        first: Exception | None = None
-        last: Exception | None = None
-        for opened, meaning in ways.items():
+        batch_axes = {(key, axis) for key, axis in axes if axis == 0}
+        attempts: list[set[Axis]] = []
+        for dynamic_axes in (axes, batch_axes, set[Axis]()):
+            if dynamic_axes not in attempts:
+                attempts.append(dynamic_axes)
+        errors: list[Exception] = []
+        for dynamic_axes in attempts:
             try:
-                traced = self._tracer.trace(open_lengths(self.keys, forms, opened))
+                traced = self._tracer.trace(with_dynamic_axes(self.keys, forms, dynamic_axes))
             except Exception as error:
-                first = first or error
-                last = error
+                errors.append(error)
                 continue
-            self._fixed_axes |= axes - opened
-            remark = _describe_open_axes(opened)
-            if last is not None:
-                remark = f"; {meaning}, because with any an op failed: {_first_line(last)}"
-            return traced, set(opened), remark
-        assert first is not None
-        assert last is not None
+            self._static_axes |= axes - dynamic_axes
+            if not errors:
+                return traced, dynamic_axes, _describe_dynamic_axes(dynamic_axes)
+            is_batch_size = batch_axes and not dynamic_axes
+            known = "batch size" if is_batch_size else "shape of a sample"
+            return (
+                traced,
+                dynamic_axes,
+                f"; one trace for each {known}, because an op failed with a dynamic one: "
+                f"{_first_line(errors[-1])}",
+            )
+        first, last = errors[0], errors[-1]
         if _first_line(first) != _first_line(last):
             # A model that the first attempt has partly built fails differently the next time.
             add_note(last, f"Before that, for batches of any size: {_first_line(first)}")
@@ -321,32 +324,36 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         )
         raise last
 
-    def _axes_to_open(self, forms: list[Any], valid: list[GraphProgram]) -> set[Axis]:
+    def _axes_to_make_dynamic(self, forms: list[Any], valid: list[GraphProgram]) -> set[Axis]:
         """Find the axes that may be dynamic, and have had other lengths."""
-        allowed = self._axes_of(forms, self._dynamic.possibly_dynamic) - self._fixed_axes
-        if self._tracer.has_workers:
+        allowed = select_axes(self.keys, forms, self._dynamic.possibly_dynamic) - self._static_axes
+        if self._replicas is not None and self._replicas.has_workers:
             # Workers whose batches differ in size must trace equally often.
             return allowed
-        opened = open_lengths(self.keys, forms, allowed)
-        axes = self._axes_of(forms, self._dynamic.initially_dynamic) - self._fixed_axes
+        widest_forms = with_dynamic_axes(self.keys, forms, allowed)
+        axes = select_axes(self.keys, forms, self._dynamic.initially_dynamic) - self._static_axes
         for program in valid:
             inputs = program.signature.inputs
-            if FORMS.matches(opened, inputs):
+            if FORMS.matches(widest_forms, inputs):
                 axes |= changed_axes(self.keys, forms, inputs)
         return axes
 
-    def _axes_of(self, forms: list[Any], axes_of: AxesOf) -> set[Axis]:
-        """Return those axes of a batch that a function of a key and a rank returns."""
-        return {
-            (key, axis)
-            for key, form in zip(self.keys, forms, strict=True)
-            for slot in slots_of(form)
-            if slot.shape is not None
-            for axis in axes_of(key, len(slot.shape))
-        }
+    def _note_static_axes(self, static_forms: list[Any], is_new_state: bool) -> None:
+        """Note the axes that models must know; forget those of ops in a former state."""
+        if is_new_state:
+            self._static_axes = set()
+        if any(map(needs_batch_size, self._models)):
+            self._static_axes |= select_axes(self.keys, static_forms, lambda key, rank: {0})
+
+    def _find_guard(self) -> TraceGuard:
+        """Return the guard of the programs that were traced in the present state, or make it."""
+        for guard in dict.fromkeys(program.guard for program in self.programs):
+            if guard.first_change() is None:
+                return guard
+        return TraceGuard(self._models, self._ops, self._uses_optimizers)
 
 
-def _describe_open_axes(axes: Collection[Axis]) -> str:
+def _describe_dynamic_axes(axes: Collection[Axis]) -> str:
     if not axes:
         return ""
     numbers = sorted({axis for _, axis in axes})
@@ -356,19 +363,10 @@ def _describe_open_axes(axes: Collection[Axis]) -> str:
 
 def _form_of(key: str, value: Any) -> Any:
     try:
-        return KIND.form_of(value)
+        return TENSOR_ADAPTER.form_of(value)
     except RecursionError as error:
         add_note(error, f"The value under '{key}' holds itself, or is nested too deeply.")
         raise
-
-
-def _with_open_rows(part: Slot | Parts) -> Slot | Parts:
-    """Leave open how many rows, or entries, a value has that is made of several tensors."""
-    if isinstance(part, Slot) or part.kind.distributed:
-        return part
-    return Parts(
-        part.kind, [Slot(one.type, one.shape and (None, *one.shape[1:])) for one in part.slots]
-    )
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ them. Operations of the functions here make the numbers of the graph in both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -24,8 +24,8 @@ _INTEGERS = ("StatelessRandomUniformFullInt", "StatelessRandomUniformInt")
 _KEYS = "StatelessRandomGet"
 
 
-def nodes_drawing_otherwise(definition: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph that draw other numbers in XLA than in a graph."""
+def nodes_with_other_random_numbers(definition: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph that draw other random numbers if XLA compiles them."""
     for node in definition.node:
         if _draws_floats(node.op) and function_drawing(node) is None:
             yield node
@@ -33,8 +33,12 @@ def nodes_drawing_otherwise(definition: Any) -> Iterator[Any]:
         yield from (node for node in function.node_def if _draws_floats(node.op))
 
 
-def function_drawing(node: Any) -> Callable[[], Any] | None:
-    """Return what makes a function that draws the numbers of a node; None if it needs none."""
+def function_drawing(node: Any) -> tuple[Hashable, Callable[[], Any]] | None:
+    """Return what makes the function to call in place of a node, if XLA drew other numbers by it.
+
+    Returns:
+        A key that is equal for equal functions, and a function that makes it; or None.
+    """
     draw = {"StatelessRandomUniformV2": _uniform, "StatelessRandomNormalV2": _normal}.get(node.op)
     if draw is None:
         return None
@@ -49,10 +53,11 @@ def function_drawing(node: Any) -> Callable[[], Any] | None:
             tf.TensorSpec((None,), tf.uint64),
             tf.TensorSpec((), tf.int32),
         ]
-        function = tf.function(lambda *given: draw(dtype, *given), autograph=False)
+        function = tf.function(lambda *inputs: draw(dtype, *inputs), autograph=False)
         return function.get_concrete_function(*specs)
 
-    return make
+    key = node.op, node.attr["dtype"].type, node.attr["Tshape"].type
+    return key, make
 
 
 def _draws_floats(op: str) -> bool:

@@ -13,8 +13,8 @@ from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.gradients import named_trainable_parameters
-from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, strategy_of
+from fastnet.backend.tf.tensor_adapter import TENSOR_ADAPTER
 from fastnet.distributed import combine
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.same_plans import require_same_plans
@@ -45,6 +45,11 @@ class Replicas:
     def count(self) -> int:
         """The number of replicas of all processes."""
         return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether the replicas run in several processes."""
+        return processes.is_of_several_workers(self.strategy)
 
     def check(self, plan: ExecutionPlan) -> None:
         """Raise a ValueError for a model to be updated whose weights are not the strategy's."""
@@ -77,19 +82,19 @@ class Replicas:
         A replica gets its own part of a distributed value, and all of any other.
         """
         leaves = leaves_of(batch)
-        rows = next((i for i, leaf in enumerate(leaves) if is_distributed(leaf)), None)
+        distributed = [index for index, leaf in enumerate(leaves) if is_distributed(leaf)]
 
         def run_part(*parts: Any) -> _Returned:
-            waiting = iter(parts)
-            results = step(map_leaves(batch, lambda _: next(waiting)))
-            return _Returned(results, 1 if rows is None else _row_count(parts[rows]))
+            remaining = iter(parts)
+            results = step(map_leaves(batch, lambda _: next(remaining)))
+            return _Returned(results, _sample_count([parts[index] for index in distributed]))
 
         returned = self.strategy.run(run_part, args=tuple(leaves))
         replicas = self.strategy.experimental_local_results(returned)
-        weights = [one.rows for one in replicas]
+        weights = [replica.sample_count for replica in replicas]
         return combine(
-            [one.results for one in replicas],
-            lambda _, parts: _join(parts, weights),
+            [replica.results for replica in replicas],
+            lambda _, parts: _join_parts(parts, weights),
             "devices",
             "a batch",
         )
@@ -115,7 +120,7 @@ class Replicas:
             lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf)}
             if not lengths:
                 return step(batch)
-            if len(lengths) > 1 or any(_drops_batch_axis(one, batch) for one in slicers):
+            if len(lengths) > 1 or any(_drops_batch_axis(slicer, batch) for slicer in slicers):
                 raise ValueError(
                     f"A batch is split over {count} devices along the first axes of what ops read, "
                     f"but these are not the samples, or their lengths differ: {_lengths(read)}. "
@@ -129,18 +134,18 @@ class Replicas:
                     "gradients count alike. Batch the dataset with drop_remainder=True, or iterate "
                     "over strategy.experimental_distribute_dataset(dataset)."
                 )
-            # The first devices get the samples that are left over.
+            # Parts differ by at most one sample.
             bounds = list(pairwise(-(-index * size // count) for index in range(count + 1)))
 
-            def cut(value: Any) -> Any:
+            def distribute(value: Any) -> Any:
                 if not _has_rows(value):
                     return value
-                waiting = iter([_rows(value, *each) for each in bounds])
+                remaining = iter([_rows(value, start, stop) for start, stop in bounds])
                 return self.strategy.experimental_distribute_values_from_function(
-                    lambda context: next(waiting)
+                    lambda context: next(remaining)
                 )
 
-            parts = {key: map_leaves(value, cut) for key, value in read.items()}
+            parts = {key: map_leaves(value, distribute) for key, value in read.items()}
             results = step({**batch, **parts})
             # What ops have not replaced is returned as it was.
             return {
@@ -160,18 +165,18 @@ def compare_workers(plan: ExecutionPlan, state: State, replicas: Replicas | None
             "the program, or call fastnet.build within the scope of a "
             "tf.distribute.MultiWorkerMirroredStrategy."
         )
-    if replicas is None or not processes.is_of_several_workers(replicas.strategy):
+    if replicas is None or not replicas.has_workers:
         return
     require_same_plans(processes, plan, state, plan.models, named_trainable_parameters)
 
 
 class _Returned:
-    """The results of one replica, which a strategy leaves as they are, and their weight."""
+    """The results of one replica, which a strategy leaves as they are, and how many samples."""
 
-    def __init__(self, results: Mapping[str, Any], rows: Any) -> None:
+    def __init__(self, results: Mapping[str, Any], sample_count: Any) -> None:
         # A variable has the value of its replica only here.
         self.results = {key: map_leaves(value, _to_tensor) for key, value in results.items()}
-        self.rows = rows
+        self.sample_count = sample_count
 
 
 def is_distributed(value: Any) -> bool:
@@ -179,20 +184,20 @@ def is_distributed(value: Any) -> bool:
     return isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, tf.Variable)
 
 
-def merge_parts(data: Any) -> Any:
-    """Return a nest with the parts of distributed values joined."""
-    return map_leaves(data, _merge) if any(map(is_distributed, leaves_of(data))) else data
+def join_distributed(data: Any) -> Any:
+    """Return a nest with the parts of each distributed value joined."""
+    return map_leaves(data, _join_value) if any(map(is_distributed, leaves_of(data))) else data
 
 
-def _merge(value: Any) -> Any:
+def _join_value(value: Any) -> Any:
     if not is_distributed(value):
         return value
     if isinstance(value, tf.types.experimental.distributed.Mirrored):
         return value.values[0]
-    return _join(value.values, [1] * len(value.values))
+    return _join_parts(value.values, [1] * len(value.values))
 
 
-def _join(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
+def _join_parts(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
     """Concatenate tensors of the replicas; of scalars return the mean, weighted by samples."""
     first = parts[0]
     if not all(map(tf.is_tensor, parts)):
@@ -213,7 +218,7 @@ def _join(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
 
 
 def _to_tensor(value: Any) -> Any:
-    tensor = KIND.convert(value)
+    tensor = TENSOR_ADAPTER.convert(value)
     return value if tensor is None else tensor
 
 
@@ -224,14 +229,20 @@ def _has_rows(value: Any) -> bool:
 
 
 def _lengths(batch: Mapping[str, Any]) -> dict[str, list[int]]:
-    leaves = {key: filter(_has_rows, leaves_of(value)) for key, value in batch.items()}
-    return {key: sorted({int(leaf.shape[0]) for leaf in found}) for key, found in leaves.items()}
+    return {
+        key: sorted({int(leaf.shape[0]) for leaf in filter(_has_rows, leaves_of(value))})
+        for key, value in batch.items()
+    }
 
 
-def _row_count(value: Any) -> Any:
-    if isinstance(value, tf.RaggedTensor):
-        return value.nrows()
-    return tf.shape(value, tf.int64)[0]
+def _sample_count(parts: Sequence[Any]) -> Any:
+    """Return the number of samples in the first part that has rows; 1 if none has."""
+    for part in parts:
+        if isinstance(part, tf.RaggedTensor):
+            return part.nrows()
+        if hasattr(part, "shape") and tf.TensorShape(part.shape).rank != 0:
+            return tf.shape(part, tf.int64)[0]
+    return 1
 
 
 def _rows(value: Any, start: int, stop: int) -> Any:

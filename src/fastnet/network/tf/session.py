@@ -17,8 +17,7 @@ from fastnet.network.session import Session
 from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.graph_session import GraphSession
 from fastnet.network.tf.program_set import GraphProgramSet
-from fastnet.network.tf.replicas import Replicas, compare_workers, merge_parts
-from fastnet.network.tf.step_tracer import uses_optimizers
+from fastnet.network.tf.replicas import Replicas, compare_workers, join_distributed
 from fastnet.types import RunStep, State
 
 if TYPE_CHECKING:
@@ -43,24 +42,28 @@ class TFSession(Session):
         self._graphs: GraphSession | None = None
 
     def _acquire(self) -> None:
-        """Find the devices and the workers."""
+        """Find the devices, compare the workers, and prepare the state and the optimizers."""
         plan, state = self.plan, self.state
-        asked = state["eager"] and not self.is_transform
-        self._is_eager = asked or bool(tf.config.functions_run_eagerly())
+        # A step that may not trace still runs as a graph if there is one.
+        is_eager_asked = state["eager"] and self.may_trace
+        self._is_eager = is_eager_asked or bool(tf.config.functions_run_eagerly())
         self._replicas = Replicas.of(plan.models)
         if self._replicas is not None:
             self._replicas.check(plan)
         if self.is_training and not state["warmup"]:
             compare_workers(plan, state, self._replicas)
+        self._prepare_state()
+        if self._is_eager and plan.uses_optimizers(state["mode"]):
+            prepare_optimizers(plan.models)
 
+    def _prepare_state(self) -> None:
+        """Make the epoch of the state a tensor, and set its tape if no step will."""
         # Leave the graph that the program may be tracing.
         with tf.init_scope():
             # A tensor, so that another epoch needs no other graph.
-            state["epoch"] = tf.constant(state["epoch"], tf.int32)
-        if self._is_eager and uses_optimizers(plan, state):
-            prepare_optimizers(plan.models)
-        if self._runs_plan and not plan.takes_gradients:
-            state["tape"] = None
+            self.state["epoch"] = tf.constant(self.state["epoch"], tf.int32)
+        if self._runs_plan and not self.plan.takes_gradients:
+            self.state["tape"] = None
 
     @property
     def _runs_plan(self) -> bool:
@@ -68,7 +71,10 @@ class TFSession(Session):
         return self._is_eager and self._replicas is None
 
     def _bind(self) -> BoundPlan:
-        """Bind the plan, with a tape around the ops of each step where gradients are taken."""
+        """Bind the plan, with a tape around the ops of each step where gradients are taken.
+
+        Unless ops run one by one, this also finds the programs of the ops.
+        """
         plan, state = self.plan, self.state
         if not self._is_eager:
             self._graphs = self._graph_session()
@@ -77,16 +83,16 @@ class TFSession(Session):
             return BoundPlan(plan.kernel, state, _make_tape, "tape")
         return BoundPlan(plan.kernel, state if self._runs_plan else {**state, "tape": None})
 
-    def _step(self, meter: StepMeter | None) -> RunStep:
+    def _make_step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, as a graph or eagerly."""
         if self._runs_plan:
-            return self._eager_step(meter)
+            return self._make_eager_step(meter)
         if meter is None:
-            return self._make_step(None)
+            return self._make_replicated_step(None)
 
         log = meter.log
         row = meter.row("graph", self._row_name)
-        step = self._make_step(meter.trace_stamper(meter.row("rest", "other")))
+        step = self._make_replicated_step(meter.trace_stamper(meter.row("rest", "other")))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             result = step(batch)
@@ -102,21 +108,21 @@ class TFSession(Session):
         return "graph" if self._network._compile_options is None else "compiled step"
 
     def _release(self) -> None:
-        """Print what was compiled, the first time."""
+        """Print a summary of what was compiled, once in a network; there is nothing to undo."""
         if self._graphs is not None and self._network._compile_options is not None:
             self._network._records.summarize()
 
-    def _make_step(self, on_trace: OnProgram | None) -> RunStep:
+    def _make_replicated_step(self, on_trace: OnProgram | None) -> RunStep:
         """Return the step as a graph, or eager, on each replica if there are several."""
         replicas, plan = self._replicas, self.plan
-        eager = self.bound.step if replicas is None else self._eager_step_on(replicas)
+        eager = self.bound.step if replicas is None else self._make_eager_step_on(replicas)
         step = eager if self._graphs is None else self._graphs.step(eager, on_trace)
         if replicas is None:
             return step
         keys = plan.kernel.resolution.device_inputs.names()
         return replicas.split(step, keys, plan.slicers, self.is_training)
 
-    def _eager_step_on(self, replicas: Replicas) -> RunStep:
+    def _make_eager_step_on(self, replicas: Replicas) -> RunStep:
         """Return the step that runs the ops one by one on each replica."""
         kernel, state = self.plan.kernel, {**self.state, "tape": None}
         make_tape = _make_tape if self.plan.takes_gradients else None
@@ -149,16 +155,19 @@ class TFSession(Session):
                 network._history,
             ),
         )
-        return GraphSession(programs, plan.kernel, state, self.is_transform)
+        return GraphSession(programs, plan.kernel, state, self.may_trace)
 
-    def _merged(self, run: RunStep) -> RunStep:
-        """Return a step whose results are joined over the replicas of this process."""
+    def _with_joined_replicas(self, run: RunStep) -> RunStep:
+        """Return a step around which the values of this process's replicas are joined.
+
+        These are the batch if there are slicers, else the results.
+        """
         if self._replicas is None:
             return run
         if self.plan.slicers:
-            # Slicers cut the joined batch, and each minibatch is split.
-            return lambda batch: run(merge_parts(batch))
-        return lambda batch: merge_parts(run(batch))
+            # Slicers slice the joined batch, and each minibatch is split over the replicas.
+            return lambda batch: run(join_distributed(batch))
+        return lambda batch: join_distributed(run(batch))
 
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from fastnet.backend.model_metadata import NAMES, get_metadata, holder_of, name_of
@@ -19,21 +21,43 @@ from fastnet.util.warnings import warn
 # A change of these builds another plan, and thereby another program.
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
 
+# The ids of the current values of schedulers, and of the ops.
+ActiveItems = tuple[list[int], list[int]]
+
+# Guards of all networks: a trace changes ops that other networks share.
 _live: WeakSet[TraceGuard] = WeakSet()
 # Held while `_live` is changed or copied.
 _lock = Lock()
 
 
+class GuardChange(NamedTuple):
+    """The first change that a guard has found: its path, and whether it is one of a number."""
+
+    path: str
+    is_number: bool
+
+    @property
+    def description(self) -> str:
+        """The change as a reason why a program is not valid."""
+        return f"{self.path} has changed"
+
+
 class TraceGuard:
-    """A snapshot of ops, of their models and, if these are trained, the optimizers.
+    """A snapshot of ops and of their models, and perhaps of the optimizers.
 
     All programs that were traced in the same state share one.
+
+    Args:
+        models: The models.
+        ops: The ops.
+        compares_optimizers: Whether to compare the optimizers, because the steps use them.
     """
 
-    def __init__(self, models: list[Model], ops: list[Any], training: bool) -> None:
-        self._models, self._ops, self._training = models, ops, training
+    def __init__(self, models: list[Model], ops: list[Any], compares_optimizers: bool) -> None:
+        self._models, self._ops = models, ops
+        self._compares_optimizers = compares_optimizers
         self._optimizers = self._current_optimizers()
-        self._change: str | None = None
+        self._change: GuardChange | None = None
         self._is_compared = True
         self.renew()
         with _lock:
@@ -52,39 +76,34 @@ class TraceGuard:
         """Let `change_in_session` compare again."""
         self._is_compared = False
 
-    def change_in_session(self) -> str | None:
-        """Return the path of the first change; it is compared once until `forget_comparison`."""
+    def change_in_session(self) -> GuardChange | None:
+        """Return the first change; it is compared once until `forget_comparison`."""
         if not self._is_compared:
             self._change = self.first_change()
             self._is_compared = True
         return self._change
 
-    def first_change(self) -> str | None:
-        """Return the path of the first change, or None if nothing has changed."""
-        for model, then, now in zip(
+    def first_change(self) -> GuardChange | None:
+        """Compare, and return the first change, or None if nothing has changed."""
+        for model, old, new in zip(
             self._models, self._optimizers, self._current_optimizers(), strict=True
         ):
-            if now is not then:
-                return f"the optimizer of model '{name_of(model)}'"
-        return self._snapshot.first_change()
-
-    def changed_number(self) -> str | None:
-        """Return the path of the first change if it is one of a number, or None."""
-        change = self.first_change()
-        is_number = change is not None and self._snapshot.is_change_of_number()
-        return change if is_number else None
+            if new is not old:
+                return GuardChange(f"the optimizer of model '{name_of(model)}'", is_number=False)
+        path = self._snapshot.first_change()
+        return None if path is None else GuardChange(path, self._snapshot.is_change_of_number())
 
     def shares_any(self, ops: Iterable[Any], models: Iterable[Model]) -> bool:
         """Return whether one of some ops and models is compared."""
-        others = {id(one) for one in (*with_inner_ops(ops), *models)}
-        return any(id(one) in others for one in (*with_inner_ops(self._ops), *self._models))
+        ids = {id(item) for item in (*with_inner_ops(ops), *models)}
+        return any(id(item) in ids for item in (*with_inner_ops(self._ops), *self._models))
 
     def is_unchanged_but_for_optimizers(self) -> bool:
         """Return whether nothing has changed, except for which optimizers are the current ones."""
         return self._snapshot.first_change() is None
 
     def _current_optimizers(self) -> list[Any]:
-        if not self._training:
+        if not self._compares_optimizers:
             return [None] * len(self._models)
         return [get_metadata(model, "current_optimizer") for model in self._models]
 
@@ -112,6 +131,19 @@ class TraceGuard:
         for owner in (*layers, *self._optimizers):
             for name in BOOKKEEPING:
                 yield owner, name
+
+
+@dataclass
+class TraceHistory:
+    """The latest traces of a network in all its program sets, for the reason of the next trace.
+
+    Attributes:
+        latest: The active items of the latest trace of each mode and warmup, and its guard.
+        changes: How often each number has changed, by the mode, the warmup and the path.
+    """
+
+    latest: dict[Hashable, tuple[ActiveItems, TraceGuard]] = field(default_factory=dict)
+    changes: Counter[tuple[Hashable, str]] = field(default_factory=Counter)
 
 
 @contextmanager

@@ -49,6 +49,14 @@ class _Variable(NamedTuple):
         return size
 
 
+class _Run(NamedTuple):
+    """A run of a step: the variables before it, its results, and the handles of the variables."""
+
+    before: Iterable[Any]
+    results: Sequence[tf.Tensor]
+    variables: Sequence[tf.Tensor]
+
+
 class Verifier:
     """Runs a compiled step on copies of the variables that it writes, and compares with the graph.
 
@@ -101,97 +109,105 @@ class Verifier:
             self._run(self._compiled, inputs, copies)
 
     def run(self, inputs: list[tf.Tensor]) -> tuple[list[tf.Tensor], str | None]:
-        """Run a step as the graph; return its results and what a compiled step does otherwise."""
+        """Run the step as a graph; return its results, and how the compiled one differs if so."""
         with self._lock, _copies_of(self._written) as copies:
             before = [variable.read() for variable in self._written]
             results = list(self._graph_call(inputs))
+            reference = _Run(before, results, [variable.handle for variable in self._written])
             for copy, array in zip(copies, before, strict=True):
                 _assign(copy, array)
             try:
-                compiled = self._run(self._compiled, inputs, copies)
+                compiled = _Run(before, self._run(self._compiled, inputs, copies), copies)
             except tf.errors.OpError as error:
                 return results, f"the compiled step failed: {shorten(str(error))}"
-            return results, self._describe_excesses(inputs, before, results, compiled, copies)
+            return results, self._describe_excesses(inputs, reference, compiled)
 
     def _describe_excesses(
-        self,
-        inputs: list[tf.Tensor],
-        before: Sequence[Any],
-        results: Sequence[tf.Tensor],
-        compiled: Sequence[tf.Tensor],
-        copies: Sequence[tf.Tensor],
+        self, inputs: list[tf.Tensor], reference: _Run, compiled: _Run
     ) -> str | None:
         """Describe the differences that disturbed steps do not explain, or return None."""
         try:
-            deviations = self._deviations(before, before, results, compiled, copies)
+            deviations = self._deviations(reference, compiled)
         except Mismatch as mismatch:
             return f"the compiled step computes other values than the graph: {mismatch}"
 
         tolerance = TENSORFLOW.program_tolerances[self._precision]
+        is_low = self._precision in ("float16", "bfloat16")
+        sizes = TENSORFLOW.low_disturbances if is_low else TENSORFLOW.disturbances
         disturbed: list[DisturbedStep] = []
-        while found := list(excesses(deviations, disturbed, tolerance, TENSORFLOW)):
+        while excess := list(excesses(deviations, disturbed, tolerance, TENSORFLOW)):
             number = len(disturbed)
             step = None
-            if number < len(TENSORFLOW.disturbances):
-                step = self._disturbed_step(number, inputs, before, results, copies)
+            if number < len(sizes):
+                size = sizes[number] * EPSILONS[self._precision]
+                step = self._disturbed_step(number, size, inputs, reference, compiled.variables)
             if step is None:
-                names = ", ".join(self._names[excess.index] for excess in found[:3])
-                first = found[0].index
-                text = deviations[first].describe(self._names[first], first >= len(results))
+                names = ", ".join(self._names[each.index] for each in excess[:3])
+                first = excess[0].index
+                is_change = first >= len(reference.results)
+                text = deviations[first].describe(self._names[first], is_change)
                 return f"the compiled step computes other values of {names} than the graph: {text}"
             disturbed.append(step)
         return None
 
-    def _deviations(
-        self,
-        before: Sequence[Any],
-        run_before: Iterable[Any],
-        results: Sequence[tf.Tensor],
-        run_results: Sequence[tf.Tensor],
-        copies: Sequence[tf.Tensor],
-    ) -> list[Deviation]:
-        """Compare a run on copies of the variables with the step.
-
-        Args:
-            before: The values of the variables before the step.
-            run_before: Those of the copies before the run.
-            results: The results of the step.
-            run_results: Those of the run.
-            copies: The copies after the run.
-        """
+    def _deviations(self, reference: _Run, run: _Run) -> list[Deviation]:
+        """Compare a run on copies of the variables with that on the variables themselves."""
+        result_count = len(reference.results)
         # Values are read one after the other, because copies of all may not fit into memory.
         deviations = [
-            self._deviation(name, found.numpy(), expected.numpy())
-            for name, found, expected in zip(
-                self._names[: len(results)], run_results, results, strict=True
+            self._deviation(name, actual.numpy(), expected.numpy())
+            for name, actual, expected in zip(
+                self._names[:result_count], run.results, reference.results, strict=True
             )
         ]
-        names = self._names[len(results) :]
-        for name, variable, copy, start, run_start in zip(
-            names, self._written, copies, before, run_before, strict=True
+        for name, variable, expected, expected_before, actual, actual_before in zip(
+            self._names[result_count:],
+            self._written,
+            reference.variables,
+            reference.before,
+            run.variables,
+            run.before,
+            strict=True,
         ):
-            found, expected = _read(copy, variable.spec), variable.read()
-            deviations.append(self._deviation(name, found, expected, run_start, start))
+            deviations.append(
+                self._deviation(
+                    name,
+                    _read(actual, variable.spec),
+                    _read(expected, variable.spec),
+                    actual_before,
+                    expected_before,
+                )
+            )
         return deviations
 
     def _deviation(
-        self, name: str, found: Any, expected: Any, found_before: Any = None, before: Any = None
+        self,
+        name: str,
+        actual: Any,
+        expected: Any,
+        actual_before: Any = None,
+        expected_before: Any = None,
     ) -> Deviation:
-        require_same_type(name, found.dtype, found.shape, expected)
-        return deviation_of(found, expected, self._precision, found_before, before)
+        require_same_type(name, actual.dtype, actual.shape, expected)
+        return deviation_of(actual, expected, self._precision, actual_before, expected_before)
 
     def _disturbed_step(
         self,
         number: int,
+        size: float,
         inputs: list[tf.Tensor],
-        before: Sequence[Any],
-        results: Sequence[tf.Tensor],
+        reference: _Run,
         copies: Sequence[tf.Tensor],
     ) -> DisturbedStep | None:
-        """Run the graph with disturbed inputs, and compare it; return None if that fails."""
-        is_low = self._precision in ("float16", "bfloat16")
-        sizes = TENSORFLOW.low_disturbances if is_low else TENSORFLOW.disturbances
-        size = sizes[number] * EPSILONS[self._precision]
+        """Run the graph with disturbed inputs, and compare it; return None if that fails.
+
+        Args:
+            number: The number of the disturbed step, from which its disturbances are drawn.
+            size: The relative size of the disturbances.
+            inputs: The inputs of the step.
+            reference: The undisturbed step.
+            copies: Copies of the variables that the step writes.
+        """
 
         def disturbed(array: Any, *place: int) -> Any:
             return disturb(array, size, np.random.default_rng((number, *place)))
@@ -200,16 +216,18 @@ class Verifier:
             tf.constant(disturbed(tensor.numpy(), 0, index), tensor.dtype)
             for index, tensor in enumerate(inputs)
         ]
-        with _copies_of(self._constant) as others:
-            for index, (variable, copy) in enumerate(zip(self._constant, others, strict=True)):
+        with _copies_of(self._constant) as constant_copies:
+            for index, (variable, copy) in enumerate(
+                zip(self._constant, constant_copies, strict=True)
+            ):
                 _assign(copy, disturbed(variable.read(), 1, index))
-            for index, (copy, array) in enumerate(zip(copies, before, strict=True)):
+            for index, (copy, array) in enumerate(zip(copies, reference.before, strict=True)):
                 _assign(copy, disturbed(array, 2, index))
             # Drawn again for each variable, because a third copy of all may not fit into memory.
-            run_before = (disturbed(array, 2, index) for index, array in enumerate(before))
+            before = (disturbed(array, 2, index) for index, array in enumerate(reference.before))
             try:
-                run = self._run(self._concrete, disturbed_inputs, copies, others)
-                return DisturbedStep(self._deviations(before, run_before, results, run, copies))
+                results = self._run(self._concrete, disturbed_inputs, copies, constant_copies)
+                return DisturbedStep(self._deviations(reference, _Run(before, results, copies)))
             except (tf.errors.OpError, Mismatch):
                 return None
 
@@ -218,13 +236,13 @@ class Verifier:
         concrete: Any,
         inputs: list[tf.Tensor],
         copies: Sequence[tf.Tensor],
-        others: Sequence[tf.Tensor] = (),
+        constant_copies: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
         """Run a function on copies of the variables that it writes, and perhaps of the others."""
         written = zip(self._written, copies, strict=True)
         replaced = {id(variable.handle): copy for variable, copy in written}
-        if others:
-            constant = zip(self._constant, others, strict=True)
+        if constant_copies:
+            constant = zip(self._constant, constant_copies, strict=True)
             replaced |= {id(variable.handle): copy for variable, copy in constant}
         captured = [replaced.get(id(tensor), tensor) for tensor in concrete.captured_inputs]
         call = direct_call(concrete, self._results, captured)

@@ -204,7 +204,7 @@ class TorchSession(Session):
         # Each step enters a new context, which stores the state to restore: steps may be nested.
         return partial(torch.autocast, self._device.type, dtype)
 
-    def _step(self, meter: StepMeter | None) -> RunStep:
+    def _make_step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, by compiled programs if the network has any.
 
         Args:
@@ -212,17 +212,17 @@ class TorchSession(Session):
         """
         compiled = self._compiled
         if compiled is None:
-            return self._eager_step(meter)
+            return self._make_eager_step(meter)
 
         on_call = on_compile = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             on_compile = meter.trace_stamper(meter.row("rest", "other"))
-        return compiled.step(self._eager_step(meter), on_call, on_compile)
+        return compiled.step(self._make_eager_step(meter), on_call, on_compile)
 
-    def _consecutive_step(self) -> RunStep | None:
+    def _make_consecutive_step(self) -> RunStep | None:
         compiled = self._compiled
-        return None if compiled is None else compiled.consecutive_step(self._eager_step(None))
+        return None if compiled is None else compiled.consecutive_step(self._make_eager_step(None))
 
     def _ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""

@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from fastnet.network.tf.products import run_with_loops
+from fastnet.network.tf.xla_graph import add_operations_for_xla
 
 pytestmark = pytest.mark.tf
 
@@ -46,7 +46,8 @@ def test_products(size: int, is_small: bool, transposed: tuple[bool, bool]) -> N
     specs = [tf.TensorSpec(one.shape) for one in tensors]
     concrete = tf.function(step).get_concrete_function(*specs)
     looped = tf.function(
-        lambda *given: run_with_loops(concrete, concrete.outputs, list(given)), autograph=False
+        lambda *given: add_operations_for_xla(concrete, concrete.outputs, list(given)),
+        autograph=False,
     ).get_concrete_function(*specs)
     has_loop = is_small and transposed != (True, True)
     assert ("MatMul" in nodes_of(looped)) is not has_loop

@@ -276,13 +276,14 @@ class TestSignatures:
         assert len(texts) == 1
 
 
+@pytest.mark.parametrize("verify", ["first", None, 3])
 def test_step_that_is_slower_than_the_graph_is_warned_of_once(
-    monkeypatch: pytest.MonkeyPatch,
+    verify: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = np.ones(2, "float32")
     for ratio, expected in ((0.0, 1), (math.inf, 0)):
         monkeypatch.setattr(step_times, "_MIN_RATIO", ratio)
-        network = of(lambda x: x * 2)
+        network = of(lambda x: x * 2, compile=CompileOptions(verify=verify))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with network("infer", 1):
@@ -291,6 +292,8 @@ def test_step_that_is_slower_than_the_graph_is_warned_of_once(
         texts = [str(one.message) for one in caught if "compiled step takes" in str(one.message)]
         assert len(texts) == expected
         assert all("one that runs as a graph" in text for text in texts)
+        # Entered with eager=True, the step would run operation by operation, not as the graph.
+        assert all("eager=True" not in text for text in texts)
         assert is_compiled(network)
 
 

@@ -13,7 +13,7 @@ import fastnet
 from fastnet import CompileOptions
 from fastnet.backend import set_lr
 from fastnet.network import TFNetwork
-from fastnet.network.tf import compiled as compiling
+from fastnet.network.tf import xla_program
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -297,7 +297,7 @@ def test_a_step_of_another_thread_while_the_first_compiles(
     def run() -> None:
         results.append(float(network.run_step(batch)["y"][0]))
 
-    make = compiling._function_for_xla
+    make = xla_program.function_for_xla
 
     def make_beside_a_step(traced: Any) -> Any:
         monkeypatch.undo()
@@ -306,7 +306,7 @@ def test_a_step_of_another_thread_while_the_first_compiles(
         thread.join()
         return make(traced)
 
-    monkeypatch.setattr(compiling, "_function_for_xla", make_beside_a_step)
+    monkeypatch.setattr(xla_program, "function_for_xla", make_beside_a_step)
     with network("infer", 1):
         run()
         run()

@@ -13,8 +13,7 @@ import fastnet
 from fastnet import CompileOptions
 from fastnet.network import TFNetwork
 from fastnet.network.deviations import Excess
-from fastnet.network.tf import compiled as compiling
-from fastnet.network.tf import verification
+from fastnet.network.tf import verification, xla_program
 from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.verification_limits import TENSORFLOW
 from fastnet.op.tensorop import LambdaOp
@@ -132,7 +131,9 @@ class TestFaults:
     def test_are_found(self, case: str, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
         find, fault, optimizer = FAULTS[case]
         network, plain, ours, other = pair(partial(normed, rate), optimizer, supervised)
-        monkeypatch.setattr(compiling, "_function_for_xla", compile_with(fault, lambda: find(ours)))
+        monkeypatch.setattr(
+            xla_program, "function_for_xla", compile_with(fault, lambda: find(ours))
+        )
         data = batches(2)
         with warned() as texts:
             train(network, data)
@@ -146,7 +147,7 @@ class TestFaults:
     def test_of_a_frozen_draw(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, _, ours, _ = pair(partial(normed, 0.3), "sgd", supervised)
         (state,) = [v for v in ours.variables if "seed" in v.path]
-        monkeypatch.setattr(compiling, "_function_for_xla", compile_with(kept, lambda: [state]))
+        monkeypatch.setattr(xla_program, "function_for_xla", compile_with(kept, lambda: [state]))
         with warned():
             train(network, batches(1))
         assert "of its elements" in str(fallbacks(network)[0])
@@ -154,7 +155,7 @@ class TestFaults:
     def test_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, _, ours, _ = pair(partial(normed, 0.3), "adam", supervised)
         fault = compile_with(scaled(1.0), lambda: ours.trainable_variables)
-        monkeypatch.setattr(compiling, "_function_for_xla", fault)
+        monkeypatch.setattr(xla_program, "function_for_xla", fault)
         train(network, batches(2))
         assert is_compiled(network)
         assert network.traces[0].unverified is None
@@ -256,7 +257,7 @@ class TestObserving:
 
         network, _, ours, _ = pair(mlp, "adam", supervised)
         fault = compile_with(kept, lambda: ours.trainable_variables)
-        monkeypatch.setattr(compiling, "_function_for_xla", fault)
+        monkeypatch.setattr(xla_program, "function_for_xla", fault)
         run = verification.Verifier._run
         monkeypatch.setattr(
             verification.Verifier,

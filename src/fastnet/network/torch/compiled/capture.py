@@ -47,8 +47,8 @@ from fastnet.network.torch.compiled.captured import TRACING, Capture, CaptureReq
 from fastnet.network.torch.compiled.guard import Guard, is_library_class
 from fastnet.network.torch.compiled.input_signature import (
     BY_VALUE,
-    KIND,
-    KIND_OF_FAKES,
+    FAKE_TENSOR_ADAPTER,
+    TENSOR_ADAPTER,
     contiguous_strides,
     require_plain,
     tensors_in,
@@ -241,7 +241,7 @@ def _make_batch(
             fakes.append(mode.from_tensor(tensor.detach(), static_shapes=True))
 
     remaining = iter(fakes)
-    forms = [KIND.form_of(value) for value in request.values]
+    forms = [TENSOR_ADAPTER.form_of(value) for value in request.values]
     values = map_form(forms, lambda slot: next(remaining))
     return dict(zip(request.keys, values, strict=True)), fakes
 
@@ -454,7 +454,7 @@ def _read_outputs(
             if problem is not None:
                 index = writers[-1]
                 raise Uncapturable(f"{plan.describe(index)} writes '{key}', {problem}", index)
-        forms[key] = KIND_OF_FAKES.form_of(value)
+        forms[key] = FAKE_TENSOR_ADAPTER.form_of(value)
         tensors += [
             tensor.detach() if tensor.requires_grad else tensor for tensor in tensors_in(value)
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet._nest import leaves_of
-from fastnet._trace import Readings, Signature, Slot, TensorKind
+from fastnet._trace import GuardedReaders, Signature, TensorAdapter, TensorSpec
 from fastnet.errors import shorten
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
@@ -23,7 +23,7 @@ def _nothing(value: Any, tensors: Any = None) -> None:
 
 
 # Tensors with other strides, or a negative bit, have another signature.
-_type_of = Readings(
+_type_of = GuardedReaders(
     attrgetter("layout"),
     torch.strided,
     attrgetter("dtype", "device", "requires_grad"),
@@ -59,7 +59,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if len(shape) else ()
 
 
-def is_contiguous(slot: Slot) -> bool:
+def is_contiguous(slot: TensorSpec) -> bool:
     """Return whether the strides of a slot follow from its shape."""
     _, strides, _ = slot.type
     if strides is _ANY_STRIDES:
@@ -69,17 +69,17 @@ def is_contiguous(slot: Slot) -> bool:
     return bool(strides == contiguous_strides(shape))
 
 
-def without_strides(slot: Slot, shape: tuple[int | None, ...] | None) -> Slot:
+def without_strides(slot: TensorSpec, shape: tuple[int | None, ...] | None) -> TensorSpec:
     """Return a slot of a shape that matches any strides."""
     members, _, is_negative = slot.type
-    return Slot((members, _ANY_STRIDES, is_negative), shape)
+    return TensorSpec((members, _ANY_STRIDES, is_negative), shape)
 
 
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-KIND = TensorKind(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
+TENSOR_ADAPTER = TensorAdapter(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
 """Reads the tensors of a batch."""
 
 
@@ -91,7 +91,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
+FAKE_TENSOR_ADAPTER = TensorAdapter(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
 """Reads the outputs of ops during a trace, where tensors are fake."""
 
 
@@ -127,8 +127,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
     """Describe the first value of a batch that differs from a signature, or return ""."""
     for key, form in zip(signature.keys, signature.inputs, strict=True):
-        now = KIND.form_of(batch[key])
-        if isinstance(form, Slot) and isinstance(now, Slot):
+        now = TENSOR_ADAPTER.form_of(batch[key])
+        if isinstance(form, TensorSpec) and isinstance(now, TensorSpec):
             if not _are_lengths_equal(form.shape, now.shape):
                 return f"'{key}' has the shape {_format(now.shape)}, not {_format(form.shape)}"
             # The first part of a type has three parts.
@@ -138,7 +138,7 @@ def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
             for name, before, after in parts:
                 if before != after:
                     return f"'{key}' has {name} {after}, not {before}"
-        elif not KIND.matches(form, batch[key]):
+        elif not TENSOR_ADAPTER.matches(form, batch[key]):
             return f"'{key}' is, or holds, {shorten(batch[key])}"
     return ""
 

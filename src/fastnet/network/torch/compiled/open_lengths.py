@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastnet._trace import FORMS, Signature, Slot, map_form
+from fastnet._trace import FORMS, Signature, TensorSpec, map_form
 from fastnet.network.dynamic_axes import AxesOf
 from fastnet.network.torch.compiled.input_signature import (
-    KIND,
+    TENSOR_ADAPTER,
     contiguous_strides,
     is_contiguous,
     without_strides,
@@ -84,12 +84,12 @@ class BatchLengths:
         allowed: AxesOf,
         signatures: Iterable[Signature],
     ) -> None:
-        forms = {key: KIND.form_of(batch[key]) for key in keys}
+        forms = {key: TENSOR_ADAPTER.form_of(batch[key]) for key in keys}
         self._keys = [key for key, form in forms.items() for _ in _slots([form])]
         self._slots = _slots(list(forms.values()))
         self._may_vary = self.axes(allowed)
         # The slots of similar programs. Numbers that are inputs of a program are not in its keys.
-        self._program_slots: list[list[Slot]] = []
+        self._program_slots: list[list[TensorSpec]] = []
         for signature in signatures:
             widest = with_open_axes([forms[key] for key in signature.keys], self._may_vary)
             slots = _slots(signature.inputs)
@@ -182,7 +182,7 @@ class BatchLengths:
         """Return the length of an axis now, and in each program; None where it is open."""
         return [_length_in(slots, axis) for slots in (self._slots, *self._program_slots)]
 
-    def _differs_only_in(self, program_slots: Sequence[Slot], axes: set[Axis]) -> bool:
+    def _differs_only_in(self, program_slots: Sequence[TensorSpec], axes: set[Axis]) -> bool:
         return all(
             axis in axes or _length_in(program_slots, axis) == _length_in(self._slots, axis)
             for axis in self.changed
@@ -193,7 +193,7 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
     """Return forms that match any length of some axes."""
     remaining = iter(range(len(_slots(forms))))
 
-    def open_some(slot: Slot) -> Slot:
+    def open_some(slot: TensorSpec) -> TensorSpec:
         index = next(remaining)
         if slot.shape is None:
             return slot
@@ -203,7 +203,7 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
         # The strides of a contiguous tensor depend on all lengths but that of axis 0.
         if None in shape[1:] and is_contiguous(slot):
             return without_strides(slot, shape)
-        return Slot(slot.type, shape)
+        return TensorSpec(slot.type, shape)
 
     return [map_form(form, open_some, as_form=True) for form in forms]
 
@@ -240,14 +240,14 @@ def has_other_strides(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> 
     )
 
 
-def _slots(forms: Sequence[Any]) -> list[Slot]:
-    slots: list[Slot] = []
+def _slots(forms: Sequence[Any]) -> list[TensorSpec]:
+    slots: list[TensorSpec] = []
     for form in forms:
         map_form(form, slots.append)
     return slots
 
 
-def _length_in(slots: Sequence[Slot], axis: Axis) -> int | None:
+def _length_in(slots: Sequence[TensorSpec], axis: Axis) -> int | None:
     shape = slots[axis[0]].shape
     assert shape is not None
     return shape[axis[1]]

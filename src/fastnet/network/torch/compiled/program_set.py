@@ -29,7 +29,7 @@ from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import capture
 from fastnet.network.torch.compiled.captured import Capture, CaptureRequest
-from fastnet.network.torch.compiled.input_signature import KIND, first_difference
+from fastnet.network.torch.compiled.input_signature import TENSOR_ADAPTER, first_difference
 from fastnet.network.torch.compiled.lowering import lower
 from fastnet.network.torch.compiled.number_inputs import BatchNumber, OpNumber
 from fastnet.network.torch.compiled.open_lengths import (
@@ -261,7 +261,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             ):
                 continue
             forms = zip(program.signature.keys, program.signature.inputs, strict=True)
-            changed = [(key, form) for key, form in forms if not KIND.matches(form, batch[key])]
+            changed = [
+                (key, form) for key, form in forms if not TENSOR_ADAPTER.matches(form, batch[key])
+            ]
             numbers = [
                 BatchNumber(key, type(form)) for key, form in changed if type(form) in (int, float)
             ]
@@ -436,10 +438,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self, values: Mapping[str, Any], captured: Capture, open_lengths: OpenLengths | None
     ) -> Signature:
         """Return the signature of a program, which matches any value of lengths that are open."""
-        forms = [KIND.form_of(value) for value in values.values()]
+        forms = [TENSOR_ADAPTER.form_of(value) for value in values.values()]
         if open_lengths is not None:
             forms = with_open_axes(forms, set(open_lengths.axes))
-        return Signature(values, KIND, forms, captured.outputs)
+        return Signature(values, TENSOR_ADAPTER, forms, captured.outputs)
 
     def _variants_to_try(
         self,
@@ -509,7 +511,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         ended = time.perf_counter()
         traced = failure.traced or ended
         self.clear()
-        self.fallback_reason = str(failure)
+        self.stop_compiling(str(failure))
         seconds = traced - started, ended - traced
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
