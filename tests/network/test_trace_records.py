@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import threading
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from fastnet.network.trace_records import Records, report_if_slow
+from fastnet.network.trace_records import Records, describe_step, report_if_slow
 
 
 def test_slow_work_is_reported_on_the_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +37,12 @@ def test_line_says_how_long_it_took_the_last_time(monkeypatch: pytest.MonkeyPatc
     with report_if_slow("compiling a step", records.last_compilation()):
         (line,) = timer.call_args.args[2]
     assert line == "fastnet: compiling a step, which took 12 s the last time, ..."
+
+
+def test_step_is_described_by_its_models_and_mode() -> None:
+    models: list[Any] = [Mock(model_name="generator"), Mock(model_name="critic")]
+    assert describe_step(models, "train") == "a step of 'generator', 'critic' in mode 'train'"
+    assert describe_step([], "infer") == "a step in mode 'infer'"
 
 
 @pytest.mark.parametrize(("uncompiled", "has_advice"), [("eagerly", True), ("as a graph", False)])

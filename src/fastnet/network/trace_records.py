@@ -6,12 +6,14 @@ import dataclasses
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from fastnet.backend.model_metadata import name_of
 from fastnet.distributed import is_main
 from fastnet.network.step_times import StepTimes
+from fastnet.types import Model
 from fastnet.util.warnings import warn
 
 
@@ -115,6 +117,12 @@ class Records:
             "network.traces",
             file=sys.stderr,
         )
+
+
+def describe_step(models: Iterable[Model], mode: str) -> str:
+    """Describe a step by its models and mode, so that those of two networks are told apart."""
+    names = ", ".join(f"'{name_of(model)}'" for model in models)
+    return f"a step of {names} in mode '{mode}'" if names else f"a step in mode '{mode}'"
 
 
 @contextmanager

@@ -123,8 +123,8 @@ class GraphSession:
             reason, started = f"{reason}; compiled in a later step", perf_counter()
         report: AbstractContextManager[None] = nullcontext()
         if program.awaits_first_run:
-            last_seconds = programs.records.last_compilation()
-            report = report_if_slow("compiling a step with XLA", last_seconds)
+            what = f"compiling {programs.describe_step()} with XLA"
+            report = report_if_slow(what, programs.records.last_compilation())
         try:
             with report:
                 result, compile_seconds = program.run_first(batch, inputs, programs.fallback_reason)

@@ -31,7 +31,7 @@ from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
 from fastnet.network.tf.trace_guard import GuardChange, TraceGuard, TraceHistory, tracing
 from fastnet.network.tf.xla_program import XlaProgram, reason_not_to_compile
-from fastnet.network.trace_records import Records
+from fastnet.network.trace_records import Records, describe_step
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
@@ -82,6 +82,10 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self._latest: GraphProgram | None = None
         # Axes whose lengths ops must know, in the state that the latest program was traced in.
         self._static_axes: set[Axis] = set()
+
+    def describe_step(self) -> str:
+        """Describe the steps that the programs run, by their models and mode."""
+        return describe_step(self._models, self._setting[0])
 
     def forget_comparisons(self) -> None:
         """Compare the ops and models again with what each program was traced from."""

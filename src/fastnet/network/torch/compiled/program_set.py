@@ -44,7 +44,7 @@ from fastnet.network.torch.compiled.program import TorchProgram, modes_observe_s
 from fastnet.network.torch.compiled.step_state import StepState
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import reason_to_skip
-from fastnet.network.trace_records import Records, report_if_slow
+from fastnet.network.trace_records import Records, describe_step, report_if_slow
 from fastnet.network.update_binding import update_ops_in
 from fastnet.op.tensorop.model.ema import EMA
 from fastnet.op.tensorop.model.update import UpdateOp
@@ -364,7 +364,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
 
         traced = time.perf_counter()
         try:
-            with report_if_slow("compiling a step", self.records.last_compilation()):
+            what = f"compiling {describe_step(self.plan.models, step.state['mode'])}"
+            with report_if_slow(what, self.records.last_compilation()):
                 lowered = lower(captured, self.options, variant.usual_lengths)
             program = TorchProgram(
                 self._signature(values, captured, variant.open_lengths),
