@@ -140,6 +140,7 @@ def test_the_table_of_keras_was_measured() -> None:
             (graph, "tf_function"),
             (program, "tf_function_jit"),
             (graph, "keras_fit"),
+            (graph, "keras_fit_at_once"),
         ]
         for figure, (ratios, peer) in zip(figures, columns, strict=True):
             check(figure, ratios, peer, "tf_concrete")
