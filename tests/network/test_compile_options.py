@@ -8,6 +8,7 @@ import pickle
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastnet import CompileOptions
@@ -76,6 +77,8 @@ def test_dynamic_names_the_argument_of_the_network(dynamic: Any) -> None:
 
 
 def test_options_are_copied_and_pickled() -> None:
+    options = CompileOptions("eager", max_programs=np.int64(3), verify=np.int32(2))
+    assert type(options.max_programs) is type(options.verify) is int
     options = CompileOptions("eager", max_programs=3)
     assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options
     assert dataclasses.replace(options, max_programs=2) == CompileOptions("eager", max_programs=2)

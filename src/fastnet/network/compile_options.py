@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -28,7 +29,8 @@ class CompileOptions:
             same state and random numbers, and both are compared. "first" verifies the first step of
             each program: where results or changes of tensors differ by more than rounding errors, a
             warning names the tensor and the program is not used. An integer N verifies every Nth
-            step, and raises a RuntimeError if they differ. None never verifies. Where copies of the
+            step, and raises a RuntimeError if they differ; in TensorFlow it verifies the first
+            one, too, as "first" does. None never verifies. Where copies of the
             step's tensors do not fit into free memory, it is not verified, with the reason in
             `traces`.
 
@@ -65,8 +67,11 @@ class CompileOptions:
                 raise TypeError(f"CompileOptions has {field.name}={value}. Pass {field.type}.")
         for name in ("max_programs", "verify"):
             value = getattr(self, name)
-            if is_int(value) and value < 1:
-                raise ValueError(f"CompileOptions has {name}={value}. Pass at least 1.")
+            if is_int(value):
+                if value < 1:
+                    raise ValueError(f"CompileOptions has {name}={value}. Pass at least 1.")
+                # numpy's ints, too, become Python's.
+                object.__setattr__(self, name, operator.index(value))
 
 
 def read_compile(given: Any) -> CompileOptions | None:

@@ -30,10 +30,7 @@ Compiling two layers over 48 steps takes more than four minutes.
 """
 
 MAX_TRACES = 16
-"""Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes.
-
-`CompileOptions.max_programs` are kept if that is more.
-"""
+"""Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes."""
 
 MANY_TRACES = 8
 """Traces of the same ops after which their number is warned of, in TensorFlow."""

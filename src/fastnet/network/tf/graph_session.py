@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
+from fastnet.backend.tf.graph import is_recorded
 from fastnet.backend.tf.tensor_adapter import FOREIGN, TENSOR_ADAPTER, holds_foreign
 from fastnet.network.program_set import OnProgram
 from fastnet.network.tf.program import GraphProgram
@@ -38,12 +39,12 @@ class GraphSession:
         self._epoch = state["epoch"]
         self._may_trace = may_trace
 
-    def step(self, eager: RunStep, on_trace: OnProgram | None = None) -> RunStep:
+    def step(self, eager: RunStep, on_program: OnProgram | None = None) -> RunStep:
         """Return the function that runs the steps of the session.
 
         Args:
             eager: Runs a step eagerly.
-            on_trace: Called when a program was traced.
+            on_program: Called after a program was traced or compiled.
         """
         programs, epoch = self._programs, self._epoch
 
@@ -53,13 +54,13 @@ class GraphSession:
             except KeyError as error:
                 raise self._kernel.missing_key_error(batch) or error from None
             if program is None:
-                return self._run_unmatched(batch, eager, on_trace)
-            return self._run_program(program, batch, [epoch, *tensors], on_trace)
+                return self._run_unmatched(batch, eager, on_program)
+            return self._run_program(program, batch, [epoch, *tensors], on_program)
 
         return run
 
     def _run_unmatched(
-        self, batch: Mapping[str, Any], eager: RunStep, on_trace: OnProgram | None
+        self, batch: Mapping[str, Any], eager: RunStep, on_program: OnProgram | None
     ) -> dict[str, Any]:
         """Run a step for a batch that no program was found for, and trace one if there is none."""
         programs = self._programs
@@ -77,25 +78,25 @@ class GraphSession:
             programs.forget_comparisons()
             program, tensors, _ = programs.find(batch)
         if program is not None:
-            return self._run_program(program, batch, [self._epoch, *tensors], on_trace)
+            return self._run_program(program, batch, [self._epoch, *tensors], on_program)
         if not self._may_trace:
             return eager(batch)
         program = programs.trace(batch, int(self._epoch))
         matched = program.match(batch)
         if matched is None:
             raise _mismatch(program, batch)
-        return self._run_first(program, batch, [self._epoch, *matched], on_trace, started)
+        return self._run_first(program, batch, [self._epoch, *matched], on_program, started)
 
     def _run_program(
         self,
         program: GraphProgram,
         batch: Mapping[str, Any],
         inputs: list[Any],
-        on_trace: OnProgram | None,
+        on_program: OnProgram | None,
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
-        if program.awaits_first_run:
-            return self._run_first(program, batch, inputs, on_trace)
+        if program.awaits_compilation:
+            return self._run_first(program, batch, inputs, on_program)
         return program.run(batch, inputs)
 
     def _run_first(
@@ -103,7 +104,7 @@ class GraphSession:
         program: GraphProgram,
         batch: Mapping[str, Any],
         inputs: list[Any],
-        on_trace: OnProgram | None,
+        on_program: OnProgram | None,
         trace_started: float | None = None,
     ) -> dict[str, Any]:
         """Run the first step of a program, which XLA compiles if it is to, and record it.
@@ -112,7 +113,7 @@ class GraphSession:
             program: The program.
             batch: The batch.
             inputs: The epoch and the tensors of the batch.
-            on_trace: See `step`.
+            on_program: See `step`.
             trace_started: When tracing the program began; None if that was in an earlier step, in
                 which it was not compiled.
         """
@@ -122,7 +123,7 @@ class GraphSession:
         if started is None:
             reason, started = f"{reason}; compiled in a later step", perf_counter()
         report: AbstractContextManager[None] = nullcontext()
-        if program.awaits_first_run:
+        if program.awaits_compilation and programs.fallback_reason is None and not is_recorded():
             what = f"compiling {programs.describe_step()} with XLA"
             report = report_if_slow(what, programs.records.last_compilation())
         try:
@@ -134,8 +135,8 @@ class GraphSession:
             if compile_seconds or trace_started is not None:
                 seconds = perf_counter() - started - compile_seconds
                 programs.record(program, self._state, reason, seconds, compile_seconds)
-                if on_trace is not None:
-                    on_trace(reason, seconds, compile_seconds)
+                if on_program is not None:
+                    on_program(reason, seconds, compile_seconds)
 
 
 def _with_tf_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str, Any]:

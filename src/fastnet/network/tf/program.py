@@ -33,7 +33,7 @@ class GraphProgram(Program):
     Attributes:
         guard: See above.
         reason: See above.
-        awaits_first_run: Whether the next step is to run by `run_first`.
+        awaits_compilation: Whether XLA is still to compile it; False for one that stays a graph.
         fallback: Why XLA does not compile it although the network compiles; None otherwise.
     """
 
@@ -52,7 +52,7 @@ class GraphProgram(Program):
         self.has_dynamic_axes = has_dynamic_axes
         self.guard = guard
         self.reason = reason
-        self.awaits_first_run = False
+        self.awaits_compilation = False
         self.fallback: str | None = None
         self._call: Call = caller(traced.concrete, names.explain)
 

@@ -29,7 +29,13 @@ from fastnet.network.tf.node_names import NodeNames
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
-from fastnet.network.tf.trace_guard import GuardChange, TraceGuard, TraceHistory, tracing
+from fastnet.network.tf.trace_guard import (
+    ActiveItems,
+    GuardChange,
+    TraceGuard,
+    TraceHistory,
+    tracing,
+)
 from fastnet.network.tf.xla_program import XlaProgram, reason_not_to_compile
 from fastnet.network.trace_records import Records, describe_step
 from fastnet.types import State
@@ -40,7 +46,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
     """The traced steps of the ops of a plan.
 
     Beside the compiled programs, `MAX_TRACES` graphs with static axes are kept, and as many with
-    dynamic ones; as many as `max_programs` if that is more.
+    dynamic ones.
 
     Args:
         plan: The plan.
@@ -66,7 +72,6 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         history: TraceHistory,
     ) -> None:
         super().__init__(MAX_TRACES if options is None else options.max_programs, records)
-        self._max_kept = max(MAX_TRACES, self.max_programs)
         self._names = NodeNames(plan.ops, plan.models)
         self._tracer = StepTracer(plan, state, replicas, self._names)
         self.keys = self._tracer.keys
@@ -77,7 +82,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self._models, self._ops = plan.models, plan.ops
         self._uses_optimizers = plan.uses_optimizers(state["mode"])
         self._setting = state["mode"], bool(state["warmup"])
-        self._active_items = list(map(id, plan.scheduled)), list(map(id, plan.ops))
+        self._active_items = ActiveItems(list(map(id, plan.scheduled)), list(map(id, plan.ops)))
         # The program that was traced last.
         self._latest: GraphProgram | None = None
         # Axes whose lengths ops must know, in the state that the latest program was traced in.
@@ -109,7 +114,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self._note_static_axes(static_forms, is_new_state=not valid)
         latest = self._latest if self._latest in valid else next(iter(valid), None)
         valid_forms = None if latest is None else latest.signature.inputs
-        reason = self._reason_to_trace(forms, valid_forms, epoch)
+        reason = self._reason_to_trace(static_forms, valid_forms, epoch)
 
         # Why XLA does not compile the program although the network compiles.
         problem = self.fallback_reason
@@ -145,8 +150,12 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             if is_covered:
                 self.discard(narrower)
         for has_dynamic_axes in (False, True):
-            alike = [each for each in self.programs if each.has_dynamic_axes is has_dynamic_axes]
-            for surplus in alike[self._max_kept :]:
+            graphs = [
+                program
+                for program in self.programs
+                if not program.is_compiled and program.has_dynamic_axes is has_dynamic_axes
+            ]
+            for surplus in graphs[MAX_TRACES:]:
                 self.discard(surplus)
 
     def record(
@@ -186,12 +195,12 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             items, guard = self._history.latest.get(self._setting, (items, None))
             if guard is not None:
                 guard.forget_comparison()
-        if guard is not None and items[1] == self._active_items[1]:
+        if guard is not None and items.ops == self._active_items.ops:
             change = guard.change_in_session()
             if change is not None:
                 self._warn_of_number(change)
                 return change.description
-        # A dataset's own ops are active beside others, and do not replace them.
+        # If scheduled values stay the same, the ops differ only because of the dataset.
         if all(new != old for new, old in zip(self._active_items, items, strict=True)):
             return f"other ops are active from epoch {epoch} on"
         mode, warmup = self._setting
@@ -264,7 +273,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
     def _trace_as_graph(
         self, forms: list[Any], valid: list[GraphProgram], reason: str
     ) -> GraphProgram:
-        """Trace for any length of as many axes as ops allow, and have had other lengths.
+        """Trace with the axes dynamic that are to be, or with fewer.
 
         Some ops must know a length, and fail where its axis is dynamic.
 
@@ -320,7 +329,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         first, last = errors[0], errors[-1]
         if _first_line(first) != _first_line(last):
             # A model that the first attempt has partly built fails differently the next time.
-            add_note(last, f"Before that, for batches of any size: {_first_line(first)}")
+            add_note(last, f"Before that, with dynamic axes: {_first_line(first)}")
         add_note(
             last,
             "This was while the ops were traced into a graph. To run them one by one, and look "
@@ -329,7 +338,11 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         raise last
 
     def _axes_to_make_dynamic(self, forms: list[Any], valid: list[GraphProgram]) -> set[Axis]:
-        """Find the axes that may be dynamic, and have had other lengths."""
+        """Find the axes to make dynamic.
+
+        These are those that `dynamic` names, and those allowed that have had other lengths; with
+        several workers all that are allowed.
+        """
         allowed = select_axes(self.keys, forms, self._dynamic.possibly_dynamic) - self._static_axes
         if self._replicas is not None and self._replicas.has_workers:
             # Workers whose batches differ in size must trace equally often.
@@ -339,7 +352,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         for program in valid:
             inputs = program.signature.inputs
             if FORMS.matches(widest_forms, inputs):
-                axes |= changed_axes(self.keys, forms, inputs)
+                axes |= changed_axes(self.keys, forms, inputs) & allowed
         return axes
 
     def _note_static_axes(self, static_forms: list[Any], is_new_state: bool) -> None:

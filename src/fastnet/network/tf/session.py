@@ -57,7 +57,7 @@ class TFSession(Session):
             prepare_optimizers(plan.models)
 
     def _prepare_state(self) -> None:
-        """Make the epoch of the state a tensor, and set its tape if no step will."""
+        """Make the epoch a tensor, and set the tape to None where no step takes gradients."""
         # Leave the graph that the program may be tracing.
         with tf.init_scope():
             # A tensor, so that another epoch needs no other graph.
@@ -88,11 +88,11 @@ class TFSession(Session):
         if self._runs_plan:
             return self._make_eager_step(meter)
         if meter is None:
-            return self._make_replicated_step(None)
+            return self._make_unmeasured_step(None)
 
         log = meter.log
         row = meter.row("graph", self._row_name)
-        step = self._make_replicated_step(meter.trace_stamper(meter.row("rest", "other")))
+        step = self._make_unmeasured_step(meter.trace_stamper(meter.row("rest", "other")))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             result = step(batch)
@@ -112,11 +112,11 @@ class TFSession(Session):
         if self._graphs is not None and self._network._compile_options is not None:
             self._network._records.summarize()
 
-    def _make_replicated_step(self, on_trace: OnProgram | None) -> RunStep:
-        """Return the step as a graph, or eager, on each replica if there are several."""
+    def _make_unmeasured_step(self, on_program: OnProgram | None) -> RunStep:
+        """Return the step: a graph where there are graphs, else eager; on each replica."""
         replicas, plan = self._replicas, self.plan
         eager = self.bound.step if replicas is None else self._make_eager_step_on(replicas)
-        step = eager if self._graphs is None else self._graphs.step(eager, on_trace)
+        step = eager if self._graphs is None else self._graphs.step(eager, on_program)
         if replicas is None:
             return step
         keys = plan.kernel.resolution.device_inputs.names()

@@ -21,17 +21,21 @@ from fastnet.util.warnings import warn
 # A change of these builds another plan, and thereby another program.
 _OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
 
-# The ids of the current values of schedulers, and of the ops.
-ActiveItems = tuple[list[int], list[int]]
-
 # Guards of all networks: a trace changes ops that other networks share.
 _live: WeakSet[TraceGuard] = WeakSet()
 # Held while `_live` is changed or copied.
 _lock = Lock()
 
 
+class ActiveItems(NamedTuple):
+    """The ids of the current values of schedulers, and of the ops."""
+
+    scheduled: list[int]
+    ops: list[int]
+
+
 class GuardChange(NamedTuple):
-    """The first change that a guard has found: its path, and whether it is one of a number."""
+    """The first change that a guard has found: its path, and whether a number changed."""
 
     path: str
     is_number: bool
@@ -148,7 +152,7 @@ class TraceHistory:
 
 @contextmanager
 def tracing(ops: list[Any], models: list[Model]) -> Iterator[None]:
-    """Keep guards valid through the changes that tracing some ops makes, such as a counter in one.
+    """Keep guards valid through the changes that tracing some ops makes, such as a counter.
 
     Such a change would otherwise cause each of two graphs of the same op to be traced again after
     the other one, without end. Guards that had found another change before stay invalid.

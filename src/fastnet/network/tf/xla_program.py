@@ -47,7 +47,7 @@ class XlaProgram(GraphProgram):
         on_times_complete: Called once with the times of its first steps.
 
     Attributes:
-        awaits_first_run: True until it was compiled, or found not to be compilable.
+        awaits_compilation: True until it was compiled, or found not to be compilable.
     """
 
     is_compiled = True
@@ -63,7 +63,7 @@ class XlaProgram(GraphProgram):
         on_times_complete: Callable[[StepTimes], None],
     ) -> None:
         super().__init__(keys, names, traced, guard, reason)
-        self.awaits_first_run = True
+        self.awaits_compilation = True
         self._graph_call = self._call
         self._names = names
         self._traced = traced
@@ -83,7 +83,7 @@ class XlaProgram(GraphProgram):
         if is_recorded() or not self._compile_lock.acquire(blocking=False):
             return self._run_as_graph(batch, inputs), 0.0
         try:
-            if not self.awaits_first_run:  # Another thread has compiled it meanwhile.
+            if not self.awaits_compilation:  # Another thread has compiled it meanwhile.
                 return self.run(batch, inputs), 0.0
             if refusal is not None:
                 self._stay_graph(refusal)
@@ -95,7 +95,7 @@ class XlaProgram(GraphProgram):
                 # If this raises, too, the step is to blame, and not XLA.
                 results = self._graph_call(inputs)
                 self._stay_graph(_describe_error(str(error), self._names.describe))
-            self.awaits_first_run = False
+            self.awaits_compilation = False
             seconds = perf_counter() - started
         finally:
             self._compile_lock.release()
@@ -104,7 +104,8 @@ class XlaProgram(GraphProgram):
     def _stay_graph(self, reason: str) -> None:
         """Run all further steps as a graph."""
         self.fallback = reason
-        self.awaits_first_run = False
+        self.unverified = None
+        self.awaits_compilation = False
 
     def _run_as_graph(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
         return self.signature.merge(self._graph_call(inputs), batch)
@@ -129,7 +130,8 @@ class XlaProgram(GraphProgram):
             with _xla_errors():
                 results = call_compiled(inputs)
         else:
-            # On copies, because another thread may use the variables meanwhile.
+            # XLA compiles before the graph changes the variables, so that an error of XLA is not
+            # taken for a difference; and on copies, because another thread may use the variables.
             with _xla_errors():
                 verifier.run_on_copies(inputs)
             results, self.fallback = verifier.run(inputs)
@@ -154,7 +156,7 @@ class XlaProgram(GraphProgram):
         self._call = call
 
     def _timed(self, call_compiled: Call) -> Call:
-        """Return a function that runs compiled steps, and times the first ones and two graphs."""
+        """Return a function that runs compiled steps; it times the first, and two as graphs."""
         times: StepTimes | None = StepTimes()
 
         def call(inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:

@@ -16,6 +16,8 @@ from tests.network.tf.compiled.steps import fallbacks, warned
 
 pytestmark = pytest.mark.tf
 
+COMPILED_ONCE = CompileOptions(max_programs=1)
+
 
 def doubling(**options: Any) -> TFNetwork:
     double = tf.autograph.experimental.do_not_convert(lambda x: 2 * x)
@@ -79,3 +81,39 @@ def test_tapes_that_cannot_be_detected_are_a_reason(monkeypatch: pytest.MonkeyPa
     (reason,) = fallbacks(network)
     assert "whether a tape records a step" in str(reason)
     assert len(texts) == 1
+
+
+def test_graphs_take_no_place_of_compiled_programs() -> None:
+    """A value that is not a tensor is a constant of each graph, and there are twenty."""
+    network = TFNetwork(LambdaOp(lambda x, n: x * n, ["x", "n"], "y"), compile=COMPILED_ONCE)
+    x = tf.ones(2)
+    with network("infer", 1), warned():
+        for number in (2.0, *map(float, range(3, 24)), 2.0):
+            assert network.run_step({"x": x, "n": number})["y"].numpy().tolist() == [number] * 2
+    compiled = [trace for trace in network.traces if trace.compile_seconds]
+    assert len(compiled) == 1
+    assert len(network.traces) == 22
+
+
+def test_reason_names_the_key_that_differs_beside_a_sparse_tensor() -> None:
+    network = TFNetwork(
+        LambdaOp(lambda a, x: tf.sparse.to_dense(a)[0, 0] * x, ["a", "x"], "y"), compile=True
+    )
+    sparse = tf.sparse.from_dense([[1.0, 0.0]])
+    with network("infer", 1), warned():
+        for size in (2, 3):
+            network.run_step({"a": sparse, "x": tf.ones(size)})
+    assert "'x'" in network.traces[1].reason
+    assert "'a'" not in network.traces[1].reason
+
+
+def test_program_that_xla_refuses_is_not_called_unverified() -> None:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer([0, 1], [2.0, 3.0]), default_value=0.0
+    )
+    network = TFNetwork(LambdaOp(table.lookup, "x", "y"), compile=CompileOptions(verify=None))
+    with network("infer", 1), warned():
+        network.run_step({"x": tf.constant([0, 1])})
+    (record,) = network.traces
+    assert record.fallback is not None
+    assert record.unverified is None
