@@ -905,3 +905,50 @@ def test_lazily_conjugated_values(tmp_path: Path) -> None:
     fastnet.save_checkpoint(tmp_path / "run", network, values={"value": value})
     loaded = fastnet.load_checkpoint(tmp_path / "run", network).values["value"]
     assert loaded.tolist() == [1 - 2j]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int32])
+def test_window_with_fractional_weights_resumes_bit_for_bit(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """The sum of weights goes on in the dtype in which it was added."""
+
+    def make() -> tuple[Any, TorchNetwork]:
+        model = built(mlp(), model_name="net")
+        return model, TorchNetwork(supervised(model, merge_grad=9, weight="weight"))
+
+    def run(network: TorchNetwork, batches: list[dict[str, Any]]) -> None:
+        with network("train"):
+            for batch in batches:
+                network.run_step(batch)
+
+    for seed in range(8):
+        torch.manual_seed(seed)
+        batches = [
+            {
+                "x": torch.randn(4, 16),
+                "t": torch.randint(0, 4, (4,)),
+                "weight": (torch.rand(()) * 9).to(dtype),
+            }
+            for _ in range(9)
+        ]
+        start = seed_weights(seed, make()[0])
+        (straight, network), (first, stopped), (resumed, other) = make(), make(), make()
+        for model in (straight, first, resumed):
+            model.load_state_dict(start)
+        run(network, batches)
+        run(stopped, batches[:2])
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", stopped)
+        fastnet.load_checkpoint(tmp_path / "run.ckpt", other)
+        run(other, batches[2:])
+        for name, value in straight.state_dict().items():
+            assert torch.equal(resumed.state_dict()[name], value), name
+
+
+def seed_weights(seed: int, model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return weights from a seed for models of a form."""
+    source = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(value.shape, generator=source)
+        for name, value in model.state_dict().items()
+    }

@@ -59,8 +59,8 @@ class TorchUpdate(Update):
     `merge_count` is the number of merged steps so far, in all windows.
 
     `ParallelUpdate` derives from it for models that several processes train. It overrides the
-    public methods that compute and average gradients and list parameters, and gathers what a
-    sharded model has before `_run` and `_flush`.
+    public methods that compute and average gradients and list parameters, and reshards an
+    FSDP2 model before `_flush`, and before `_run` with given gradients.
     """
 
     joins_deferred = True
@@ -339,8 +339,7 @@ class TorchUpdate(Update):
                 sums[parameter] = torch.as_tensor(gradient).to(parameter.device, dtype, copy=True)
         weight = None
         if merged.weight is not None:
-            dtype = torch.int64 if isinstance(merged.weight, int) else torch.float64
-            weight = torch.tensor(merged.weight, dtype=dtype)
+            weight = _weight_from(merged.weight)
         self.window = Window(merged.steps, sums, weight)
 
     def trained_parameters(self) -> list[Parameter]:
@@ -460,6 +459,14 @@ def _add(total: Tensor | None, gradient: Tensor) -> Tensor:
     # A sum that was loaded is on the device that the parameter was on at that time.
     total = total.to(gradient.device)
     return gradient + total if total.layout is torch.sparse_coo else total + gradient
+
+
+def _weight_from(number: float) -> Tensor:
+    """Return a saved weight as the scalar that it was, up to a dtype in which sums are equal."""
+    if isinstance(number, int):
+        return torch.tensor(number, dtype=torch.int64)
+    single = torch.tensor(number, dtype=torch.float32)
+    return single if single.item() == number else torch.tensor(number, dtype=torch.float64)
 
 
 def _multiply_by_weight(gradients: Sequence[Tensor | None], weight: Tensor) -> list[Tensor | None]:
