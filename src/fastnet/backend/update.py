@@ -104,7 +104,7 @@ class Update(ABC):
             data: The loss, or the given gradients; in a list with their weight if they have one.
             state: The state that ops get.
             defer: Whether the optimizer steps at the end of the step.
-            retain_graph: Whether a later op differentiates the graph of the loss.
+            retain_graph: Whether a later op differentiates a graph, which may be the loss's.
             followers: Functions to call after the optimizer's step. In torch they are called only
                 if it was taken.
 

@@ -84,7 +84,7 @@ class BaseNetwork(Copyable):
     """
 
     _first_epoch = 1
-    # Whether all outputs are returned if no keys are requested, and not none.
+    # If no keys are requested: whether all outputs are returned, or none.
     _returns_all = True
     # How steps are compiled, or None.
     _compile_options: CompileOptions | None = None
@@ -225,7 +225,7 @@ class BaseNetwork(Copyable):
         self,
         kind: type[BaseException] | None = None,
         error: BaseException | None = None,
-        trace: TracebackType | None = None,
+        traceback: TracebackType | None = None,
     ) -> None:
         """Leave the network, which can then be entered again."""
         session = self._session
@@ -365,8 +365,8 @@ class BaseNetwork(Copyable):
             return list(
                 self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
             )
-        # A trace of a single batch is worth its time only if there is one already. Minibatches of
-        # slicers share one.
+        # Tracing is not worth its time for a single batch, but an existing trace is used.
+        # Minibatches of slicers share one.
         may_trace = bool(self.slicers)
         with self._on_device(device):
             self(mode, epoch, ds_id, desired_output_keys, eager=not may_trace)

@@ -23,7 +23,7 @@ from fastnet.network.run_state import (
     load_random_state,
     load_states,
     random_state,
-    restore_on_error,
+    restored_afterwards,
     state_for_rank,
     states_of,
 )
@@ -225,7 +225,7 @@ def _load(
                 f"it has models named {sorted(saved)}, where the network has {sorted(models)}. "
                 "Build the models with the names that they were saved with"
             )
-        undo.enter_context(restore_on_error(network, objects))
+        undo.enter_context(restored_afterwards(network, objects, only_on_error=True))
         for model_name, model in models.items():
             counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
             if counts[0] != counts[1]:

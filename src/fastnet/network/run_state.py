@@ -1,4 +1,4 @@
-"""The state of a run besides its models: ops and schedulers, random numbers, other ranks."""
+"""The state of a run: ops, schedulers, random numbers, other ranks; and restoring all of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the stateful objects of a network and of the program, each once, by their paths."""
+    """Find the stateful objects of a network and of the user, each once, by their paths."""
     found: dict[str, Any] = {}
     for path, item in named_items(network, stateful).items():
         if is_stateful(item):
@@ -65,7 +65,7 @@ def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     for path, item in objects.items():
         try:
             item.load_state_dict(states[path]["state"])
-        except Exception as error:  # Objects of the program may raise anything.
+        except Exception as error:  # Objects of the user may raise anything.
             message = f"{path} ({current[path]}): {type(error).__name__}: {error}"
             raise ValueError(message) from error
 
@@ -91,10 +91,10 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def restore_on_error(
-    network: BaseNetwork, objects: Mapping[str, Any], always: bool = False
+def restored_afterwards(
+    network: BaseNetwork, objects: Mapping[str, Any], only_on_error: bool = False
 ) -> Iterator[None]:
-    """Restore models, optimizers, `objects` and random numbers if the block raises, or `always`."""
+    """Restore models, optimizers, `objects` and random numbers after the block."""
     preserved_models = get_framework(network.target_type).PreservedState(network.models)
     states = copy.deepcopy(states_of(objects))
     random_states = random_state()
@@ -118,7 +118,7 @@ def restore_on_error(
         except Exception as undo_error:
             add_note(error, f"The state from before could not be restored: {undo_error!r}")
         raise
-    if always:
+    if not only_on_error:
         undo.close()
 
 
@@ -149,14 +149,16 @@ def state_for_rank(
 def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: int) -> Any:
     """Return a state of an UpdateOp with the average of the gradients that the ranks had merged."""
     saved = [rank_state["state"] for rank_state in rank_states]
-    keys = {"merged", "gradients"}
+    keys = {"merged", "gradients", "names"}
     if not all(isinstance(values, dict) and keys <= values.keys() for values in saved):
         return state
-    columns = zip(*(values["gradients"] for values in saved), strict=True)
-    gradients = list(map(_mean, columns))
-    merged = {**saved[0], "gradients": gradients}
+    # The last ones are of parameters that a rank has frozen meanwhile, and may differ.
+    by_name = [dict(zip(values["names"], values["gradients"], strict=True)) for values in saved]
+    names = list(dict.fromkeys(name for gradients in by_name for name in gradients))
+    gradients = [_mean([gradients.get(name) for gradients in by_name]) for name in names]
+    merged = {**saved[0], "gradients": gradients, "names": names}
     if saved[0].get("weight") is not None:
-        # Each rank has as much of the weight of these steps as of the steps that follow.
+        # The sums of gradients and of weights over all ranks stay the same.
         share = len(saved) / world_size
         merged["gradients"] = [None if mean is None else mean * share for mean in gradients]
         merged["weight"] = sum(values["weight"] for values in saved) / world_size

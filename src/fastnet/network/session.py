@@ -38,7 +38,7 @@ class Session:
 
     Attributes:
         run: Runs a step, including slicing and postprocessing. It is replaced while the network is
-            open, possibly by another thread, if the network starts or ends to be profiled.
+            open, possibly by another thread, when profiling starts or ends.
         bound: The plan bound to the state, which runs the ops eagerly.
         is_prepared: Whether `prepare` has succeeded.
         may_trace: In TensorFlow, whether a step may trace a graph. If False, as in a `transform` of

@@ -40,7 +40,7 @@ def bind_forwards(
     """Bind the forwards of ops whose settings depend on the network, in their places in a list.
 
     Meta ops prepare what is the same in each step. Updates learn whether their steps are deferred,
-    whether a later op differentiates the same graph, and what follows them.
+    whether a later op differentiates a graph, which may be theirs, and what follows them.
 
     Returns:
         The functions to call when the network is left without an error.
@@ -204,8 +204,8 @@ def _check_updates(
             if _is_deferred(update, index, first_deferred):
                 _check_deferred_outputs(update, index, ops)
             elif is_conditional or update.merge_grad > 1:
-                # A conditional or merging update may not step now, so its gradients may remain for
-                # a later update; an unconditional one steps, which ends the group.
+                # It may not step now, so earlier deferred updates still wait; an unconditional step
+                # takes theirs, too, which ends the group.
                 joint_updates.pop()
             else:
                 joint_updates.clear()

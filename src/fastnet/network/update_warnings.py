@@ -1,4 +1,8 @@
-"""Warnings of logits, and of updates that are missing, incomplete, or outside of training."""
+"""Warnings of logits, and of updates that are missing, incomplete, or outside of training.
+
+The warning of a loss that does not reach a model needs gradients: `_check_reached` in
+`backend/torch/update.py` gives it.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class MetaOp(Op):
         self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
         library_class = self.library_class()
         recreated: Any = self._recreate(library_class)
-        # Keys that a program has assigned stay until those of the inner ops change.
+        # Keys that the user has assigned stay until those of the inner ops change.
         if recreated._io_names() != self._applied_io_names:
             self._set_io(*recreated._io_names())
         self.in_list, self.out_list = recreated.in_list, recreated.out_list

@@ -118,7 +118,7 @@ class Op:
         Raises:
             ValueError: If they do not match `n_inputs` and `n_outputs`.
         """
-        # Read from the class, because an op of a program may use these names for its own values.
+        # Read from the class, because an op of the user may use these names for its own values.
         needed, written = type(self).n_inputs, type(self).n_outputs
         fits = len(self.inputs) >= 1 if needed == "+" else needed in (None, len(self.inputs))
         if written == "same":

@@ -23,7 +23,7 @@ from fastnet.network.measuring import (
     skip_exit_calls,
     traces_of,
 )
-from fastnet.network.run_state import find_stateful, restore_on_error
+from fastnet.network.run_state import find_stateful, restored_afterwards
 from fastnet.network.step import DATA_WAIT_TITLE
 from fastnet.op.checks import is_int
 from fastnet.profiling.collectives import CollectiveTimer
@@ -153,14 +153,14 @@ def profile(
         settings = (mode, epoch, ds_id, steps, eager, bool(desired_output_keys), update, modules)
         if settings != ("train", 1, "", None, False, False, False, False):
             raise ValueError(
-                "Without batches fastnet.profile measures a block, in which the program enters the "
+                "Without batches fastnet.profile measures a block, in which the caller enters the "
                 "network and runs the steps: only `skip` applies. Pass batches, or leave the other "
                 "arguments out."
             )
         return _measure(network, skip or 0)
     if modules and network.target_type != "torch":
         raise ValueError("modules=True measures the modules of torch models. Leave it out.")
-    # Hooks on modules would only compile the step again.
+    # A compiled step calls no modules; hooks on them would only compile it again.
     if modules and not eager and compiles_steps(network):
         raise ValueError(
             "A compiled step is one program, which calls no modules. Pass eager=True to measure "
@@ -282,7 +282,7 @@ def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
 def _preserved(network: BaseNetwork) -> Iterator[None]:
     """Restore models, optimizers, states of ops and random numbers after a block."""
     get_framework(network.target_type).require_variables(network.models)
-    with restore_on_error(network, find_stateful(network, {}), always=True):
+    with restored_afterwards(network, find_stateful(network, {})):
         try:
             yield
         finally:

@@ -29,7 +29,11 @@ ROW_KINDS = (
     "rest",  # All other work of the step.
     "measuring",  # The profile's own work, which is not part of the step.
 )
-"""The kinds of the rows that add up to a step, in the order of the table."""
+"""The kinds of the rows that stamps end, in the order of the table.
+
+All but "measuring" add up to a step. Rows of the step, of minibatches, modules, communication and
+entering are made elsewhere.
+"""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from fastnet.profiling.rows import ROW_KINDS, Row, Section
 from fastnet.profiling.stamps import MEASURING, STAMP, DeviceSpan, StepPart, device_index
 
 _MAX_KEPT = 100_000  # stamps kept for a trace file
-# Kinds of which a step has at most one row, however many stamps.
-_ONCE = ("dispatch", "grad_mode", "autocast", "tape", "conversion", "rest", MEASURING)
+# Kinds whose rows count once in a step, however many stamps it has of them.
+_COUNTED_ONCE = ("dispatch", "grad_mode", "autocast", "tape", "conversion", "rest", MEASURING)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Sums:
             costs = [self._cost.kernel if part.in_kernel else self._cost.python for part in parts]
             self._columns = (
                 np.array(costs).tobytes(),
-                bytes(part.kind in _ONCE for part in parts),
+                bytes(part.kind in _COUNTED_ONCE for part in parts),
                 bytes(part.kind == MEASURING for part in parts),
             )
         steps, times, counts, minibatches = log.sum_up(*self._columns)

@@ -21,7 +21,7 @@ from fastnet.backend.torch.parameters import (
 
 
 def unpatched(function: Any) -> Any:
-    """Return a function of torch, or an object that equals nothing if a program has replaced it."""
+    """Return a function of torch, or an object that equals nothing if the user has replaced it."""
     return function if is_torchs(function) else object()
 
 

@@ -31,7 +31,7 @@ _messages: ContextVar[Messages | None] = ContextVar("messages", default=None)
 
 @contextmanager
 def traced_collectives() -> Iterator[None]:
-    """Make operations of the collectives, in an order that compilers keep."""
+    """Trace the collectives in this block as operators, chained to keep their order."""
     token = _traced.set([])
     try:
         yield

@@ -191,7 +191,7 @@ def add_reports_to_deferred_step(
 def _index_of_step(functions: Sequence[object]) -> int | None:
     """Return the index of the step among the deferred functions of a model, or None.
 
-    Functions that ops of the program have added are not steps.
+    Functions that ops of the user have added are not steps.
     """
     return next((index for index, one in enumerate(functions) if _is_step(one)), None)
 

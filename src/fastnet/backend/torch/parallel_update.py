@@ -10,7 +10,7 @@ alike, although one may run a step eagerly and another one compiled.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -20,7 +20,11 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.model_metadata import get_metadata
-from fastnet.backend.torch._internals import is_joining, parameter_count_of
+from fastnet.backend.torch._internals import (
+    has_communication_hooks,
+    is_joining,
+    parameter_count_of,
+)
 from fastnet.backend.torch.all_reduce import average_gradients, broadcast_buffers
 from fastnet.backend.torch.backward import backward
 from fastnet.backend.torch.collectives import are_traced
@@ -54,7 +58,7 @@ REDUCED_BY_DDP = "reduced_by_ddp"
 AVERAGED_BY_UPDATES = "averaged_by_updates"
 """The key of the session's state that tells whether updates average all gradients themselves.
 
-In `Join` the wrapper still does, because processes that have no more batches wait for it."""
+In `Join`, and with a communication hook, the wrapper still does."""
 
 # The parameters whose gradients each wrapper averages.
 _reduced: weakref.WeakKeyDictionary[Module, list[Parameter]] = weakref.WeakKeyDictionary()
@@ -82,12 +86,28 @@ def note_parameters(model: Module) -> None:
         _reduced[wrapper] = parameters if is_known else []
 
 
+def _averages_in_hooks(wrapper: Module) -> bool:
+    """Return whether only the wrapper itself can average gradients now."""
+    return is_joining(wrapper) or has_communication_hooks(wrapper)
+
+
+def shares_parameters_with_others(wrapper: Module, wrappers: Collection[Module]) -> bool:
+    """Return whether a wrapper that is none of some shares parameters, and has buffers."""
+    parameters = set(map(id, wrapper.parameters()))
+    return any(
+        other not in wrappers
+        and any(True for _ in other.buffers())
+        and not parameters.isdisjoint(map(id, other.parameters()))
+        for other in list(_reduced)
+    )
+
+
 def _is_reduced_by_ddp(model: Module, wrapper: Module, state: State) -> bool:
     """Return whether the wrapper averages the gradients of the running step."""
     reduced = _reduced.get(wrapper)
     return (
         state.get(REDUCED_BY_DDP) is model
-        and (not state[AVERAGED_BY_UPDATES] or is_joining(wrapper))
+        and (not state[AVERAGED_BY_UPDATES] or _averages_in_hooks(wrapper))
         and bool(reduced)
         # False inside `no_sync`.
         and bool(wrapper.require_backward_grad_sync)
@@ -111,7 +131,9 @@ class DDPPass(TorchPass):
         if self._gradients and REDUCED_BY_DDP in state:
             if _is_reduced_by_ddp(self._model, self._wrapper, state):
                 if are_traced():
-                    raise RuntimeError("the model is in the context of Join")
+                    raise RuntimeError(
+                        "the model is in the context of Join, or has a communication hook"
+                    )
                 model = self._model
             else:
                 broadcast_buffers(cast("DistributedDataParallel", self._wrapper))
@@ -131,16 +153,16 @@ class ParallelUpdate(TorchUpdate):
         self._groups = groups_of(op.model)
         # A sharded model has other parameters between its forward and backward passes.
         self._parameters = list(op.model.parameters()) if self._is_sharded else []
-        # The ids of the parameters whose gradients the engine averages, if it does.
-        self._of_engine: set[int] = set()
+        # The ids of the parameters whose gradients DDP or FSDP2 averages, if it does.
+        self._averaged_by_wrapper: set[int] = set()
         self._isolates_shards = False
         self._wrappers: list[DistributedDataParallel] = []
 
     def on_session(self, state: State) -> None:
-        """Find the parameters whose gradients the engine averages."""
+        """Find the parameters whose gradients DDP or FSDP2 averages."""
         super().on_session(state)
         reduced = _reduced.get(self._wrapper) or filter(is_sharded, self._parameters)
-        self._of_engine = set(map(id, reduced))
+        self._averaged_by_wrapper = set(map(id, reduced))
         optimizer = get_metadata(self._model, "current_optimizer")
         updated = set(map(id, model_and_optimizer_parameters(self._model, optimizer)))
         # An optimizer may update several models.
@@ -179,16 +201,24 @@ class ParallelUpdate(TorchUpdate):
         if self._is_sharded or _is_reduced_by_ddp(
             self._model, self._wrapper, self._session_state or {}
         ):
-            done = self._of_engine
-        rest = [one for one in optimizer_parameters(optimizer) if id(one) not in done]
-        rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
+            done = self._averaged_by_wrapper
+        # In the order of the model, which is the same in all processes: that of the optimizer's
+        # groups may follow that of a set.
+        of_optimizer = set(map(id, optimizer_parameters(optimizer))) - done
+        rest = [
+            parameter
+            for parameter in self.updated_parameters()
+            if id(parameter) in of_optimizer
+            and parameter.requires_grad
+            and not is_sharded(parameter)
+        ]
         averages = average_gradients([one.grad for one in rest], rest, self._groups)
         for parameter, gradient in zip(rest, averages, strict=True):
             parameter.grad = gradient
         self._expect_buffers()
 
     def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        """Accumulate gradients, which are of this process only unless the engine averages them."""
+        """Accumulate gradients, of this process only unless DDP or FSDP2 averages them."""
         if not (self._other_models and self._isolates_shards):
             super().add_gradients(data, optimizer, retain_graph)
             return
@@ -286,18 +316,19 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
 
     In training they are averages over the processes, sharded as the parameters are.
     """
-    engine = parallel_type(model)
-    if engine not in ("ddp", "fsdp"):
+    kind = parallel_type(model)
+    if kind not in ("ddp", "fsdp"):
         return None
     groups = groups_of(model)
     own = list(model.parameters())
 
     def differentiate(final: Tensor, state: State, retain_graph: bool) -> list[Any]:
-        if engine == "ddp":
+        if kind == "ddp":
             parameters = trainable_parameters(model)
             gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
-            is_alone = state["mode"] != "train" or state["warmup"]
-            return gradients if is_alone else average_gradients(gradients, parameters, groups)
+            if state["mode"] != "train" or state["warmup"]:
+                return gradients
+            return average_gradients(gradients, parameters, groups)
         # FSDP2 leaves its averages in `.grad` in a backward pass only.
         parameters = [one for one in own if one.requires_grad]
         others = [

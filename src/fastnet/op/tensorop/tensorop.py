@@ -64,8 +64,8 @@ class TensorOp(Op):
     """
 
     calls_user_code: bool = False
-    """Whether `forward` calls functions of the program. In a TensorFlow graph these, like the
-    `forward` of a program's own classes, may use Python conditions and loops over tensors."""
+    """Whether `forward` calls functions of the user. In a TensorFlow graph these, like the
+    `forward` of the user's own classes, may use Python conditions and loops over tensors."""
 
     defer: bool | None = None
     """Whether the op's updates wait until the end of the step; None for an op that has none."""
@@ -130,7 +130,7 @@ class TensorOp(Op):
 
         Args:
             defer: Whether updates wait until the end of the step.
-            retain_graph: Whether a later op takes gradients from the same graph.
+            retain_graph: Whether a later op differentiates a graph, which may be the same.
 
         Returns:
             The function of the data and the state, or None to call `forward`.

@@ -11,6 +11,7 @@ import torch
 
 from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import COMPILED, has_communication_hooks, weight_hook_of
+from fastnet.backend.torch.parallel_update import shares_parameters_with_others
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import parallel_type, without_compile
 from fastnet.errors import add_note, describe_op
@@ -64,7 +65,7 @@ def _reasons_against(
         elif engine == "dp":
             yield f"the model '{name_of(model)}' is run by DataParallel"
         elif engine == "ddp" and communicates:
-            yield from _reasons_against_ddp(model)
+            yield from _reasons_against_ddp(model, list(map(without_compile, plan.models)))
         for module in model.modules():
             if hasattr(module, COMPILED):
                 yield f"the model '{name_of(model)}' comes from torch.compile"
@@ -89,8 +90,13 @@ def _reasons_against(
             )
 
 
-def _reasons_against_ddp(model: torch.nn.Module) -> Iterator[str]:
-    """Yield why DistributedDataParallel itself has to average the gradients of a model."""
+def _reasons_against_ddp(
+    model: torch.nn.Module, wrappers: Sequence[torch.nn.Module]
+) -> Iterator[str]:
+    """Yield why DistributedDataParallel itself has to average the gradients of a model.
+
+    `wrappers` are those of all models of the plan.
+    """
     wrapper: Any = without_compile(model)
     settings = {
         "find_unused_parameters=True": wrapper.find_unused_parameters,
@@ -98,6 +104,8 @@ def _reasons_against_ddp(model: torch.nn.Module) -> Iterator[str]:
         "mixed_precision": wrapper.mixed_precision is not None,
         "parameters that it ignores": wrapper.parameters_to_ignore,
         "a communication hook": has_communication_hooks(wrapper),
+        "sparse gradients": any(map(_is_sparse, wrapper.modules())),
+        "parameters of another one": shares_parameters_with_others(wrapper, wrappers),
     }
     for setting, is_used in settings.items():
         if is_used:
@@ -105,6 +113,10 @@ def _reasons_against_ddp(model: torch.nn.Module) -> Iterator[str]:
                 f"the DistributedDataParallel of the model '{name_of(model)}' has {setting}, so it "
                 "averages gradients itself, in its hooks"
             )
+
+
+def _is_sparse(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
 
 
 class CompiledSession:

@@ -82,7 +82,7 @@ class UpdateOp(HoldsModel):
             discarded then. With a scaled loss, steps are skipped in any case.
         model_losses: Whether to add a Keras model's own losses (`model.losses`: those of
             regularizers and `add_loss`) to the loss, as FastEstimator does in each UpdateOp. False
-            if the program adds them itself, or for all but one of a model's UpdateOps. A torch
+            if the loop adds them itself, or for all but one of a model's UpdateOps. A torch
             model has none.
 
     Raises:
@@ -291,16 +291,16 @@ class UpdateOp(HoldsModel):
     def flush_call(
         self, followers: Followers, state: State, defer: bool
     ) -> Callable[[], None] | None:
-        """Return the function that flushes at the end of a training context, or None.
+        """Return the function that flushes when the network is left, or None.
 
-        Its updates defer steps, and are undone, by a state like that of a step.
+        `state` collects the deferred steps, and what undoes the flush after an error.
         """
         if not self._update.is_merging or self.rest != "flush":
             return None
         return partial(self._update.flush, followers, state, defer)
 
     def drop_call(self) -> Callable[[], None] | None:
-        """Return the function that drops the window at the end of a training context, or None."""
+        """Return the function that drops the window when the network is left, or None."""
         return self._update.drop if self._update.is_merging and self.rest == "drop" else None
 
     def describe_settings(self) -> list[str]:
@@ -368,7 +368,7 @@ class UpdateOp(HoldsModel):
             self._update.drop()
 
 
-# Keep the original function: a program may assign another one to UpdateOp.forward.
+# Keep the original function: users may assign another one to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
 
 
@@ -401,10 +401,10 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
     """Return why a state cannot be loaded, to follow "The state to load", or None."""
     if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
         return "is not an UpdateOp's: it has no 'merged' and 'gradients'"
-    times, gradients = state["merged"], state["gradients"]
-    if not hasattr(times, "__index__") or times < 0 or not isinstance(gradients, (list, tuple)):
-        return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
-    if not times:
+    steps, gradients = state["merged"], state["gradients"]
+    if not hasattr(steps, "__index__") or steps < 0 or not isinstance(gradients, (list, tuple)):
+        return f"has {steps!r} merged steps and gradients of type {type(gradients).__name__}"
+    if not steps:
         return None  # Other parameters may have been trainable.
     name, saved = name_of(op.model), state.get("model_name")
     if saved is not None and saved != name:
@@ -425,7 +425,7 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
         saved, needed = ("with", "without") if op.weight is None else ("without", "with")
         return f"has gradients merged {saved} weights, but the op merges {needed} weights"
     if not update.is_merging:
-        return f"has the merged gradients of {times} steps, but the op does not merge: merge_grad=1"
+        return f"has the merged gradients of {steps} steps, but the op does not merge: merge_grad=1"
     for index, (parameter, gradient) in enumerate(zip(trained, gradients, strict=True)):
         shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
         # Complex gradients fit complex parameters only.
