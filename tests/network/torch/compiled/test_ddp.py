@@ -596,3 +596,85 @@ def left_unused() -> list[str]:
 def test_a_parameter_without_gradient_makes_steps_run_eagerly() -> None:
     for (reason,) in ranks(2)(left_unused):
         assert "a parameter that is trained has no gradient" in reason
+
+
+def seeded_batches(count: int, size: int) -> list[dict[str, torch.Tensor]]:
+    source = torch.Generator().manual_seed(1)
+    return [
+        {
+            "x": torch.randn(size, 16, generator=source),
+            "t": torch.randint(0, 4, (size,), generator=source),
+        }
+        for _ in range(count)
+    ]
+
+
+def order_parameters_by_rank(compile: Any) -> State:
+    """Train with an optimizer whose group lists parameters in another order on each rank."""
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        listed = list(parameters)
+        return torch.optim.SGD(listed[::-1] if dist.get_rank() else listed, lr=0.1)
+
+    def square() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 4))
+
+    model = fastnet.build(square, optimizer, parallel="ddp")
+    network = fastnet.Network(supervised(model), compile=compile)
+    with network("train"):
+        for batch in seeded_batches(6, 8):
+            rank = dist.get_rank()
+            network.run_step({key: value.chunk(2)[rank] for key, value in batch.items()})
+    if compile:
+        assert fallbacks(network) == []
+    return full_states([model])
+
+
+def order_parameters_by_hand() -> State:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in seeded_batches(6, 8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch["x"]), batch["t"]).backward()
+        optimizer.step()
+    return full_states([model])
+
+
+@pytest.mark.parametrize("compile", [False, QUICK])
+def test_optimizers_may_list_parameters_in_another_order_on_each_rank(compile: Any) -> None:
+    """As where decay groups are made from a set of names, whose order differs by process."""
+    expected = order_parameters_by_hand()
+    for states in ranks(2)(order_parameters_by_rank, compile):
+        assert distance(states, expected) <= 2e-6
+
+
+def hook_within_a_context() -> tuple[State, State, list[str]]:
+    """Train compiled and not; double the averages by a hook, from the fourth step on."""
+    trained, reasons = [], []
+
+    def doubled(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
+        future = default_hooks.allreduce_hook(state, bucket)
+        return future.then(lambda one: 2 * one.value()[0])
+
+    for compile in (QUICK, False):
+        torch.manual_seed(0)
+        model = fastnet.build(mlp, sgd(0.1), parallel="ddp")
+        network = fastnet.Network(supervised(model), compile=compile)
+        with network("train"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for step, batch in enumerate(seeded_batches(6, 8)):
+                if step == 3:
+                    model.register_comm_hook(None, doubled)
+                rank = dist.get_rank()
+                network.run_step({key: value.chunk(2)[rank] for key, value in batch.items()})
+        trained.append(full_states([model]))
+        reasons += fallbacks(network)
+    return trained[0], trained[1], reasons
+
+
+def test_communication_hook_takes_effect_within_a_context() -> None:
+    for compiled, eager, reasons in ranks(2)(hook_within_a_context):
+        assert distance(compiled, eager) <= 2e-6
+        assert "or has a communication hook" in reasons[0]
