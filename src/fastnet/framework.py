@@ -29,6 +29,9 @@ class Framework(Protocol):
     def ends_linearly(self, model: Model, /) -> bool:
         """Return whether a model is known to end with a layer without an activation."""
 
+    def value_range(self, tensor: Tensor, /) -> tuple[float, float] | None:
+        """Return the least and the largest value of a tensor, or None if it has none now."""
+
     def feed_forward(self, model: Model, /, *x: Tensor, training: bool = True) -> Any:
         """Return the output of a model."""
 

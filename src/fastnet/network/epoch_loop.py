@@ -53,7 +53,7 @@ class Steps:
             device such as `.item()`, and in the progress bar.
 
     Raises:
-        TypeError: If `loader` is a single dict.
+        TypeError: If `loader` is a single dict, or `network` no network.
         ValueError: If `per_call` is not an int of at least 1.
         ModuleNotFoundError: If a bar is wanted and tqdm is not installed.
         KeyError: If a result lacks a key that the bar shows.
@@ -85,6 +85,11 @@ class Steps:
         show: str | Collection[str] = (),
         per_call: int = 1,
     ) -> None:
+        if not isinstance(network, BaseNetwork):
+            raise TypeError(
+                f"steps takes the network first, then the loader, but got {shorten(network)} of "
+                f"type {type(network).__name__}: fastnet.steps(network, loader, mode, epoch)."
+            )
         check_batches(loader, "steps")
         if not is_int(per_call) or per_call < 1:
             raise ValueError(f"per_call is an int of at least 1, not {shorten(per_call)}.")

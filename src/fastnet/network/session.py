@@ -17,7 +17,11 @@ from fastnet.network.step import (
     with_slicing,
     with_synchronization,
 )
-from fastnet.network.update_warnings import warn_of_partial_optimizers
+from fastnet.network.update_warnings import (
+    losses_of_probabilities,
+    warn_of_partial_optimizers,
+    warn_of_values,
+)
 from fastnet.types import RunStep, State
 
 if TYPE_CHECKING:
@@ -92,8 +96,24 @@ class Session:
         if timed is not None:
             run = timed.measured(self._make_wrapped_step(timed), run)
         self._is_timed = timed is not None
+        run = self._convert_result(run)
+        if losses_of_probabilities(self._network, self.plan):
+            run = self._with_check_of_values(run)
         # Assigned once, because a step may be running in another thread.
-        self.run = self._convert_result(run)
+        self.run = run
+
+    def _with_check_of_values(self, run: RunStep) -> RunStep:
+        """Return a step that looks at the predictions of the first result, and is then replaced."""
+
+        def run_first(batch: Mapping[str, Any]) -> dict[str, Any]:
+            result = run(batch)
+            warn_of_values(self._network, self.plan, result)
+            with self._network._mutex:
+                if self.run is run_first:
+                    self.run = run
+            return result
+
+        return run_first
 
     def run_consecutively(self, batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Run a step for each batch; see `BaseNetwork.run_steps`."""

@@ -6,7 +6,7 @@ The warning of a loss that does not reach a model needs gradients: `_check_reach
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Models that an op of any network updates in training, in any epoch and for any dataset.
 _updated: WeakSet[Model] = WeakSet()
+# Probabilities in half precision may leave 0 to 1 by this much.
+_ROUNDING = 1e-2
 # Optimizers whose parameters were compared with those of their models.
 _compared: WeakSet[Any] = WeakSet()
 
@@ -93,6 +95,33 @@ def warn_of_logits(network: BaseNetwork, plan: ExecutionPlan) -> None:
                 )
         is_model = type(op) is ModelOp and len(outputs) == 1
         writers.update(dict.fromkeys(outputs, op.model if is_model else None))
+
+
+def losses_of_probabilities(network: BaseNetwork, plan: ExecutionPlan) -> dict[str, str]:
+    """Describe the cross-entropies whose probabilities no step has shown yet, by their keys."""
+    return {
+        op.inputs[0]: describe_op(op, index)
+        for index, op in enumerate(plan.ops)
+        if type(op) is CrossEntropy and not op.from_logits and id(op) not in network._warned
+    }
+
+
+def warn_of_values(network: BaseNetwork, plan: ExecutionPlan, result: Mapping[str, Any]) -> None:
+    """Warn, once each, of cross-entropies of probabilities that are given other values."""
+    value_range = get_framework(network.target_type).value_range
+    for key, described in losses_of_probabilities(network, plan).items():
+        found = value_range(result[key]) if key in result else None
+        if found is None:
+            continue
+        network._warned.update(
+            id(op) for op in plan.ops if type(op) is CrossEntropy and op.inputs[0] == key
+        )
+        least, largest = found
+        if least < -_ROUNDING or largest > 1 + _ROUNDING:
+            warn(
+                f"{described} expects probabilities, but '{key}' has values from {least:.3g} to "
+                f"{largest:.3g}. Pass from_logits=True, or end the model with a softmax or sigmoid."
+            )
 
 
 def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:

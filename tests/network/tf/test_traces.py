@@ -378,8 +378,7 @@ class TestMany:
                 network.run_step({"x": ones(2, 3), "z": ones(2, 3, 8)})
         (warning,) = caught
         assert str(warning.message).endswith(
-            "One trace does for any length of axis 2 of 'z' with Network(..., "
-            "dynamic={'z': (0, 2)})."
+            "One trace serves any length of axis 2 of 'z' with Network(..., dynamic={'z': (0, 2)})."
         )
         network = TFNetwork(op, dynamic={"z": (0, 2)})
         op.runs = 0

@@ -32,6 +32,18 @@ reduce_mean, reduce_sum = _reduction(tf.reduce_mean), _reduction(tf.reduce_sum)
 reduce_max, reduce_min = _reduction(tf.reduce_max), _reduction(tf.reduce_min)
 
 
+def value_range(tensor: Any) -> tuple[float, float] | None:
+    # The tensors of a graph have no `numpy`.
+    if not (
+        isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy") and tensor.dtype.is_floating
+    ):
+        return None
+    if not tf.size(tensor):
+        return None
+    minimum, maximum = extremes(tensor)
+    return float(minimum), float(maximum)
+
+
 def extremes(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the minimum and the maximum of a tensor."""
     return tf.reduce_min(tensor), tf.reduce_max(tensor)

@@ -50,6 +50,14 @@ def reduce_std(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return tensor.std(dim=axis, unbiased=False, keepdim=keepdims)
 
 
+def value_range(tensor: Any) -> tuple[float, float] | None:
+    # Those of subclasses may be sharded, or have no values.
+    if type(tensor) is not Tensor or not tensor.is_floating_point() or not tensor.numel():
+        return None
+    minimum, maximum = extremes(tensor)
+    return minimum.item(), maximum.item()
+
+
 def reduce_max(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return _extreme("max", tensor, axis, keepdims)
 

@@ -222,7 +222,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
     def _describe_many(self, reason: str, forms: list[Any], valid_forms: list[Any] | None) -> str:
         """Return the warning that there are many traces, with the way to have fewer."""
         text = (
-            f"The ops of mode '{self._setting[0]}' were traced {self.count} times, lastly "
+            f"The ops of mode '{self._setting[0]}' were traced {self.count} times, most recently "
             f"because {reason}. Each trace takes as long as many steps. Pass values that vary as "
             "tensors, or leave them out of the inputs of ops. network.traces lists all traces."
         )
@@ -238,7 +238,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 return f"{text} The ops must know the length of {name}."
             if (key, axis) not in select_axes(self.keys, forms, self._dynamic.possibly_dynamic):
                 more = self._dynamic.with_axis(key, axis)
-                return f"{text} One trace does for any length of {name} with Network(..., {more})."
+                return f"{text} One trace serves any length of {name} with Network(..., {more})."
         return text
 
     # --- tracing ---
@@ -333,7 +333,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         add_note(
             last,
             "This was while the ops were traced into a graph. To run them one by one, and look "
-            "into each, open the network with eager=True.",
+            "into each, enter it by `with network(mode, epoch, eager=True)`.",
         )
         raise last
 

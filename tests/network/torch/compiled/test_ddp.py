@@ -656,7 +656,7 @@ def hook_within_a_context() -> tuple[State, State, list[str]]:
 
     def doubled(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
         future = default_hooks.allreduce_hook(state, bucket)
-        return future.then(lambda one: 2 * one.value()[0])
+        return future.then(lambda one: 2 * one.value())
 
     for compile in (QUICK, False):
         torch.manual_seed(0)

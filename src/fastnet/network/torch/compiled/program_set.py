@@ -572,7 +572,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if len(self._warned_differences) == _MANY_SIGNATURES:
             warn(
                 f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
-                f"lastly because {reason}. Each takes as long as many steps. "
+                f"most recently because {reason}. Each takes as long as many steps. "
                 f"{self._advice_on_lengths(batch)}Pad batches to few shapes, and hold numbers that "
                 "vary in tensors. network.traces lists all programs."
             )
