@@ -119,7 +119,7 @@ class ProgramSet(Generic[P]):
         Returns:
             The program and the tensors of the batch; or None, an empty list, and the reason why no
             program is valid, if there are some: first what has changed, then what differs in the
-            batch.
+            batch. Only PyTorch uses it; `GraphProgramSet.trace` finds one that names the key.
 
         Raises:
             KeyError: If the batch lacks a key.

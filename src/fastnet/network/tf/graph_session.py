@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
-from fastnet.backend.tf.graph import is_recorded
 from fastnet.backend.tf.tensor_adapter import FOREIGN, TENSOR_ADAPTER, holds_foreign
 from fastnet.network.program_set import OnProgram
 from fastnet.network.tf.program import GraphProgram
@@ -31,6 +29,7 @@ class GraphSession:
     def __init__(
         self, programs: GraphProgramSet, kernel: KernelPlan, state: State, may_trace: bool
     ) -> None:
+        # Each session compares once; see `TraceGuard.cached_change`.
         programs.forget_comparisons()
         self._programs = programs
         self._kernel = kernel
@@ -122,13 +121,12 @@ class GraphSession:
         reason, started = program.reason, trace_started
         if started is None:
             reason, started = f"{reason}; compiled in a later step", perf_counter()
-        report: AbstractContextManager[None] = nullcontext()
-        if program.awaits_compilation and programs.fallback_reason is None and not is_recorded():
-            what = f"compiling {programs.describe_step()} with XLA"
-            report = report_if_slow(what, programs.records.last_compilation())
+        report = report_if_slow(
+            f"compiling {programs.describe_step()} with XLA", programs.records.last_compilation()
+        )
+        refusal = programs.fallback_reason
         try:
-            with report:
-                result, compile_seconds = program.run_first(batch, inputs, programs.fallback_reason)
+            result, compile_seconds = program.run_first(batch, inputs, refusal, report)
             programs.stop_compiling(program.fallback)
             return result
         finally:

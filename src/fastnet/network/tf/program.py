@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -58,7 +59,7 @@ class GraphProgram(Program):
 
     def difference(self) -> str | None:
         """Return what has changed since the program was made; it is compared once in a session."""
-        change = self.guard.change_in_session()
+        change = self.guard.cached_change()
         return None if change is None else change.description
 
     def run(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
@@ -66,7 +67,11 @@ class GraphProgram(Program):
         return self.signature.merge(self._call(inputs), batch)
 
     def run_first(
-        self, batch: Mapping[str, Any], inputs: list[Any], refusal: str | None
+        self,
+        batch: Mapping[str, Any],
+        inputs: list[Any],
+        refusal: str | None,
+        report: AbstractContextManager[None],
     ) -> tuple[dict[str, Any], float]:
         """Run the first step.
 
@@ -74,6 +79,7 @@ class GraphProgram(Program):
             batch: The batch.
             inputs: The epoch and the tensors that `match` has returned for the batch.
             refusal: Why XLA must not compile it; None if it may.
+            report: A context around compiling, which reports that it takes long.
 
         Returns:
             The result, and the seconds that compiling took.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from fastnet._trace import FORMS
@@ -14,7 +15,6 @@ from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MANY_TRACES, MAX_TRACES
 from fastnet.network.program_set import ProgramSet
-from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.forms import (
     Axis,
     changed_axes,
@@ -84,7 +84,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self._setting = state["mode"], bool(state["warmup"])
         self._active_items = ActiveItems(list(map(id, plan.scheduled)), list(map(id, plan.ops)))
         # The program that was traced last.
-        self._latest: GraphProgram | None = None
+        self._last_traced: GraphProgram | None = None
         # Axes whose lengths ops must know, in the state that the latest program was traced in.
         self._static_axes: set[Axis] = set()
 
@@ -94,7 +94,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     def forget_comparisons(self) -> None:
         """Compare the ops and models again with what each program was traced from."""
-        for program in (*self.programs, *filter(None, [self._latest])):
+        for program in (*self.programs, *filter(None, [self._last_traced])):
             program.guard.forget_comparison()
 
     def trace(self, batch: Mapping[str, Any], epoch: int) -> GraphProgram:
@@ -107,14 +107,15 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         Raises:
             Exception: What an op raises.
         """
-        static_forms = [_form_of(key, batch[key]) for key in self.keys]
+        batch_forms = [_form_of(key, batch[key]) for key in self.keys]
         warn_of_masks({key: batch[key] for key in self.keys})
-        forms = list(map(with_dynamic_rows, static_forms))
+        # Graphs take any number of rows of sparse and ragged values; XLA does not.
+        forms = list(map(with_dynamic_rows, batch_forms))
         valid = [program for program in self.programs if program.difference() is None]
-        self._note_static_axes(static_forms, is_new_state=not valid)
-        latest = self._latest if self._latest in valid else next(iter(valid), None)
-        valid_forms = None if latest is None else latest.signature.inputs
-        reason = self._reason_to_trace(static_forms, valid_forms, epoch)
+        self._note_static_axes(batch_forms, is_new_state=not valid)
+        nearest = self._last_traced if self._last_traced in valid else next(iter(valid), None)
+        traced_forms = None if nearest is None else nearest.signature.inputs
+        reason = self._reason_to_trace(batch_forms, traced_forms, epoch)
 
         # Why XLA does not compile the program although the network compiles.
         problem = self.fallback_reason
@@ -122,18 +123,18 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             problem = self.refuse_another(reason, is_change=bool(self.programs) and not valid)
         program: GraphProgram | None = None
         # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
-        if self._options is not None and problem is None and not has_unknown_lengths(static_forms):
-            program, problem = self._trace_for_xla(static_forms, reason, self._options)
+        if self._options is not None and problem is None and not has_unknown_lengths(batch_forms):
+            program, problem = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:
             program = self._trace_as_graph(forms, valid, reason)
         program.fallback = problem
         self.stop_compiling(problem)
 
-        self._latest = program
+        self._last_traced = program
         self._history.latest[self._setting] = self._active_items, program.guard
         self.add(program)
         if self.count == MANY_TRACES:
-            warn(self._describe_many(program.reason, forms, valid_forms))
+            warn(self._describe_many(program.reason, forms, traced_forms))
         return program
 
     def add(self, program: GraphProgram) -> None:
@@ -178,33 +179,37 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     # --- why ---
 
-    def _reason_to_trace(self, forms: list[Any], valid_forms: list[Any] | None, epoch: int) -> str:
+    def _reason_to_trace(self, forms: list[Any], traced_forms: list[Any] | None, epoch: int) -> str:
         """Return why there is no program for a batch.
 
         Args:
             forms: The forms of the batch.
-            valid_forms: Those of the latest program that is still valid, if any is.
+            traced_forms: Those of the latest program that is still valid, if any is.
             epoch: The epoch.
         """
-        if valid_forms is not None:
-            return describe_difference(self.keys, forms, valid_forms)
-        items = self._active_items
-        guard = None if self._latest is None else self._latest.guard
-        if guard is None:
-            # These ops were traced, perhaps by another set, with other settings.
-            items, guard = self._history.latest.get(self._setting, (items, None))
-            if guard is not None:
-                guard.forget_comparison()
+        if traced_forms is not None:
+            return describe_difference(self.keys, forms, traced_forms)
+        items, guard = self._last_traced_state()
         if guard is not None and items.ops == self._active_items.ops:
-            change = guard.change_in_session()
+            change = guard.cached_change()
             if change is not None:
                 self._warn_of_number(change)
                 return change.description
         # If scheduled values stay the same, the ops differ only because of the dataset.
-        if all(new != old for new, old in zip(self._active_items, items, strict=True)):
+        active = self._active_items
+        if items.scheduled != active.scheduled and items.ops != active.ops:
             return f"other ops are active from epoch {epoch} on"
         mode, warmup = self._setting
         return f"first step in mode '{mode}'" + (", warming up" if warmup else "")
+
+    def _last_traced_state(self) -> tuple[ActiveItems, TraceGuard | None]:
+        """Return the last traced state of this set, or else of another set of the same mode."""
+        if self._last_traced is not None:
+            return self._active_items, self._last_traced.guard
+        items, guard = self._history.latest.get(self._setting, (self._active_items, None))
+        if guard is not None:
+            guard.forget_comparison()
+        return items, guard
 
     def _warn_of_number(self, change: GuardChange) -> None:
         """Warn of the second change of the same number."""
@@ -219,7 +224,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 "number that changes in a tf.Variable, or pass it in the batch as a tensor."
             )
 
-    def _describe_many(self, reason: str, forms: list[Any], valid_forms: list[Any] | None) -> str:
+    def _describe_many(self, reason: str, forms: list[Any], traced_forms: list[Any] | None) -> str:
         """Return the warning that there are many traces, with the way to have fewer."""
         text = (
             f"The ops of mode '{self._setting[0]}' were traced {self.count} times, most recently "
@@ -228,11 +233,11 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         )
         if self._options is not None and self.fallback_reason is None:
             return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
-        if valid_forms is None or not FORMS.matches(
-            with_all_axes_dynamic(forms), with_all_axes_dynamic(valid_forms)
+        if traced_forms is None or not FORMS.matches(
+            with_all_axes_dynamic(forms), with_all_axes_dynamic(traced_forms)
         ):
             return text
-        for key, axis in sorted(changed_axes(self.keys, forms, valid_forms)):
+        for key, axis in sorted(changed_axes(self.keys, forms, traced_forms)):
             name = f"axis {axis} of '{key}'"
             if (key, axis) in self._static_axes:
                 return f"{text} The ops must know the length of {name}."
@@ -244,7 +249,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
     # --- tracing ---
 
     def _trace_for_xla(
-        self, static_forms: list[Any], reason: str, options: CompileOptions
+        self, batch_forms: list[Any], reason: str, options: CompileOptions
     ) -> tuple[GraphProgram | None, str | None]:
         """Trace for the lengths of a batch, for which XLA compiles.
 
@@ -254,7 +259,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """
         try:
             with tracing(self._ops, self._models):
-                traced = self._tracer.trace(static_forms, for_xla=True)
+                traced = self._tracer.trace(batch_forms, for_xla=True)
         except Exception as error:
             return None, f"tracing the ops for XLA failed: {_first_line(error)}"
         guard = self._find_guard()
@@ -262,13 +267,9 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         problem = reason_not_to_compile(traced, self._names, options, is_replicated)
         if problem is not None:
             return GraphProgram(self.keys, self._names, traced, guard, reason), problem
-        program = XlaProgram(
-            self.keys, self._names, traced, guard, reason, options, self._warn_if_slower
-        )
+        warn_if_slower = partial(self.records.warn_if_slower, self._setting[0])
+        program = XlaProgram(self.keys, self._names, traced, guard, reason, options, warn_if_slower)
         return program, None
-
-    def _warn_if_slower(self, times: StepTimes) -> None:
-        self.records.warn_if_slower(self._setting[0], times)
 
     def _trace_as_graph(
         self, forms: list[Any], valid: list[GraphProgram], reason: str
@@ -355,12 +356,12 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 axes |= changed_axes(self.keys, forms, inputs) & allowed
         return axes
 
-    def _note_static_axes(self, static_forms: list[Any], is_new_state: bool) -> None:
+    def _note_static_axes(self, batch_forms: list[Any], is_new_state: bool) -> None:
         """Note the axes that models must know; forget those of ops in a former state."""
         if is_new_state:
             self._static_axes = set()
         if any(map(needs_batch_size, self._models)):
-            self._static_axes |= select_axes(self.keys, static_forms, lambda key, rank: {0})
+            self._static_axes |= select_axes(self.keys, batch_forms, lambda key, rank: {0})
 
     def _find_guard(self) -> TraceGuard:
         """Return the guard of the programs that were traced in the present state, or make it."""

@@ -77,10 +77,10 @@ class TraceGuard:
             )
 
     def forget_comparison(self) -> None:
-        """Let `change_in_session` compare again."""
+        """Let `cached_change` compare again."""
         self._is_compared = False
 
-    def change_in_session(self) -> GuardChange | None:
+    def cached_change(self) -> GuardChange | None:
         """Return the first change; it is compared once until `forget_comparison`."""
         if not self._is_compared:
             self._change = self.first_change()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from threading import Lock
 from time import perf_counter
@@ -72,7 +72,11 @@ class XlaProgram(GraphProgram):
         self._compile_lock = Lock()
 
     def run_first(
-        self, batch: Mapping[str, Any], inputs: list[Any], refusal: str | None
+        self,
+        batch: Mapping[str, Any],
+        inputs: list[Any],
+        refusal: str | None,
+        report: AbstractContextManager[None],
     ) -> tuple[dict[str, Any], float]:
         """Compile the step and run it, as a graph as well if it is verified.
 
@@ -90,12 +94,12 @@ class XlaProgram(GraphProgram):
                 return self.run(batch, inputs), 0.0
             started = perf_counter()
             try:
-                results = self._compile_and_run(inputs)
+                with report:
+                    results = self._compile_and_run(inputs)
             except XlaError as error:
                 # If this raises, too, the step is to blame, and not XLA.
                 results = self._graph_call(inputs)
                 self._stay_graph(_describe_error(str(error), self._names.describe))
-            self.awaits_compilation = False
             seconds = perf_counter() - started
         finally:
             self._compile_lock.release()
@@ -134,9 +138,11 @@ class XlaProgram(GraphProgram):
             # taken for a difference; and on copies, because another thread may use the variables.
             with _xla_errors():
                 verifier.run_on_copies(inputs)
-            results, self.fallback = verifier.run(inputs)
-        if self.fallback is None:
-            self._use(call_compiled, verifier)
+            results, difference = verifier.run(inputs)
+            if difference is not None:
+                self._stay_graph(difference)
+                return results
+        self._use(call_compiled, verifier)
         return results
 
     def _reason_not_to_verify(self, verifier: Verifier) -> str | None:
@@ -154,6 +160,7 @@ class XlaProgram(GraphProgram):
         if isinstance(verify, int) and self.unverified is None:
             call = _verify_every(verify, verifier, call)
         self._call = call
+        self.awaits_compilation = False
 
     def _timed(self, call_compiled: Call) -> Call:
         """Return a function that runs compiled steps; it times the first, and two as graphs."""
@@ -171,6 +178,7 @@ class XlaProgram(GraphProgram):
             present.add_compiled(perf_counter() - started)
             if present.is_complete:
                 times = None
+                # With verify=N, `_call` is the function around this one.
                 if self._call is call:
                     self._call = call_compiled
                 self._on_times_complete(present)
