@@ -11,7 +11,6 @@ from fastnet.backend.tf.tensor_adapter import FOREIGN, TENSOR_ADAPTER, holds_for
 from fastnet.network.program_set import OnProgram
 from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.program_set import GraphProgramSet
-from fastnet.network.trace_records import report_if_slow
 from fastnet.types import RunStep, State
 
 
@@ -84,7 +83,8 @@ class GraphSession:
         matched = program.match(batch)
         if matched is None:
             raise _mismatch(program, batch)
-        return self._run_first(program, batch, [self._epoch, *matched], on_program, started)
+        inputs = [self._epoch, *matched]
+        return programs.run_first(program, batch, inputs, self._state, on_program, started)
 
     def _run_program(
         self,
@@ -95,46 +95,8 @@ class GraphSession:
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
         if program.awaits_compilation:
-            return self._run_first(program, batch, inputs, on_program)
+            return self._programs.run_first(program, batch, inputs, self._state, on_program)
         return program.run(batch, inputs)
-
-    def _run_first(
-        self,
-        program: GraphProgram,
-        batch: Mapping[str, Any],
-        inputs: list[Any],
-        on_program: OnProgram | None,
-        trace_started: float | None = None,
-    ) -> dict[str, Any]:
-        """Run the first step of a program, which XLA compiles if it is to, and record it.
-
-        Args:
-            program: The program.
-            batch: The batch.
-            inputs: The epoch and the tensors of the batch.
-            on_program: See `step`.
-            trace_started: When tracing the program began; None if that was in an earlier step, in
-                which it was not compiled.
-        """
-        programs = self._programs
-        compile_seconds = 0.0  # It stays 0 if the program was not compiled now.
-        reason, started = program.reason, trace_started
-        if started is None:
-            reason, started = f"{reason}; compiled in a later step", perf_counter()
-        report = report_if_slow(
-            f"compiling {programs.describe_step()} with XLA", programs.records.last_compilation()
-        )
-        refusal = programs.fallback_reason
-        try:
-            result, compile_seconds = program.run_first(batch, inputs, refusal, report)
-            programs.stop_compiling(program.fallback)
-            return result
-        finally:
-            if compile_seconds or trace_started is not None:
-                seconds = perf_counter() - started - compile_seconds
-                programs.record(program, self._state, reason, seconds, compile_seconds)
-                if on_program is not None:
-                    on_program(reason, seconds, compile_seconds)
 
 
 def _with_tf_tensors(batch: Mapping[str, Any], keys: list[str]) -> Mapping[str, Any]:

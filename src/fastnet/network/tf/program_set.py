@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from fastnet._trace import FORMS
@@ -14,7 +15,7 @@ from fastnet.network.compile_options import CompileOptions
 from fastnet.network.dynamic_axes import DynamicAxes
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MANY_TRACES, MAX_TRACES
-from fastnet.network.program_set import ProgramSet
+from fastnet.network.program_set import OnProgram, ProgramSet
 from fastnet.network.tf.forms import (
     Axis,
     changed_axes,
@@ -37,7 +38,7 @@ from fastnet.network.tf.trace_guard import (
     tracing,
 )
 from fastnet.network.tf.xla_program import XlaProgram, reason_not_to_compile
-from fastnet.network.trace_records import Records, describe_step
+from fastnet.network.trace_records import Records, describe_step, report_if_slow
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
@@ -87,10 +88,6 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         self._last_traced: GraphProgram | None = None
         # Axes whose lengths ops must know, in the state that the latest program was traced in.
         self._static_axes: set[Axis] = set()
-
-    def describe_step(self) -> str:
-        """Describe the steps that the programs run, by their models and mode."""
-        return describe_step(self._models, self._setting[0])
 
     def forget_comparisons(self) -> None:
         """Compare the ops and models again with what each program was traced from."""
@@ -159,23 +156,52 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             for surplus in graphs[MAX_TRACES:]:
                 self.discard(surplus)
 
-    def record(
+    def run_first(
         self,
         program: GraphProgram,
+        batch: Mapping[str, Any],
+        inputs: list[Any],
         state: State,
-        reason: str,
-        seconds: float,
-        compile_seconds: float,
-    ) -> None:
-        """Record why a program was traced or compiled, and the seconds of both."""
-        self.records.add(
-            state,
-            reason,
-            seconds,
-            compile_seconds,
-            fallback=program.fallback,
-            unverified=program.unverified,
+        on_program: OnProgram | None,
+        trace_started: float | None = None,
+    ) -> dict[str, Any]:
+        """Run the first step of a program, which XLA compiles if it is to, and record it.
+
+        Args:
+            program: The program.
+            batch: The batch.
+            inputs: The epoch and the tensors of the batch.
+            state: The state of the session.
+            on_program: Called after the program was traced or compiled.
+            trace_started: When tracing the program began; None if that was in an earlier step, in
+                which it was not compiled.
+        """
+        compile_seconds = 0.0  # It stays 0 if the program was not compiled now.
+        reason, started = program.reason, trace_started
+        if started is None:
+            reason, started = f"{reason}; compiled in a later step", perf_counter()
+        report = report_if_slow(
+            f"compiling {describe_step(self._models, self._setting[0])} with XLA",
+            self.records.last_compilation(),
         )
+        refusal = self.fallback_reason
+        try:
+            result, compile_seconds = program.run_first(batch, inputs, refusal, report)
+            self.stop_compiling(program.fallback)
+            return result
+        finally:
+            if compile_seconds or trace_started is not None:
+                seconds = perf_counter() - started - compile_seconds
+                self.records.add(
+                    state,
+                    reason,
+                    seconds,
+                    compile_seconds,
+                    fallback=program.fallback,
+                    unverified=program.unverified,
+                )
+                if on_program is not None:
+                    on_program(reason, seconds, compile_seconds)
 
     # --- why ---
 
@@ -203,7 +229,10 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         return f"first step in mode '{mode}'" + (", warming up" if warmup else "")
 
     def _last_traced_state(self) -> tuple[ActiveItems, TraceGuard | None]:
-        """Return the last traced state of this set, or else of another set of the same mode."""
+        """Return the last traced state of this set, or else of another set of the same mode.
+
+        If nothing was traced, these are the present items and None.
+        """
         if self._last_traced is not None:
             return self._active_items, self._last_traced.guard
         items, guard = self._history.latest.get(self._setting, (self._active_items, None))

@@ -109,6 +109,7 @@ class XlaProgram(GraphProgram):
         """Run all further steps as a graph."""
         self.fallback = reason
         self.unverified = None
+        self.is_compiled = False
         self.awaits_compilation = False
 
     def _run_as_graph(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class XlaProgram(GraphProgram):
         return verifier.obstacle
 
     def _use(self, call_compiled: Call, verifier: Verifier) -> None:
-        """Let further steps run compiled; time the first of them, and verify some if asked to."""
+        """Let further steps run compiled, except for two that run as graphs to be timed."""
         verify, call = self._options.verify, self._timed(call_compiled)
         if isinstance(verify, int) and self.unverified is None:
             call = _verify_every(verify, verifier, call)
