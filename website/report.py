@@ -25,6 +25,7 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results"
 TITLES = {
     "report": "Steps in PyTorch",
     "compiled": "Compiled steps in PyTorch",
+    "compiled_large": "Compiled steps of large models",
     "entering": "Entering a network",
     "compiled_parts": "Compiled steps of BERT",
     "gpu": "Steps on a GPU",
