@@ -90,6 +90,8 @@ class ExecutionPlan:
     program_sets: dict[Hashable, Any] = field(default_factory=dict)
     # Whether a session has used it, and mistakes such as missing updates were warned of.
     is_checked: bool = False
+    # Whether no result has shown yet what its losses of probabilities are given.
+    awaits_values: bool = True
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""

@@ -97,8 +97,9 @@ class Session:
             run = timed.measured(self._make_wrapped_step(timed), run)
         self._is_timed = timed is not None
         run = self._convert_result(run)
-        if losses_of_probabilities(self._network, self.plan):
-            run = self._with_check_of_values(run)
+        if self.plan.awaits_values:
+            self.plan.awaits_values = bool(losses_of_probabilities(self._network, self.plan))
+            run = self._with_check_of_values(run) if self.plan.awaits_values else run
         # Assigned once, because a step may be running in another thread.
         self.run = run
 
@@ -108,6 +109,7 @@ class Session:
         def run_first(batch: Mapping[str, Any]) -> dict[str, Any]:
             result = run(batch)
             warn_of_values(self._network, self.plan, result)
+            self.plan.awaits_values = False
             with self._network._mutex:
                 if self.run is run_first:
                     self.run = run
