@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -153,16 +154,26 @@ def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: 
     if not all(isinstance(values, dict) and keys <= values.keys() for values in saved):
         return state
     # The last ones are of parameters that a rank has frozen meanwhile, and may differ.
-    by_name = [dict(zip(values["names"], values["gradients"], strict=True)) for values in saved]
-    names = list(dict.fromkeys(name for gradients in by_name for name in gradients))
-    gradients = [_mean([gradients.get(name) for gradients in by_name]) for name in names]
-    merged = {**saved[0], "gradients": gradients, "names": names}
+    by_name = [
+        dict(zip(_numbered(values["names"]), values["gradients"], strict=True)) for values in saved
+    ]
+    keys_of_all = list(dict.fromkeys(key for gradients in by_name for key in gradients))
+    gradients = [_mean([gradients.get(key) for gradients in by_name]) for key in keys_of_all]
+    merged = {**saved[0], "gradients": gradients, "names": [name for name, _ in keys_of_all]}
     if saved[0].get("weight") is not None:
         # The sums of gradients and of weights over all ranks stay the same.
         share = len(saved) / world_size
         merged["gradients"] = [None if mean is None else mean * share for mean in gradients]
         merged["weight"] = sum(values["weight"] for values in saved) / world_size
     return {**state, "state": merged}
+
+
+def _numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield names with the number of the same ones before: parameters of no model have none."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        yield name, counts[name]
+        counts[name] += 1
 
 
 def _mean(gradients: Sequence[Any]) -> Any:
