@@ -30,6 +30,7 @@ from fastnet.network.plan_cache import (
 from fastnet.network.session import Session
 from fastnet.network.step import Meter
 from fastnet.network.update_warnings import (
+    losses_of_probabilities,
     note_updates,
     warn_of_logits,
     warn_of_missing_updates,
@@ -570,10 +571,11 @@ class BaseNetwork(Copyable):
         return self._plan_cache.find(mode, epoch, ds_id, desired or no_keys)
 
     def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
-        """Warn of misspelled keys, missing or misplaced updates, and logits."""
+        """Warn of misspelled keys, missing or misplaced updates, and logits, now or later."""
         if not desired <= plan.kernel.resolution.outputs.names():
             warn_of_misspelled(desired, self.ops + self.postprocessing)
         warn_of_logits(self, plan)
+        plan.awaits_values = bool(losses_of_probabilities(self, plan))
         if mode == "train":
             warn_of_missing_updates(self, plan)
         else:

@@ -90,8 +90,8 @@ class ExecutionPlan:
     program_sets: dict[Hashable, Any] = field(default_factory=dict)
     # Whether a session has used it, and mistakes such as missing updates were warned of.
     is_checked: bool = False
-    # Whether no result has shown yet what its losses of probabilities are given.
-    awaits_values: bool = True
+    # Whether it has losses of probabilities, and no result has shown yet what these are given.
+    awaits_values: bool = False
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""

@@ -17,11 +17,7 @@ from fastnet.network.step import (
     with_slicing,
     with_synchronization,
 )
-from fastnet.network.update_warnings import (
-    losses_of_probabilities,
-    warn_of_partial_optimizers,
-    warn_of_values,
-)
+from fastnet.network.update_warnings import warn_of_partial_optimizers, warn_of_values
 from fastnet.types import RunStep, State
 
 if TYPE_CHECKING:
@@ -98,8 +94,7 @@ class Session:
         self._is_timed = timed is not None
         run = self._convert_result(run)
         if self.plan.awaits_values:
-            self.plan.awaits_values = bool(losses_of_probabilities(self._network, self.plan))
-            run = self._with_check_of_values(run) if self.plan.awaits_values else run
+            run = self._with_check_of_values(run)
         # Assigned once, because a step may be running in another thread.
         self.run = run
 

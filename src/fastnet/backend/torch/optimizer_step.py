@@ -14,7 +14,11 @@ from torch.nn import Module, Parameter
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch.backward import unpatched
 from fastnet.backend.torch.disable_autocast import without_autocast
-from fastnet.backend.torch.parameters import model_and_optimizer_parameters, optimizer_parameters
+from fastnet.backend.torch.parameters import (
+    in_order_of_model,
+    model_and_optimizer_parameters,
+    optimizer_parameters,
+)
 from fastnet.backend.torch.wrappers import is_sharded, parallel_type, reset_fsdp
 from fastnet.backend.update import PLAIN_STEP, Followers, OptimizerStepSettings
 from fastnet.errors import add_note
@@ -137,7 +141,7 @@ class PendingStep:
                     # Clipping values hides infinite ones.
                     is_finite = _all_finite(parameters)
                 if len(optimizer.param_groups) > 1:
-                    parameters = _in_order_of_model(parameters, self.model)
+                    parameters = in_order_of_model(parameters, self.model)
                 norm = _clip_gradients(settings, parameters)
                 condition = _logical_and(condition, is_finite)
             if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
@@ -250,12 +254,6 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     if not checks:
         return torch.ones((), dtype=torch.bool)
     return torch.stack([one.to(checks[0].device) for one in checks]).all()
-
-
-def _in_order_of_model(parameters: list[Parameter], model: Module) -> list[Parameter]:
-    """Return parameters as `model.parameters()` lists them, on whose order their norm depends."""
-    positions = {id(parameter): index for index, parameter in enumerate(model.parameters())}
-    return sorted(parameters, key=lambda one: positions.get(id(one), len(positions)))
 
 
 def _clip_gradients(settings: OptimizerStepSettings, parameters: list[Parameter]) -> Tensor | None:

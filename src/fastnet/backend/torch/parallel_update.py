@@ -34,6 +34,7 @@ from fastnet.backend.torch.parameters import (
     accumulate_gradients,
     gradients_set_aside,
     graph_leaves,
+    in_order_of_model,
     model_and_optimizer_parameters,
     optimizer_parameters,
     parameters_of_others,
@@ -91,14 +92,20 @@ def _averages_in_hooks(wrapper: Module) -> bool:
     return is_joining(wrapper) or has_communication_hooks(wrapper)
 
 
+def _wrappers_of(parameters: set[int]) -> list[DistributedDataParallel]:
+    """List the wrappers that have some of the parameters with these ids."""
+    return [
+        cast("DistributedDataParallel", wrapper)
+        for wrapper in list(_reduced)
+        if not parameters.isdisjoint(map(id, wrapper.parameters()))
+    ]
+
+
 def shares_parameters_with_others(wrapper: Module, wrappers: Collection[Module]) -> bool:
     """Return whether a wrapper that is none of some shares parameters, and has buffers."""
-    parameters = set(map(id, wrapper.parameters()))
     return any(
-        other not in wrappers
-        and any(True for _ in other.buffers())
-        and not parameters.isdisjoint(map(id, other.parameters()))
-        for other in list(_reduced)
+        other not in wrappers and any(True for _ in other.buffers())
+        for other in _wrappers_of(set(map(id, wrapper.parameters())))
     )
 
 
@@ -166,11 +173,7 @@ class ParallelUpdate(TorchUpdate):
         optimizer = get_metadata(self._model, "current_optimizer")
         updated = set(map(id, model_and_optimizer_parameters(self._model, optimizer)))
         # An optimizer may update several models.
-        self._wrappers = [
-            cast("DistributedDataParallel", wrapper)
-            for wrapper in list(_reduced)
-            if not updated.isdisjoint(map(id, wrapper.parameters()))
-        ]
+        self._wrappers = _wrappers_of(updated)
         models = [self._model, *state.get(TRAINED, ())]
         self._isolates_shards = any(parallel_type(model) == "fsdp" for model in models)
 
@@ -202,16 +205,11 @@ class ParallelUpdate(TorchUpdate):
             self._model, self._wrapper, self._session_state or {}
         ):
             done = self._averaged_by_wrapper
-        # In the order of the model, which is the same in all processes: that of the optimizer's
-        # groups may follow that of a set.
-        of_optimizer = set(map(id, optimizer_parameters(optimizer))) - done
-        rest = [
-            parameter
-            for parameter in self.updated_parameters()
-            if id(parameter) in of_optimizer
-            and parameter.requires_grad
-            and not is_sharded(parameter)
-        ]
+        rest = [one for one in optimizer_parameters(optimizer) if id(one) not in done]
+        rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
+        if rest:
+            # The order of the optimizer's groups may be that of a set, another one in each process.
+            rest = in_order_of_model(rest, self._model)
         averages = average_gradients([one.grad for one in rest], rest, self._groups)
         for parameter, gradient in zip(rest, averages, strict=True):
             parameter.grad = gradient

@@ -61,6 +61,12 @@ def parameters_of_others(
     ]
 
 
+def in_order_of_model(parameters: Iterable[Parameter], model: Module) -> list[Parameter]:
+    """Return parameters as `model.parameters()` lists them, with those of no model at the end."""
+    positions = {id(parameter): index for index, parameter in enumerate(model.parameters())}
+    return sorted(parameters, key=lambda one: positions.get(id(one), len(positions)))
+
+
 @contextmanager
 def gradients_set_aside(parameters: Iterable[Tensor]) -> Iterator[None]:
     """Clear the gradients of parameters, and restore them on exit."""

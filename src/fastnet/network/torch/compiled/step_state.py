@@ -219,9 +219,16 @@ class StepState:
 
         Another network may train the models of these.
         """
-        for key, state in self.optimizers.items():
-            if key not in used:
-                state.set_unused()
+        unused = self.optimizers.keys() - used
+        for key in unused:
+            self.optimizers[key].set_unused()
+        kept = [
+            (holder, optimizer)
+            for holder, optimizer in zip(self._holders, self._current, strict=True)
+            if id(optimizer) not in unused
+        ]
+        self._holders = [holder for holder, _ in kept]
+        self._current = [optimizer for _, optimizer in kept]
 
     @property
     def used_optimizers(self) -> list[OptimizerState]:
@@ -237,11 +244,7 @@ class StepState:
 
     def has_other_optimizers(self) -> bool:
         """Return whether a current optimizer that the step uses has been replaced."""
-        unused = [state.optimizer for state in self.optimizers.values() if not state.is_used]
-        return any(
-            now is not before and before not in unused
-            for now, before in zip(self._current_optimizers(), self._current, strict=True)
-        )
+        return self._current_optimizers() != self._current
 
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""

@@ -156,8 +156,8 @@ class TraceWatch:
                     "False if not"
                 )
                 if layer == "nn.Transformer":
-                    other = {"tgt_is_causal", "src_is_causal"} - {argument}
-                    problem += f"; and {other.pop()} likewise, if that mask is given, too"
+                    other = "src" if argument == "tgt_is_causal" else "tgt"
+                    problem += f"; and {other}_is_causal likewise, if that mask is given, too"
             elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
                 problem += " to check them; pass validate_args=False to the distribution"
             else:
