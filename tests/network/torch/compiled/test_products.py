@@ -51,7 +51,8 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     monkeypatch.setattr(products, "find_rule", lambda: RULE)
     monkeypatch.setattr(products, "onednn_product", spy(products.onednn_product, True))
-    monkeypatch.setattr(torch, "mm", spy(torch.mm, False))
+    # Not `torch.mm`: Inductor would keep the spy, if it is imported meanwhile.
+    monkeypatch.setattr(products, "mkl_product", spy(products.mkl_product, False))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield calls

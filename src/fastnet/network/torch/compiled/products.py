@@ -14,6 +14,8 @@ import torch
 
 from fastnet.backend.torch._internals import has_onednn_product, onednn_product
 
+mkl_product = torch.mm
+
 
 class Rule(NamedTuple):
     """The matrix products for which oneDNN is faster than MKL.
@@ -111,7 +113,7 @@ def _mm(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         and _onednn.enabled
     ):
         return onednn_product(one, other)
-    return torch.mm(one, other)
+    return mkl_product(one, other)
 
 
 def _is_matrix(tensor: torch.Tensor, rows: int, columns: int) -> bool:
