@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fastnet
-from fastnet.backend import set_lr
+from fastnet.backend import get_lr, set_lr
 from fastnet.errors import add_note
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
@@ -36,6 +36,15 @@ def test_rate_that_is_no_number(fw: Framework, rate: Any) -> None:
     _, model = classifying(fw)
     with pytest.raises(TypeError, match=r"set_lr takes a number.*optimizer_fn"):
         set_lr(model, rate)
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
+def test_rate_that_no_optimizer_has(fw: Framework, rate: float) -> None:
+    _, model = classifying(fw)
+    before = get_lr(model)
+    with pytest.raises(ValueError, match=f"at least 0, but got {rate}"):
+        set_lr(model, rate)
+    assert get_lr(model) == before
 
 
 def test_batch_of_two_arguments(fw: Framework) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -198,8 +199,9 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
         TypeError: If the learning rate is no number.
-        ValueError: If `model` is no model of torch or Keras, has no optimizer now, or one whose
-            learning rate follows a schedule, or one without weight decay where it is given.
+        ValueError: If the learning rate is negative, infinite or NaN, or if `model` is no model of
+            torch or Keras, has no optimizer now, or one whose learning rate follows a schedule, or
+            one without weight decay where it is given.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd")
@@ -212,4 +214,6 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
             f"set_lr takes a number, such as 1e-3, but got {shorten(lr)}. Give a schedule to the "
             "optimizer, in the optimizer_fn of fastnet.build, or call set_lr in each epoch."
         )
+    if not 0 <= float(lr) < math.inf:
+        raise ValueError(f"set_lr takes a learning rate of at least 0, but got {lr}.")
     model_framework(model).set_lr(model, lr, weight_decay)
