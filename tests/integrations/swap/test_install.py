@@ -109,6 +109,11 @@ def test_install_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setitem(OPS, "op.op", ("Op", "NoSuchOp"))
         with pytest.raises(AttributeError, match="NoSuchOp"):
             install(compile=True)
+        with install(ops=False):
+            network_only = attributes()
+            with pytest.raises(AttributeError, match="NoSuchOp"):
+                install(compile=True)
+            assert differences(network_only, attributes()) == set()
     assert differences(before, attributes()) == set()
     assert sys.meta_path == finders
     assert get_compile() is False

@@ -136,7 +136,11 @@ def install(ops: bool = True, compile: bool | CompileOptions = False) -> Install
     _check_version()
     with LOCK:
         previous = None if _current is None else _current.settings
-        _switch(Settings(bool(ops), compile))
+        try:
+            _switch(Settings(bool(ops), compile))
+        except BaseException:
+            _switch(previous)
+            raise
         return Installation(previous)
 
 
