@@ -36,7 +36,7 @@ def test_line_says_how_long_it_took_the_last_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(threading, "Timer", timer)
     with report_if_slow("compiling a step", records.last_compilation()):
         (line,) = timer.call_args.args[2]
-    assert line == "fastnet: compiling a step, which took 12 s the last time, ..."
+    assert line == "fastnet: compiling a step (12 s the last time) ..."
 
 
 def test_step_is_described_by_its_models_and_mode() -> None:

@@ -134,7 +134,7 @@ def report_if_slow(what: str, last_seconds: float | None = None) -> Iterator[Non
         last_seconds: How long that took the last time, if it was done before.
     """
     if last_seconds is not None:
-        what = f"{what}, which took {last_seconds:.0f} s the last time,"
+        what = f"{what} ({last_seconds:.0f} s the last time)"
     stream = sys.stderr
     if stream is None or not is_main():
         yield

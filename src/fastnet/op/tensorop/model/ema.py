@@ -40,7 +40,7 @@ class EMA(FollowsUpdates):
         averaged: The model with the averages, without an optimizer.
 
     Raises:
-        AssertionError: If the model was not built.
+        AssertionError: If the model does not come from `fastnet.build`.
         ValueError: If `decay`, or what it returns, is not from 0 to 1, or the model cannot be
             copied; in a network also if no op updates the model.
 

@@ -38,7 +38,7 @@ class LRSchedule(FollowsUpdates):
         schedulers: The schedulers, in the order of the model's optimizers.
 
     Raises:
-        AssertionError: If the model was not built.
+        AssertionError: If the model does not come from `fastnet.build`.
         ValueError: If it is no torch model or has no optimizer, there is no such `per`, or
             `scheduler_fn` fails, or returns no scheduler or one whose step needs a metric; in a
             network also if no op updates the model.

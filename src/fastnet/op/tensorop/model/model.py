@@ -43,7 +43,8 @@ class ModelOp(HoldsModel):
             BatchNormalization to False.
 
     Raises:
-        AssertionError: If the model was not built, or is trainable without gradients.
+        AssertionError: If the model does not come from `fastnet.build`, or is trainable without
+            gradients.
         KeyError: If `intermediate_layers` has an unknown name.
         IndexError: If `intermediate_layers` has an index out of range.
         ValueError: If there are more inputs than those of a Keras model with known inputs, or names

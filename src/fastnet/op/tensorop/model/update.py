@@ -86,7 +86,7 @@ class UpdateOp(HoldsModel):
             model has none.
 
     Raises:
-        AssertionError: If the model was not built.
+        AssertionError: If the model does not come from `fastnet.build`.
         ValueError: If a setting is out of its range; if the model has mixed precision and
             `gradients` are given, or uses DataParallel and `merge_grad` is more than 1; if both
             `clip_norm` and `clip_value` are given; if `loss_name` or `gradients` is not one key; in
