@@ -21,7 +21,7 @@ from bench.tables import markdown_table
 from bench.workloads import BY_NAME
 from bench.workloads.compiled import Compiled
 
-PEERS = ("fastnet", "compiled_update", "compiled_loop")
+PEERS = ("fastnet", "compiled_update")
 VERIFIED = ("ResNet-18 for CIFAR, batch 8", "GPT, width 128", "LSTM", "dilated convolutions")
 # Goals beside `torch.compile` of model and optimizer, cold and warm, and beside eager steps.
 COLD, WARM, MEMORY = 1.1, 0.5, 1.1
@@ -194,7 +194,9 @@ def _of_process(name: str) -> int:
 def _call(function: str, *arguments: Any, cache: str) -> Any:
     # Large tensors return to the system as soon as they are freed.
     variables = {"TORCHINDUCTOR_CACHE_DIR": cache, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    return processes.call(f"bench.first_steps:{function}", *arguments, variables=variables)
+    result = processes.call(f"bench.first_steps:{function}", *arguments, variables=variables)
+    print(f"{function} of {', '.join(map(str, arguments))}: {result}", file=sys.stderr)
+    return result
 
 
 def _judged(peer: str, ratio: float, goal: float) -> list[str]:
