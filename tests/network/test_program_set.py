@@ -104,14 +104,23 @@ def test_more_programs_than_allowed_are_refused() -> None:
 
 
 def test_changes_in_each_step_are_refused() -> None:
-    programs = _set_of(Plain(1))
+    programs = _set_of(Plain(1), max_programs=20)
     for _ in range(MAX_CHANGES_IN_A_ROW):
         assert programs.refuse_another("changed", is_change=True) is None
+        programs.add(Plain(1), is_change=True)
     programs.find({"x": Tensor(1)})  # A step that a program runs begins the count again.
     for _ in range(MAX_CHANGES_IN_A_ROW):
         assert programs.refuse_another("changed", is_change=True) is None
+        programs.add(Plain(1), is_change=True)
+    assert programs.refuse_another("b", is_change=False) is None
     assert programs.refuse_another("a", is_change=True) == "something changes in each step: a"
     assert programs.programs == ()
+
+
+def test_changes_without_another_program_do_not_count() -> None:
+    programs = _set_of(Plain(1))
+    for _ in range(MAX_CHANGES_IN_A_ROW + 1):
+        assert programs.refuse_another("changed", is_change=True) is None
 
 
 def test_number_of_compilations_is_limited() -> None:
@@ -142,17 +151,3 @@ def test_first_reason_not_to_compile_stays() -> None:
     for reason in ("first", None, "second"):
         programs.stop_compiling(reason)
     assert programs.fallback_reason == "first"
-
-
-def test_fallback_is_recorded_once_and_leaves_programs_in_use() -> None:
-    program = Plain(1)
-    programs = _set_of(program)
-    state = {"mode": "train", "epoch": 1}
-    with pytest.warns(UserWarning, match="no room"):
-        programs.fall_back("no room", state)
-    programs.fall_back("no room", state)
-    assert [one.fallback for one in programs.records.latest] == ["no room"]
-    assert not programs.is_given_up
-    assert programs.find({"x": Tensor(1)})[0] is program
-    programs.clear()
-    assert programs.is_given_up

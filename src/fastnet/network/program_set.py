@@ -18,14 +18,11 @@ from weakref import WeakValueDictionary
 from fastnet._trace import Signature
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_limits import MAX_CHANGES_IN_A_ROW, MAX_COMPILATIONS
-from fastnet.network.step_times import StepTimes
 from fastnet.network.trace_records import Records
 from fastnet.op.settings import last_resolved
 from fastnet.types import State
 
 ANOTHER_SIGNATURE = "a batch has another input signature"
-# Reasons in PyTorch.
-FIRST_STEP = "first step"
 ANOTHER_PHASE = "gradients of another number of steps are merged"
 
 # Records in a profile why a program was made, and the seconds of tracing and compiling it.
@@ -46,7 +43,6 @@ class Program(ABC):
         has_dynamic_axes: Whether axes are dynamic; `find` tries programs with static axes first.
             Only TensorFlow sets it.
         is_compiled: Whether it is compiled, or is to be, and not only traced.
-        times: In PyTorch, how long its first steps take; None if they are not timed, or were.
     """
 
     is_compiled = True
@@ -56,10 +52,12 @@ class Program(ABC):
         self.match: Callable[[Mapping[str, Any]], list[Any] | None] = signature.match
         self.unverified: str | None = None
         self.has_dynamic_axes = False
-        self.times: StepTimes | None = None
 
     def matches_phase(self) -> bool:
-        """Return whether the program is for the current phase; steps have several in PyTorch."""
+        """Return whether the program is for the current phase.
+
+        There are several in PyTorch if gradients are merged: steps that update and others.
+        """
         return True
 
     @abstractmethod
@@ -108,13 +106,8 @@ class ProgramSet(Generic[P]):
         # Held while `programs` is replaced, so that no thread brings a discarded program back.
         self._lock = threading.Lock()
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether all further steps run uncompiled, in PyTorch."""
-        return self.fallback_reason is not None and not self.programs
-
     def find(self, batch: Mapping[str, Any]) -> tuple[P | None, list[Any], str | None]:
-        """Find the program for the next step.
+        """Find the program for the next step, and move it to the front.
 
         Returns:
             The program and the tensors of the batch; or None, an empty list, and the reason why no
@@ -145,12 +138,13 @@ class ProgramSet(Generic[P]):
                 reason = difference
         return None, [], reason
 
-    def add(self, program: P) -> None:
-        """Add a program that was just made."""
+    def add(self, program: P, is_change: bool = False) -> None:
+        """Add a program that was just made; see `refuse_another`."""
         with self._lock:
             self._put_first(program, self.programs)
             self.count += 1
             self._compiled_count += program.is_compiled
+            self._changes_in_a_row += is_change
 
     def discard(self, program: P) -> None:
         """Remove a program."""
@@ -162,34 +156,16 @@ class ProgramSet(Generic[P]):
         with self._lock:
             self.programs = ()
 
-    def note_compiled(self, program: P, seconds: float, state: State) -> None:
-        """Note how long a compiled step took, while they are timed, and warn of a slow program.
-
-        Only PyTorch calls it.
-        """
-        times = program.times
-        if times is not None:
-            times.add_compiled(seconds)
-            if times.is_complete:
-                program.times = None
-                self.records.warn_if_slower(str(state["mode"]), times)
-
     def stop_compiling(self, reason: str | None) -> None:
         """Compile no further programs if `reason` is not None; the first reason stays."""
         if self.fallback_reason is None:
             self.fallback_reason = reason
 
-    def fall_back(self, reason: str, state: State) -> None:
-        """Compile no further programs in PyTorch, and record why."""
-        if self.fallback_reason != reason:
-            self.stop_compiling(reason)
-            self.records.add(state, FIRST_STEP, fallback=reason)
-
     def refuse_another(self, reason: str, is_change: bool, phases: int = 1) -> str | None:
-        """Return why another program must not be made, or None if it may be.
+        """Return why another program must not be compiled, or None if it may be.
 
-        It counts changes in a row, and makes room by discarding a program that is not valid any
-        more.
+        It makes room by discarding a program that is not valid any more, or all, if something
+        changes in each step.
 
         Args:
             reason: Why the program is needed.
@@ -197,8 +173,7 @@ class ProgramSet(Generic[P]):
                 kind of batch.
             phases: The number of phases of steps, in each of which a signature needs a program.
         """
-        self._changes_in_a_row += is_change
-        if self._changes_in_a_row > MAX_CHANGES_IN_A_ROW:
+        if self._changes_in_a_row + is_change > MAX_CHANGES_IN_A_ROW:
             self.clear()
             return f"something changes in each step: {reason}"
 

@@ -134,7 +134,11 @@ def line_of(function: Any, offset: int) -> str:
 
 def installed(folder: Path, code: str) -> Any:
     """Import code as a package that is installed."""
-    path = folder / "site-packages" / "library.py"
+    return imported(folder / "site-packages" / "library.py", code)
+
+
+def imported(path: Path, code: str) -> Any:
+    """Write code into a file, and import it."""
     path.parent.mkdir()
     path.write_text(code)
     spec = importlib.util.spec_from_file_location("library", path)
@@ -185,6 +189,17 @@ class TestErrors:
         with pytest.raises(ValueError, match="no") as caught:
             infer(TFNetwork(LambdaOp(library.refuse, "x", "y")), {"x": ones()})
         assert caught.value.__notes__[0] == line_of(library.refuse, 1)
+
+    @pytest.mark.parametrize("folder", ["keras", "tensorflow", "fastnet"])
+    def test_have_the_line_of_a_program_in_a_folder_of_that_name(
+        self, folder: str, tmp_path: Path
+    ) -> None:
+        # AutoGraph takes equal code for the same.
+        code = f"def refuse(x):\n    raise ValueError('no {folder}')\n"
+        program = imported(tmp_path / folder / "train.py", code)
+        with pytest.raises(ValueError, match=f"no {folder}") as caught:
+            infer(TFNetwork(LambdaOp(program.refuse, "x", "y")), {"x": ones()})
+        assert caught.value.__notes__[0] == line_of(program.refuse, 1)
 
     def test_of_running_have_the_line_of_the_program(self, tmp_path: Path) -> None:
         code = "def check(x):\n    return tf.debugging.check_numerics(x, 'bad')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import os
 from collections.abc import Callable, Sequence
@@ -14,8 +15,17 @@ from fastnet.backend.tf._internals import source_of_error
 from fastnet.errors import add_note
 from fastnet.guards import is_user_file
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras"))
+
+def _folders_of(*packages: str) -> tuple[str, ...]:
+    """Return the folders of the installed ones of some packages, with a separator at the end."""
+    specs = map(importlib.util.find_spec, packages)
+    return tuple(
+        os.path.join(os.path.dirname(spec.origin), "") for spec in specs if spec and spec.origin
+    )
+
+
+_FASTNET = _folders_of("fastnet")
+_LIBRARIES = _FASTNET + _folders_of("tensorflow", "keras", "tf_keras")
 # AutoGraph's own code, where TensorFlow has shortened the traceback.
 _GENERATED = f"{os.sep}__autograph_generated_file"
 
@@ -82,7 +92,7 @@ def source_of(graph: Any, node: str) -> str | None:
         return None
     stack = []
     for frame in reversed(operations[node].traceback):
-        if frame.filename.startswith(_PACKAGE):
+        if frame.filename.startswith(_FASTNET):
             break  # The caller of the network did not create the node.
         stack.append((frame.filename, frame.lineno, frame.name))
     found = _frame_of_user(stack)
@@ -104,9 +114,7 @@ def _frame_of_user(stack: Sequence[_Frame]) -> _Frame | None:
 
 def _is_library_file(filename: str) -> bool:
     """Return whether a file belongs to fastnet or TensorFlow, or was generated."""
-    return filename.startswith(_PACKAGE) or any(
-        name in filename for name in (*_FRAMEWORKS, _GENERATED)
-    )
+    return filename.startswith(_LIBRARIES) or _GENERATED in filename
 
 
 def _line(filename: str, number: int, function: str) -> str:

@@ -15,6 +15,9 @@ from fastnet.backend.tf._internals import (
     unregister_gradients,
 )
 
+# Takes the inputs of a traced function as a list, and returns its outputs.
+Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
+
 
 def forget_gradients(concrete: Any) -> None:
     """Unregister the custom gradients of a traced function when it is deleted.
@@ -35,8 +38,8 @@ def is_recorded() -> bool:
 def caller(
     concrete: Any,
     explain: Callable[[BaseException, Any], None],
-    recorded: Callable[[list[tf.Tensor]], Iterable[tf.Tensor]] | None = None,
-) -> Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]:
+    recorded: Call | None = None,
+) -> Call:
     """Return the function that calls a traced function with the least overhead.
 
     Args:

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from fastnet._execute import KernelPlan
+from fastnet.backend.tf.graph import is_recorded
 from fastnet.backend.tf.tensor_adapter import FOREIGN, TENSOR_ADAPTER, holds_foreign
 from fastnet.network.program_set import OnProgram
 from fastnet.network.tf.program import GraphProgram
@@ -52,15 +53,15 @@ class GraphSession:
             except KeyError as error:
                 raise self._kernel.missing_key_error(batch) or error from None
             if program is None:
-                return self._run_unmatched(batch, eager, on_program)
+                return self._run_without_program(batch, eager, on_program)
             return self._run_program(program, batch, [epoch, *tensors], on_program)
 
         return run
 
-    def _run_unmatched(
+    def _run_without_program(
         self, batch: Mapping[str, Any], eager: RunStep, on_program: OnProgram | None
     ) -> dict[str, Any]:
-        """Run a step for a batch that no program was found for, and trace one if there is none."""
+        """Run a step that no program was found for, and trace one if there is still none."""
         programs = self._programs
         started = perf_counter()
         missing = self._kernel.missing_key_error(batch)
@@ -84,7 +85,7 @@ class GraphSession:
         if matched is None:
             raise _mismatch(program, batch)
         inputs = [self._epoch, *matched]
-        return programs.run_first(program, batch, inputs, self._state, on_program, started)
+        return programs.run_and_record(program, batch, inputs, self._state, on_program, started)
 
     def _run_program(
         self,
@@ -94,8 +95,8 @@ class GraphSession:
         on_program: OnProgram | None,
     ) -> dict[str, Any]:
         """Run a step by a program that was traced in an earlier one."""
-        if program.awaits_compilation:
-            return self._programs.run_first(program, batch, inputs, self._state, on_program)
+        if program.awaits_compilation and not is_recorded():
+            return self._programs.run_and_record(program, batch, inputs, self._state, on_program)
         return program.run(batch, inputs)
 
 

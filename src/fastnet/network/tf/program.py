@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import tensorflow as tf
-
 from fastnet._trace import Signature
-from fastnet.backend.tf.graph import caller
+from fastnet.backend.tf.graph import Call, caller
 from fastnet.backend.tf.tensor_adapter import TENSOR_ADAPTER
 from fastnet.network.program_set import Program
 from fastnet.network.tf.node_names import NodeNames
 from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
-
-# Takes the epoch and the tensors of a batch as a list, and returns the tensors of the outputs.
-Call = Callable[[list[tf.Tensor]], Iterable[tf.Tensor]]
 
 
 class GraphProgram(Program):
@@ -29,13 +24,14 @@ class GraphProgram(Program):
         traced: The graph.
         guard: The ops and models that it was traced from, for all programs of the same state.
         reason: Why it was traced.
+        fallback: Why XLA does not compile it although the network compiles; None otherwise.
         has_dynamic_axes: Whether axes are dynamic. A program for static axes is found before it.
 
     Attributes:
         guard: See above.
         reason: See above.
         awaits_compilation: Whether XLA is still to compile it; False for one that stays a graph.
-        fallback: Why XLA does not compile it although the network compiles; None otherwise.
+        fallback: See above.
     """
 
     is_compiled = False
@@ -47,6 +43,7 @@ class GraphProgram(Program):
         traced: TracedGraph,
         guard: TraceGuard,
         reason: str,
+        fallback: str | None = None,
         has_dynamic_axes: bool = False,
     ) -> None:
         super().__init__(Signature(keys, TENSOR_ADAPTER, traced.inputs, traced.outputs))
@@ -54,11 +51,11 @@ class GraphProgram(Program):
         self.guard = guard
         self.reason = reason
         self.awaits_compilation = False
-        self.fallback: str | None = None
+        self.fallback = fallback
         self._call: Call = caller(traced.concrete, names.explain)
 
     def difference(self) -> str | None:
-        """Return what has changed since the program was made; it is compared once in a session."""
+        """Return what has changed since the program was made, as last compared; see the guard."""
         change = self.guard.cached_change()
         return None if change is None else change.description
 

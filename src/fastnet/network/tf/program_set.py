@@ -32,7 +32,6 @@ from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.step_tracer import StepTracer, TracedGraph
 from fastnet.network.tf.trace_guard import (
     ActiveItems,
-    GuardChange,
     TraceGuard,
     TraceHistory,
     tracing,
@@ -72,7 +71,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         dynamic: DynamicAxes,
         history: TraceHistory,
     ) -> None:
-        super().__init__(MAX_TRACES if options is None else options.max_programs, records)
+        super().__init__(0 if options is None else options.max_programs, records)
         self._names = NodeNames(plan.ops, plan.models)
         self._tracer = StepTracer(plan, state, replicas, self._names)
         self.keys = self._tracer.keys
@@ -107,36 +106,39 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         batch_forms = [_form_of(key, batch[key]) for key in self.keys]
         warn_of_masks({key: batch[key] for key in self.keys})
         # Graphs take any number of rows of sparse and ragged values; XLA does not.
-        forms = list(map(with_dynamic_rows, batch_forms))
+        graph_forms = list(map(with_dynamic_rows, batch_forms))
         valid = [program for program in self.programs if program.difference() is None]
+        is_change = bool(self.programs) and not valid
         self._note_static_axes(batch_forms, is_new_state=not valid)
         nearest = self._last_traced if self._last_traced in valid else next(iter(valid), None)
         traced_forms = None if nearest is None else nearest.signature.inputs
-        reason = self._reason_to_trace(batch_forms, traced_forms, epoch)
+        if traced_forms is None:
+            reason = self._note_change() or self._reason_for_first_step(epoch)
+        else:
+            reason = describe_difference(self.keys, batch_forms, traced_forms)
 
-        # Why XLA does not compile the program although the network compiles.
-        problem = self.fallback_reason
-        if self._options is not None and problem is None:
-            problem = self.refuse_another(reason, is_change=bool(self.programs) and not valid)
         program: GraphProgram | None = None
+        # Why XLA does not compile the program although the network compiles.
+        fallback = self.fallback_reason
         # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
-        if self._options is not None and problem is None and not has_unknown_lengths(batch_forms):
-            program, problem = self._trace_for_xla(batch_forms, reason, self._options)
+        if self._options is not None and not has_unknown_lengths(batch_forms):
+            fallback = fallback or self.refuse_another(reason, is_change)
+            if fallback is None:
+                program, fallback = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:
-            program = self._trace_as_graph(forms, valid, reason)
-        program.fallback = problem
-        self.stop_compiling(problem)
+            program = self._trace_as_graph(graph_forms, valid, reason, fallback)
+        self.stop_compiling(fallback)
 
         self._last_traced = program
         self._history.latest[self._setting] = self._active_items, program.guard
-        self.add(program)
+        self.add(program, is_change)
         if self.count == MANY_TRACES:
-            warn(self._describe_many(program.reason, forms, traced_forms))
+            warn(self._describe_many(program.reason, graph_forms, traced_forms))
         return program
 
-    def add(self, program: GraphProgram) -> None:
+    def add(self, program: GraphProgram, is_change: bool = False) -> None:
         """Add a program that was just made, in place of those that it makes superfluous."""
-        super().add(program)
+        super().add(program, is_change)
         inputs = program.signature.inputs
         for narrower in self.programs:
             is_covered = (
@@ -156,7 +158,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             for surplus in graphs[MAX_TRACES:]:
                 self.discard(surplus)
 
-    def run_first(
+    def run_and_record(
         self,
         program: GraphProgram,
         batch: Mapping[str, Any],
@@ -205,53 +207,46 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     # --- why ---
 
-    def _reason_to_trace(self, forms: list[Any], traced_forms: list[Any] | None, epoch: int) -> str:
-        """Return why there is no program for a batch.
+    def _note_change(self) -> str | None:
+        """Describe what has changed since the last trace of the same ops; None if nothing has.
 
-        Args:
-            forms: The forms of the batch.
-            traced_forms: Those of the latest program that is still valid, if any is.
-            epoch: The epoch.
+        If it is the second change of the same number, a warning says how to avoid it.
         """
-        if traced_forms is not None:
-            return describe_difference(self.keys, forms, traced_forms)
-        items, guard = self._last_traced_state()
-        if guard is not None and items.ops == self._active_items.ops:
-            change = guard.cached_change()
-            if change is not None:
-                self._warn_of_number(change)
-                return change.description
+        items, guard = self._last_trace()
+        if guard is None or items.ops != self._active_items.ops:
+            return None
+        change = guard.first_change()
+        if change is None:
+            return None
+        if change.is_number:
+            counts, key = self._history.changes, (self._setting, change.path)
+            counts[key] += 1
+            if counts[key] == 2:
+                warn(
+                    f"The ops of mode '{self._setting[0]}' are traced again, for the second time, "
+                    f"because {change.description}. Each trace takes as long as many steps. Hold a "
+                    "number that changes in a tf.Variable, or pass it in the batch as a tensor."
+                )
+        return change.description
+
+    def _reason_for_first_step(self, epoch: int) -> str:
+        """Return why there is no program yet for the ops."""
         # If scheduled values stay the same, the ops differ only because of the dataset.
-        active = self._active_items
-        if items.scheduled != active.scheduled and items.ops != active.ops:
+        (last, _), active = self._last_trace(), self._active_items
+        if last.scheduled != active.scheduled and last.ops != active.ops:
             return f"other ops are active from epoch {epoch} on"
         mode, warmup = self._setting
         return f"first step in mode '{mode}'" + (", warming up" if warmup else "")
 
-    def _last_traced_state(self) -> tuple[ActiveItems, TraceGuard | None]:
-        """Return the last traced state of this set, or else of another set of the same mode.
+    def _last_trace(self) -> tuple[ActiveItems, TraceGuard | None]:
+        """Return the active items and the guard of the last trace of this set.
 
-        If nothing was traced, these are the present items and None.
+        If it has traced nothing, they are those of the last trace of the same mode; if there was
+        none, the present items and None.
         """
         if self._last_traced is not None:
             return self._active_items, self._last_traced.guard
-        items, guard = self._history.latest.get(self._setting, (self._active_items, None))
-        if guard is not None:
-            guard.forget_comparison()
-        return items, guard
-
-    def _warn_of_number(self, change: GuardChange) -> None:
-        """Warn of the second change of the same number."""
-        if not change.is_number:
-            return
-        changes = self._history.changes
-        changes[self._setting, change.path] += 1
-        if changes[self._setting, change.path] == 2:
-            warn(
-                f"The ops of mode '{self._setting[0]}' are traced again, for the second time, "
-                f"because {change.description}. Each trace takes as long as many steps. Hold a "
-                "number that changes in a tf.Variable, or pass it in the batch as a tensor."
-            )
+        return self._history.latest.get(self._setting, (self._active_items, None))
 
     def _describe_many(self, reason: str, forms: list[Any], traced_forms: list[Any] | None) -> str:
         """Return the warning that there are many traces, with the way to have fewer."""
@@ -295,13 +290,13 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         is_replicated = self._replicas is not None and self._replicas.count > 1
         problem = reason_not_to_compile(traced, self._names, options, is_replicated)
         if problem is not None:
-            return GraphProgram(self.keys, self._names, traced, guard, reason), problem
+            return GraphProgram(self.keys, self._names, traced, guard, reason, problem), problem
         warn_if_slower = partial(self.records.warn_if_slower, self._setting[0])
         program = XlaProgram(self.keys, self._names, traced, guard, reason, options, warn_if_slower)
         return program, None
 
     def _trace_as_graph(
-        self, forms: list[Any], valid: list[GraphProgram], reason: str
+        self, forms: list[Any], valid: list[GraphProgram], reason: str, fallback: str | None
     ) -> GraphProgram:
         """Trace with the axes dynamic that are to be, or with fewer.
 
@@ -311,6 +306,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             forms: The forms of a batch.
             valid: The programs that are valid, but for the lengths of their batches.
             reason: Why the ops are traced.
+            fallback: Why XLA does not compile them although the network compiles, or None.
         """
         with tracing(self._ops, self._models):
             traced, dynamic_axes, remark = self._trace_with_most_axes(
@@ -322,6 +318,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             traced,
             self._find_guard(),
             reason + remark,
+            fallback,
             has_dynamic_axes=bool(dynamic_axes),
         )
 

@@ -42,7 +42,7 @@ class TFSession(Session):
         self._graphs: GraphSession | None = None
 
     def _acquire(self) -> None:
-        """Find the devices, compare the workers, and prepare the state and the optimizers."""
+        """Find the devices, compare the workers, and prepare what eager steps need."""
         plan, state = self.plan, self.state
         # A step that may not trace still runs as a graph if there is one.
         is_eager_asked = state["eager"] and self.may_trace
@@ -77,7 +77,7 @@ class TFSession(Session):
         """
         plan, state = self.plan, self.state
         if not self._is_eager:
-            self._graphs = self._graph_session()
+            self._graphs = self._make_graph_session()
         if plan.takes_gradients:
             self.context_row = "tape", "gradient tape"
             return BoundPlan(plan.kernel, state, _make_tape, "tape")
@@ -139,7 +139,7 @@ class TFSession(Session):
 
         return run
 
-    def _graph_session(self) -> GraphSession:
+    def _make_graph_session(self) -> GraphSession:
         """Find the programs of the session's ops, which sessions of other plans may share."""
         network, plan, state, replicas = self._network, self.plan, self.state, self._replicas
         programs = network._program_sets.find(

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import direct_call, variable_spec
+from fastnet.backend.tf.graph import Call
 from fastnet.errors import shorten
 from fastnet.network.deviations import (
     Deviation,
@@ -21,7 +22,6 @@ from fastnet.network.deviations import (
     require_same_type,
 )
 from fastnet.network.tf.deviations import deviation_of, disturb
-from fastnet.network.tf.program import Call
 from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.verification_limits import EPSILONS, TENSORFLOW
 from fastnet.util.memory import free_memory
@@ -67,7 +67,7 @@ class Verifier:
         keys: The key of each of its results.
 
     Attributes:
-        obstacle: Why steps cannot be verified; None if they can be.
+        reason_not_to_verify: Why steps cannot be verified; None if they can be.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Verifier:
         self._lock = Lock()
         self._precision = _lowest_precision(concrete)
         self._variables = _variables_of(concrete)
-        self.obstacle = self._find_obstacle()
+        self.reason_not_to_verify = self._find_reason()
         variables = self._variables or ()
         self._written = [variable for variable in variables if variable.is_written]
         self._constant = [variable for variable in variables if not variable.is_written]
         self._names = [f"'{key}'" for key in keys]
         self._names += [f"variable '{variable.name}'" for variable in self._written]
 
-    def _find_obstacle(self) -> str | None:
+    def _find_reason(self) -> str | None:
         if self._variables is None:
             return "it has state that is not in variables"
         functions = self._concrete, self._compiled

@@ -13,13 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import can_detect_tapes
-from fastnet.backend.tf.graph import caller, is_recorded
+from fastnet.backend.tf.graph import Call, caller, is_recorded
 from fastnet.errors import shorten
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.step_times import StepTimes
 from fastnet.network.tf.forms import specs_of
 from fastnet.network.tf.node_names import NodeNames
-from fastnet.network.tf.program import Call, GraphProgram
+from fastnet.network.tf.program import GraphProgram
 from fastnet.network.tf.random_numbers import nodes_with_other_random_numbers
 from fastnet.network.tf.step_tracer import TracedGraph
 from fastnet.network.tf.trace_guard import TraceGuard
@@ -47,7 +47,7 @@ class XlaProgram(GraphProgram):
         on_times_complete: Called once with the times of its first steps.
 
     Attributes:
-        awaits_compilation: True until it was compiled, or found not to be compilable.
+        awaits_compilation: True until it was compiled, or it was decided that it stays a graph.
     """
 
     is_compiled = True
@@ -85,7 +85,7 @@ class XlaProgram(GraphProgram):
         this step, if another thread is compiling it, or if the step raises.
         """
         if is_recorded() or not self._compile_lock.acquire(blocking=False):
-            return self._run_as_graph(batch, inputs), 0.0
+            return self.signature.merge(self._graph_call(inputs), batch), 0.0
         try:
             if not self.awaits_compilation:  # Another thread has compiled it meanwhile.
                 return self.run(batch, inputs), 0.0
@@ -111,9 +111,6 @@ class XlaProgram(GraphProgram):
         self.unverified = None
         self.is_compiled = False
         self.awaits_compilation = False
-
-    def _run_as_graph(self, batch: Mapping[str, Any], inputs: list[Any]) -> dict[str, Any]:
-        return self.signature.merge(self._graph_call(inputs), batch)
 
     def _compile_and_run(self, inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         """Compile the step, run it, and let further steps run compiled unless it differs.
@@ -153,10 +150,10 @@ class XlaProgram(GraphProgram):
         node = next(nodes_with_other_random_numbers(definition), None)
         if node is not None:
             return f"it draws random numbers by '{node.op}', which differ in XLA"
-        return verifier.obstacle
+        return verifier.reason_not_to_verify
 
     def _use(self, call_compiled: Call, verifier: Verifier) -> None:
-        """Let further steps run compiled, except for two that run as graphs to be timed."""
+        """Let further steps run compiled, except for those that are timed as graphs or verified."""
         verify, call = self._options.verify, self._timed(call_compiled)
         if isinstance(verify, int) and self.unverified is None:
             call = _verify_every(verify, verifier, call)
@@ -179,9 +176,6 @@ class XlaProgram(GraphProgram):
             present.add_compiled(perf_counter() - started)
             if present.is_complete:
                 times = None
-                # With verify=N, `_call` is the function around this one.
-                if self._call is call:
-                    self._call = call_compiled
                 self._on_times_complete(present)
             return results
 

@@ -261,6 +261,18 @@ class TestSignatures:
         assert "pad batches to fewer shapes" in text
         assert "dynamic" not in text
 
+    def test_changes_that_fail_leave_compiling_on(self) -> None:
+        op = Scale(1.0)
+        network = TFNetwork(op, compile=True)
+        assert run(network, np.ones(2, "float32")).tolist() == [1, 1]
+        op.factor = "nothing"  # type: ignore[assignment]
+        for _ in range(6):
+            with pytest.raises(Exception, match="nothing"):
+                run(network, np.ones(2, "float32"))
+        op.factor = 2.0
+        assert run(network, np.ones(2, "float32")).tolist() == [2, 2]
+        assert is_compiled(network)
+
     def test_change_in_each_step_ends_compiling(self) -> None:
         op = Scale(1.0)
         network = TFNetwork(op, compile=True)

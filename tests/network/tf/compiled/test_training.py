@@ -365,6 +365,19 @@ def test_call_in_a_function_of_any_size_leaves_compiling_on() -> None:
     assert sum(trace.compile_seconds > 0 for trace in compiled.traces) == 2
 
 
+def test_call_in_a_function_of_any_size_needs_no_program() -> None:
+    options = CompileOptions(max_programs=1)
+    compiled, plain, *_ = pair(mlp, momentum, supervised, compile=options)
+    spec = {"x": tf.TensorSpec((None, 6)), "t": tf.TensorSpec((None,), tf.int64)}
+    (batch,) = batches(1)
+    with compiled("eval", 1), plain("eval", 1):
+        step = tf.function(lambda batch: compiled.run_step(batch)["loss"], input_signature=[spec])
+        expected = plain.run_step(batch)["loss"]
+        for loss in (compiled.run_step(batch)["loss"], step(batch)):
+            np.testing.assert_allclose(loss, expected, 1e-5)
+    assert fallbacks(compiled) == [None, None]
+
+
 def test_batch_that_no_op_can_take_leaves_compiling_on() -> None:
     compiled, plain, ours, other = pair(mlp, momentum, supervised)
     (bad,) = batches(1)

@@ -24,6 +24,7 @@ from fastnet.backend.torch._internals import (
 from fastnet.backend.torch.disable_autocast import without_autocast
 from fastnet.network.program_limits import MAX_LENGTHS
 from fastnet.network.program_set import Program
+from fastnet.network.step_times import StepTimes
 from fastnet.network.torch.compiled.accumulation import Phase
 from fastnet.network.torch.compiled.captured import Capture
 from fastnet.network.torch.compiled.lowering import Lowered
@@ -75,6 +76,7 @@ class TorchProgram(Program):
         changed_number: The number whose change has made the program invalid, if it was one.
         awaits_verification: Whether a step is still to be compared with an eager one.
         verified_lengths: The open lengths of the first verified step; None before it.
+        times: How long its first steps take; None if they are not timed, or were.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class TorchProgram(Program):
         self.open_lengths = open_lengths
         self.awaits_verification = True
         self.verified_lengths: LengthValues | None = None
+        self.times: StepTimes | None = None
         self._admits = lowered.admits
         self._admitted: dict[LengthValues, bool] = {}
         self.batch_numbers = batch_numbers

@@ -21,7 +21,6 @@ from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import (
     ANOTHER_PHASE,
     ANOTHER_SIGNATURE,
-    FIRST_STEP,
     OnProgram,
     ProgramSet,
 )
@@ -51,6 +50,7 @@ from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
+_FIRST_STEP = "first step"
 _OBSERVED = (
     "a mode is active while steps run: a torch mode, such as inference_mode or that of "
     "set_default_device, a transform, saved tensor hooks or anomaly detection"
@@ -163,11 +163,31 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self._fixed_axes: dict[Axis, str] = {}
         self._has_recorded_mode = False
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether all further steps run eagerly."""
+        return self.fallback_reason is not None and not self.programs
+
     def find_merging_updates(self) -> None:
         """Find the updates that merge gradients, since an op's settings may have changed."""
         if self.plan.takes_gradients and self.accumulation is None:
             accumulation = Accumulation(self.plan.ops)
             self.accumulation = accumulation if accumulation.updates else None
+
+    def fall_back(self, reason: str, state: State) -> None:
+        """Compile no further programs, and record why."""
+        if self.fallback_reason != reason:
+            self.stop_compiling(reason)
+            self.records.add(state, _FIRST_STEP, fallback=reason)
+
+    def note_compiled(self, program: TorchProgram, seconds: float, state: State) -> None:
+        """Note how long a compiled step took, while they are timed, and warn of a slow program."""
+        times = program.times
+        if times is not None:
+            times.add_compiled(seconds)
+            if times.is_complete:
+                program.times = None
+                self.records.warn_if_slower(str(state["mode"]), times)
 
     def reject(self, program: TorchProgram, difference: str, state: State) -> None:
         """Discard a program whose results differ from those of an eager step."""
@@ -210,7 +230,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             reason = self._find_reason()
         op_number = self._changed_number(reason)
         # Asked first: a changed number of the batch is another signature, not a change of the ops.
-        refusal = self._reason_against_another(reason, op_number, step.batch)
+        is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
+        refusal = self._reason_against_another(reason, is_change, op_number, step.batch)
         if refusal is not None:
             self.fall_back(refusal, step.state)
             return
@@ -218,7 +239,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if reason == ANOTHER_SIGNATURE:
             number = self._changed_batch_number(step.batch)
             reason = reason if number is None else f"{number.path} has changed"
-        reason, trace_seconds, compile_seconds = self._add_program(step, reason, number)
+        reason, trace_seconds, compile_seconds = self._add_program(step, reason, is_change, number)
         if on_compile is not None:
             on_compile(reason, trace_seconds, compile_seconds)
 
@@ -232,7 +253,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             # A mode may stay active from now on, so it is recorded once.
             if not self.programs and not self._has_recorded_mode:
                 self._has_recorded_mode = True
-                self.records.add(state, FIRST_STEP, fallback=_OBSERVED)
+                self.records.add(state, _FIRST_STEP, fallback=_OBSERVED)
             return False
         # Capture a step that updates.
         return not any(map(_waits_for_update, update_ops_in(self.plan.ops)))
@@ -240,7 +261,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _find_reason(self) -> str:
         """Return why no program is valid, for a step before which none was looked for."""
         if not self.programs:
-            return FIRST_STEP
+            return _FIRST_STEP
         differences = [program.difference() for program in self.programs if program.matches_phase()]
         return next(filter(None, differences), ANOTHER_SIGNATURE)
 
@@ -277,7 +298,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return None
 
     def _reason_against_another(
-        self, reason: str, number: OpNumber | None, batch: Mapping[str, Any]
+        self, reason: str, is_change: bool, number: OpNumber | None, batch: Mapping[str, Any]
     ) -> str | None:
         """Return why another program must not be compiled, or None; see `refuse_another`."""
         if number is not None and (number.path, number.kind) in self._constant_numbers:
@@ -288,7 +309,6 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 f"{because}; hold it in a tensor, and where a function takes none, write its "
                 "formula with tensors"
             )
-        is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
         if reason == ANOTHER_SIGNATURE:
             reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
@@ -297,7 +317,11 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     # --- compiling ---
 
     def _add_program(
-        self, step: EagerStep, reason: str, number: OpNumber | BatchNumber | None
+        self,
+        step: EagerStep,
+        reason: str,
+        is_change: bool,
+        number: OpNumber | BatchNumber | None,
     ) -> tuple[str, float, float]:
         """Compile a program, or fall back; return the reason, and the seconds it took."""
         started = time.perf_counter()
@@ -336,7 +360,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             program.graph = None
         if self._device.type == "cpu" and self.options.backend != "eager":
             program.times = StepTimes()
-        self.add(program)
+        self.add(program, is_change)
         seconds = traced - started, time.perf_counter() - traced
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
