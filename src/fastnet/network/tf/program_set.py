@@ -90,7 +90,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     def forget_comparisons(self) -> None:
         """Compare the ops and models again with what each program was traced from."""
-        for program in (*self.programs, *filter(None, [self._last_traced])):
+        for program in self.programs:
             program.guard.forget_comparison()
 
     def trace(self, batch: Mapping[str, Any], epoch: int) -> GraphProgram:
@@ -126,7 +126,11 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             if fallback is None:
                 program, fallback = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:
-            program = self._trace_as_graph(graph_forms, valid, reason, fallback)
+            axes = self._axes_to_make_dynamic(graph_forms, valid)
+            if self._options is not None and fallback is None:
+                # The graph is for unknown lengths alone: batches of known ones are compiled.
+                graph_forms, axes = batch_forms, set()
+            program = self._trace_as_graph(graph_forms, axes, reason, fallback)
         self.stop_compiling(fallback)
 
         self._last_traced = program
@@ -296,22 +300,20 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         return program, None
 
     def _trace_as_graph(
-        self, forms: list[Any], valid: list[GraphProgram], reason: str, fallback: str | None
+        self, forms: list[Any], axes: set[Axis], reason: str, fallback: str | None
     ) -> GraphProgram:
-        """Trace with the axes dynamic that are to be, or with fewer.
+        """Trace with some axes dynamic, or with fewer.
 
         Some ops must know a length, and fail where its axis is dynamic.
 
         Args:
             forms: The forms of a batch.
-            valid: The programs that are valid, but for the lengths of their batches.
+            axes: The axes that are to be dynamic.
             reason: Why the ops are traced.
             fallback: Why XLA does not compile them although the network compiles, or None.
         """
         with tracing(self._ops, self._models):
-            traced, dynamic_axes, remark = self._trace_with_most_axes(
-                forms, self._axes_to_make_dynamic(forms, valid)
-            )
+            traced, dynamic_axes, remark = self._trace_with_most_axes(forms, axes)
         return GraphProgram(
             self.keys,
             self._names,

@@ -115,8 +115,8 @@ class StepTracer:
         concrete = tf.function(run, autograph=False).get_concrete_function(*input_specs)
         for op, before in zip(self._user_ops, attributes_before, strict=True):
             _warn_of_assigned_tensors(op, before)
-        self._check_captures(concrete.graph)
         forget_gradients(concrete)
+        self._check_captures(concrete.graph)
         return TracedGraph(concrete, tuple(concrete.outputs), forms, output_forms)
 
     def _make_batch(self, forms: list[Any], tensors: tuple[tf.Tensor, ...]) -> dict[str, Any]:

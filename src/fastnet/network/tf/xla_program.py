@@ -105,13 +105,6 @@ class XlaProgram(GraphProgram):
             self._compile_lock.release()
         return self.signature.merge(results, batch), seconds
 
-    def _stay_graph(self, reason: str) -> None:
-        """Run all further steps as a graph."""
-        self.fallback = reason
-        self.unverified = None
-        self.is_compiled = False
-        self.awaits_compilation = False
-
     def _compile_and_run(self, inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
         """Compile the step, run it, and let further steps run compiled unless it differs.
 
@@ -153,11 +146,21 @@ class XlaProgram(GraphProgram):
         return verifier.reason_not_to_verify
 
     def _use(self, call_compiled: Call, verifier: Verifier) -> None:
-        """Let further steps run compiled, except for those that are timed as graphs or verified."""
+        """Let further steps run compiled.
+
+        With `verify=N` each N-th is verified, and two of the others run as graphs to be timed.
+        """
         verify, call = self._options.verify, self._timed(call_compiled)
         if isinstance(verify, int) and self.unverified is None:
             call = _verify_every(verify, verifier, call)
         self._call = call
+        self.awaits_compilation = False
+
+    def _stay_graph(self, reason: str) -> None:
+        """Run all further steps as a graph."""
+        self.fallback = reason
+        self.unverified = None
+        self.is_compiled = False
         self.awaits_compilation = False
 
     def _timed(self, call_compiled: Call) -> Call:

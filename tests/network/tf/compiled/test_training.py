@@ -365,6 +365,22 @@ def test_call_in_a_function_of_any_size_leaves_compiling_on() -> None:
     assert sum(trace.compile_seconds > 0 for trace in compiled.traces) == 2
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_call_in_a_function_of_any_size_serves_no_other(dynamic: bool | None) -> None:
+    compiled, plain, *_ = pair(mlp, momentum, supervised, dynamic=dynamic)
+    spec = {"x": tf.TensorSpec((None, 6)), "t": tf.TensorSpec((None,), tf.int64)}
+    with compiled("eval", 1), plain("eval", 1):
+        step = tf.function(lambda batch: compiled.run_step(batch)["loss"], input_signature=[spec])
+        for size, run in ((4, compiled.run_step), (5, step), (3, compiled.run_step)):
+            (batch,) = batches(1, size)
+            run(batch)
+            expected = plain.run_step(batch)["loss"]
+            np.testing.assert_allclose(compiled.run_step(batch)["loss"], expected, 1e-5)
+            np.testing.assert_allclose(step(batch), expected, 1e-5)
+    assert set(fallbacks(compiled)) == {None}
+    assert sum(trace.compile_seconds > 0 for trace in compiled.traces) == 3
+
+
 def test_call_in_a_function_of_any_size_needs_no_program() -> None:
     options = CompileOptions(max_programs=1)
     compiled, plain, *_ = pair(mlp, momentum, supervised, compile=options)
