@@ -143,3 +143,27 @@ def test_parameters_that_need_no_training(parts: Parts) -> None:
 
 def test_a_weak_proxy_of_a_deleted_object() -> None:
     assert findings(Parts(FRAMEWORKS["torch"]).build(), Holding(weakref.proxy(set()))) == []
+
+
+class TestWarning:
+    """Entering a network for training warns of modules and layers, once."""
+
+    @staticmethod
+    def enter(parts: Parts, op: Any) -> list[str]:
+        model = parts.build()
+        loss = LambdaOp(lambda y: y, "y", "loss")
+        network = fastnet.Network([ModelOp(model, "x", "y"), op, loss, UpdateOp(model, "loss")])
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for mode, epoch in (("train", 1), ("eval", 1), ("train", 2)):
+                with network(mode, epoch):
+                    pass
+        return [str(one.message) for one in found if "no optimizer updates" in str(one.message)]
+
+    def test_names_the_op_and_the_layer(self, parts: Parts) -> None:
+        (text,) = self.enter(parts, Holding(parts.layer))
+        assert all(part in text for part in ("Holding", "'held.", "fastnet.build", "freeze"))
+
+    def test_is_not_of_variables_and_of_what_is_frozen_or_trained(self, parts: Parts) -> None:
+        for held in (parts.variable, parts.frozen, parts.build("other")):
+            assert self.enter(parts, Holding(held)) == []

@@ -34,6 +34,7 @@ from fastnet.network.update_warnings import (
     note_updates,
     warn_of_logits,
     warn_of_missing_updates,
+    warn_of_untrained_modules,
     warn_of_updates_in,
 )
 from fastnet.network.validation import (
@@ -571,13 +572,14 @@ class BaseNetwork(Copyable):
         return self._plan_cache.find(mode, epoch, ds_id, desired or no_keys)
 
     def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
-        """Warn of misspelled keys, missing or misplaced updates, and logits, now or later."""
+        """Warn of misspelled keys, of what is not updated or wrongly, and of logits."""
         if not desired <= plan.kernel.resolution.outputs.names():
             warn_of_misspelled(desired, self.ops + self.postprocessing)
         warn_of_logits(self, plan)
         plan.awaits_values = bool(losses_of_probabilities(self, plan))
         if mode == "train":
             warn_of_missing_updates(self, plan)
+            warn_of_untrained_modules(self)
         else:
             warn_of_updates_in(mode, self, plan)
 

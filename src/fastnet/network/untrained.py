@@ -18,12 +18,18 @@ from fastnet.util.warnings import is_library
 
 
 def find_untrained(
-    ops: Sequence[Any], named_trainable_parameters: Callable[[Any], Iterable[tuple[str, Any]]]
+    ops: Sequence[Any],
+    named_trainable_parameters: Callable[[Any], Iterable[tuple[str, Any]]],
+    in_modules_only: bool = False,
 ) -> Iterator[str]:
     """Describe ops with trainable parameters that no optimizer updates.
 
-    `named_trainable_parameters` yields the trainable parameters of an object, such as a model or an
-    optimizer, with their names in it.
+    Args:
+        ops: The ops.
+        named_trainable_parameters: Yields the trainable parameters of an object, such as a model or
+            an optimizer, with their names in it.
+        in_modules_only: Whether to leave out parameters that are not in a module or a layer: ops
+            hold counters in variables, which are trainable by default.
     """
     indexed_ops = {
         id(op): (index, op)
@@ -50,6 +56,7 @@ def find_untrained(
         names = [
             f"{name}.{inner}" if inner else name
             for name, value in attributes
+            if callable(value) or not in_modules_only
             for inner, parameter in named_trainable_parameters(value)
             if id(parameter) not in trained
         ]

@@ -19,6 +19,7 @@ from fastnet.backend.model_metadata import (
 )
 from fastnet.errors import describe_op
 from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.untrained import find_untrained
 from fastnet.op.meta_op import MetaOp
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
@@ -58,6 +59,14 @@ def warn_of_missing_updates(network: BaseNetwork, plan: ExecutionPlan) -> None:
                 "depend on it, but no op updates it in mode 'train'. Add an "
                 'UpdateOp(model, "loss"), or build the model with optimizer_fn=None.'
             )
+
+
+def warn_of_untrained_modules(network: BaseNetwork) -> None:
+    """Warn, once, of modules and layers in ops whose parameters no optimizer updates."""
+    if id(network) not in network._warned:
+        network._warned.add(id(network))
+        for text in find_untrained(network.ops, network._trainable_in, in_modules_only=True):
+            warn(text)
 
 
 def warn_of_updates_in(mode: str, network: BaseNetwork, plan: ExecutionPlan) -> None:
