@@ -63,7 +63,8 @@ class Compiled(Supervised):
         usual = np.sqrt(np.mean(np.square(np.concatenate([move.ravel() for move in moves]))))
         for index, (other, mine, move) in enumerate(zip(others, own, moves, strict=True)):
             length = max(np.linalg.norm(move), usual * np.sqrt(move.size))
-            _assert_near(other, mine, 5e-2 * length, f"weight {index}")
+            limit = (2e-1 if self.is_deep else 5e-2) * length
+            _assert_near(other, mine, limit, f"weight {index}")
 
     @property
     def takes_long(self) -> bool:

@@ -103,6 +103,19 @@ def test_updates_are_those_of_torch(name: str) -> None:
             _assert_near(own[place][key], value, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw_foreach", "adam_of_gans", "radam"])
+def test_updates_of_large_parameters_are_those_of_torch(name: str) -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 800), nn.Tanh(), nn.Linear(800, 3))
+
+    pair = Pair(net, EVERY[name])
+    with pair.network("train", 1):
+        for batch in batches(30):
+            pair.step(batch)
+    assert captured(pair.network) == 1
+    _assert_near_weights(pair)
+
+
 @pytest.mark.parametrize("name", OF_MATRICES)
 def test_updates_in_bfloat16_are_those_of_torch_one_by_one(name: str) -> None:
     pair = _pair(OF_MATRICES[name], bias=False)

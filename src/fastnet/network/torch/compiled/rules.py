@@ -14,6 +14,8 @@ import torch
 
 Tensors = dict[str, torch.Tensor]
 
+_LARGE = 4096
+
 
 class Group(NamedTuple):
     """The settings of a parameter group that an update uses.
@@ -52,8 +54,9 @@ def adam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group:
     square = _update_moments(state, gradient, numbers)
     # As in torch, in float64.
     steps = _increment_step(state)
-    step_size = numbers["lr"] / (1 - numbers["beta1"] ** steps)
-    correction = (1 - numbers["beta2"] ** steps).sqrt()
+    power1, power2 = _powers_of_betas(numbers, steps, parameter)
+    step_size = numbers["lr"] / (1 - power1)
+    correction = (1 - power2).sqrt()
     if group.settings["amsgrad"]:
         largest = state["max_exp_avg_sq"]
         largest.copy_(torch.maximum(largest, square))
@@ -79,15 +82,16 @@ def nadam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group
 def radam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
     """Update as `torch.optim.RAdam`."""
     numbers = group.numbers
-    beta2, steps = numbers["beta2"], _increment_step(state)
+    steps = _increment_step(state)
     gradient = _apply_weight_decay(parameter, gradient, group)
     square = _update_moments(state, gradient, numbers)
-    correction = 1 - beta2**steps
-    rho_inf = 2 / (1 - beta2) - 1
-    rho = rho_inf - 2 * steps * beta2**steps / correction
+    power1, power2 = _powers_of_betas(numbers, steps, parameter)
+    correction = 1 - power2
+    rho_inf = 2 / (1 - numbers["beta2"]) - 1
+    rho = rho_inf - 2 * steps * power2 / correction
     rect = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
     adapted = correction.sqrt() / (square.sqrt() + numbers["eps"]) * rect.sqrt()
-    step = state["exp_avg"] / (1 - numbers["beta1"] ** steps) * numbers["lr"]
+    step = state["exp_avg"] / (1 - power1) * numbers["lr"]
     parameter.sub_(torch.where(rho > 5, step * adapted, step))
 
 
@@ -261,6 +265,20 @@ def _update_moments(state: Tensors, gradient: torch.Tensor, numbers: Tensors) ->
     _update_average(state["exp_avg"], gradient, 1 - numbers["beta1"])
     square.mul_(beta2).add_(_product(gradient, gradient, 1 - beta2))
     return square
+
+
+def _powers_of_betas(
+    numbers: Tensors, steps: torch.Tensor, parameter: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return both betas to the power of the number of steps.
+
+    For the CPU, Inductor's loop over the elements of a parameter computes powers again and again.
+    An exponential that has two users it computes once, before the loop, which pays for large ones.
+    """
+    beta1, beta2 = numbers["beta1"], numbers["beta2"]
+    if parameter.numel() < _LARGE:
+        return beta1**steps, beta2**steps
+    return (torch.stack((beta1, beta2)).log() * steps).exp().unbind()
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
