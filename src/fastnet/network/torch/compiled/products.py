@@ -44,12 +44,12 @@ class Rule(NamedTuple):
 
 # By vendor and family of processors with AVX-512. MKL is used on all others.
 _RULES = {
-    # Zen 5: (128, 512) by (512, 512) takes oneDNN 287 us and MKL 616, (256, 64) by (64, 256) 46 and
-    # 78. A call of oneDNN costs 10 us, so MKL is faster below some 25 us, and with one row. A copy
-    # takes 1 ns an element, as much as 100 columns save.
-    ("AuthenticAMD", "26"): Rule(64, 2_000_000, 256),
-    # Zen 4, measured in bench/results/products.md: oneDNN takes 0.81 to 0.95 of MKL's time. With
-    # less than 100 million multiplications the gain is lost in a whole step.
+    # Zen 5, measured in bench/results/products_zen5.md: from 2 million multiplications on, oneDNN
+    # takes 0.2 to 0.9 of MKL's time. Below, its calls cost too much, and with one row or two MKL is
+    # faster.
+    ("AuthenticAMD", "26"): Rule(8, 2_000_000, 8),
+    # Zen 4, measured in bench/results/products_zen4.md: oneDNN takes 0.81 to 0.95 of MKL's time.
+    # With less than 100 million multiplications the gain is lost in a whole step.
     ("AuthenticAMD", "25"): Rule(64, 100_000_000, 2048),
 }
 
