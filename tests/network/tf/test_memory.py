@@ -37,6 +37,29 @@ def graphs() -> int:
     return sum(type(one).__name__ == "FuncGraph" for one in objects())
 
 
+def test_traces_that_fail_leave_nothing_behind() -> None:
+    kept: list[Any] = []
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def double(x: Any) -> Any:
+        return x * 2, lambda gradient: gradient * 2
+
+    def keep(x: Any) -> Any:
+        y = double(x)
+        if not kept:
+            kept.append(y)
+        return kept[0]
+
+    network = TFNetwork(LambdaOp(keep, "x", "y"), dynamic=False)
+    infer(network, {"x": ones(1)})
+    counts = []
+    for size in range(2, 8):
+        with network("infer", 1), pytest.raises(TypeError, match="of another graph"):
+            network.run_step({"x": ones(size)})
+        counts.append(graphs())
+    assert counts[-1] == counts[1]
+
+
 class TestEpochs:
     @pytest.mark.parametrize("way", ["static", "eager", "compiled"])
     def test_leave_nothing_behind(self, way: str) -> None:
