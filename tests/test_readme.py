@@ -119,14 +119,26 @@ def check(figure: str, ratios: dict[str, Any], peer: str, beside: str) -> None:
 
 def test_the_table_of_pytorch_was_measured() -> None:
     ratios = measured("compiled")
-    names = ["mlp_sgd", "mlp_adam", "modules120_adam", "pair", "gpt_adam", "lenet_train"]
+    names = ["mlp_sgd", "mlp_adam", "modules120_adam", "pair", "gpt_adam"]
+    names += ["mlp512_adam", "lenet_train"]
     rows = table("PyTorch")
     for name, (_, *figures) in zip(names, rows, strict=True):
         peers = ["fastnet", "bare_fused", "compiled_update", "jax_step"]
         for peer, figure in zip(peers, figures, strict=True):
             check(figure, ratios[f"compiled_{name}"], peer, "bare")
-    small = [float(row[1]) for row in rows[:4]]
+    large = measured("compiled_large")
     text = " ".join(README.split())
+    gpt, resnet = large["compiled_gpt256_adam"], large["compiled_resnet18"]
+    found = re.search(r"takes ([\d.]+), with `torch.compile` ([\d.]+), in JAX ([\d.]+),", text)
+    assert found is not None
+    for figure, peer in zip(
+        found.groups(), ("fastnet", "compiled_update", "jax_step"), strict=True
+    ):
+        check(figure, gpt, peer, "bare")
+    found = re.search(r"same convolutions, ([\d.]+\d)", text)
+    assert found is not None
+    check(found[1], resnet, "fastnet", "bare")
+    small = [float(row[1]) for row in rows[:4]]
     assert f"{int(1 / max(small))} to {int(1 / min(small))} times faster" in text
 
 
