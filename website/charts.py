@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from bench import peers
-from bench.ranks import Line
+from bench.ranks import COLORS, TITLES, Line
 from bench.results import SUBJECT, Cell, Growth, Row, Section
 from bench.tables import microseconds, with_unit
 
@@ -129,7 +129,8 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
         The chart.
     """
     figure = go.Figure()
-    names = {peer.title: name for name, peer in peers.PEERS.items()}
+    colors = {peer.title: peer.color for peer in peers.PEERS.values()}
+    colors |= {title: COLORS[name] for name, title in TITLES.items()}
     steps = list(dict.fromkeys((line.workload, line.engine) for line in lines))
     for peer in dict.fromkeys(line.peer for line in lines):
         own = [line for line in lines if line.peer == peer]
@@ -138,7 +139,7 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
             y=[_wrapped(f"{line.workload}, {line.engine}") for line in own],
             name=peer,
             mode="markers",
-            marker={"color": _color(names[peer]), "size": 10},
+            marker={"color": colors[peer], "size": 10},
             error_x={
                 "type": "data",
                 "symmetric": False,

@@ -53,7 +53,7 @@ class Compiled(Supervised):
         """Raise `AssertionError` unless two models have moved alike.
 
         The gradient of a weight may consist of rounding errors alone, such as that of the bias of
-        attention's keys. It moves less than others, and is allowed the error of a usual one.
+        attention's keys. By Adam it still moves, and is allowed the error of a usual weight.
         """
         if not (self.adam or self.is_deep):
             super().check_weights(expected, result)
@@ -62,9 +62,11 @@ class Compiled(Supervised):
         moves = [other - before for other, before in zip(others, start, strict=True)]
         usual = np.sqrt(np.mean(np.square(np.concatenate([move.ravel() for move in moves]))))
         for index, (other, mine, move) in enumerate(zip(others, own, moves, strict=True)):
-            length = max(np.linalg.norm(move), usual * np.sqrt(move.size))
-            limit = (2e-1 if self.is_deep else 5e-2) * length
-            _assert_near(other, mine, limit, f"weight {index}")
+            length = np.linalg.norm(move)
+            if self.adam:
+                length = max(length, usual * np.sqrt(move.size))
+            # In a ResNet-18, torch.compile's first convolution moves by 7 % differently.
+            _assert_near(other, mine, (1e-1 if self.is_deep else 5e-2) * length, f"weight {index}")
 
     @property
     def takes_long(self) -> bool:

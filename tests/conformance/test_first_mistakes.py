@@ -42,7 +42,7 @@ def test_rate_that_is_no_number(fw: Framework, rate: Any) -> None:
 def test_rate_that_no_optimizer_has(fw: Framework, rate: float) -> None:
     _, model = classifying(fw)
     before = get_lr(model)
-    with pytest.raises(ValueError, match=f"at least 0, but got {rate}"):
+    with pytest.raises(ValueError, match=f"finite learning rate of at least 0, but got {rate}"):
         set_lr(model, rate)
     assert get_lr(model) == before
 

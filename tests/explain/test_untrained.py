@@ -164,6 +164,21 @@ class TestWarning:
         (text,) = self.enter(parts, Holding(parts.layer))
         assert all(part in text for part in ("Holding", "'held.", "fastnet.build", "freeze"))
 
-    def test_is_not_of_variables_and_of_what_is_frozen_or_trained(self, parts: Parts) -> None:
-        for held in (parts.variable, parts.frozen, parts.build("other")):
+    def test_is_not_of_what_is_frozen_or_trained(self, parts: Parts) -> None:
+        other = parts.build("other")
+        for held in (parts.frozen, other, parts.fw.dense_layers(other)[0]):
+            assert self.enter(parts, Holding(held)) == []
+
+    def test_names_a_module_in_two_ops_once(self, parts: Parts) -> None:
+        both = Fuse([Holding(parts.layer), Holding(parts.layer)])
+        assert len(self.enter(parts, both)) == 1
+
+    def test_is_of_parameters_in_torch_and_not_of_variables(self, parts: Parts) -> None:
+        count = 1 if parts.fw.target == "torch" else 0
+        assert len(self.enter(parts, Holding(parts.variable))) == count
+
+    def test_is_not_of_layers_that_are_not_built(self) -> None:
+        parts, layers = Parts(FRAMEWORKS["tf-static"]), tf.keras.layers
+        augment = tf.keras.Sequential([layers.RandomFlip(), layers.RandomRotation(0.1)])
+        for held in (augment, layers.Add(), layers.Dense(1)):
             assert self.enter(parts, Holding(held)) == []

@@ -215,5 +215,5 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
             "optimizer, in the optimizer_fn of fastnet.build, or call set_lr in each epoch."
         )
     if not 0 <= float(lr) < math.inf:
-        raise ValueError(f"set_lr takes a learning rate of at least 0, but got {lr}.")
+        raise ValueError(f"set_lr takes a finite learning rate of at least 0, but got {lr}.")
     model_framework(model).set_lr(model, lr, weight_decay)

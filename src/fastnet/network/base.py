@@ -572,7 +572,7 @@ class BaseNetwork(Copyable):
         return self._plan_cache.find(mode, epoch, ds_id, desired or no_keys)
 
     def _warn_of_mistakes(self, plan: ExecutionPlan, mode: str, desired: frozenset[str]) -> None:
-        """Warn of misspelled keys, of what is not updated or wrongly, and of logits."""
+        """Warn of misspelled keys, missing or misplaced updates, and logits, now or later."""
         if not desired <= plan.kernel.resolution.outputs.names():
             warn_of_misspelled(desired, self.ops + self.postprocessing)
         warn_of_logits(self, plan)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import FunctionType
 from typing import Any
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, is_built
+from fastnet.backend.model_metadata import every_optimizer_of, is_built, known_models
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
 from fastnet.op.tensorop.foreign_op import as_tensor_op
@@ -16,11 +16,13 @@ from fastnet.types import is_given, is_scheduler
 from fastnet.util.object_graph import instance_dict, iter_contents
 from fastnet.util.warnings import is_library
 
+_MAX_ITEMS = 1000
+
 
 def find_untrained(
     ops: Sequence[Any],
     named_trainable_parameters: Callable[[Any], Iterable[tuple[str, Any]]],
-    in_modules_only: bool = False,
+    only_certain: bool = False,
 ) -> Iterator[str]:
     """Describe ops with trainable parameters that no optimizer updates.
 
@@ -28,8 +30,8 @@ def find_untrained(
         ops: The ops.
         named_trainable_parameters: Yields the trainable parameters of an object, such as a model or
             an optimizer, with their names in it.
-        in_modules_only: Whether to leave out parameters that are not in a module or a layer: ops
-            hold counters in variables, which are trainable by default.
+        only_certain: Whether to leave out TensorFlow's variables, in which ops hold counters and
+            which are trainable by default, and layers that are not built, which may make none.
     """
     indexed_ops = {
         id(op): (index, op)
@@ -43,6 +45,7 @@ def find_untrained(
     values = [value for _, _, attributes in contents for _, value in attributes]
     # Attributes of other objects are not asked for: those of a distributed variable may raise.
     models = [value for value in values if framework_of(value) and is_built(value)]
+    models += known_models()  # Another network may train what an op holds.
     for _, op, _ in contents:
         models += as_tensor_op(op).get_fe_models()
     optimizers = [value for value in values if "param_groups" in instance_dict(value)]
@@ -53,19 +56,22 @@ def find_untrained(
         for _, parameter in named_trainable_parameters(value)
     }
     for index, op, attributes in contents:
-        names = [
-            f"{name}.{inner}" if inner else name
+        untrained = {
+            f"{name}.{inner}" if inner else name: id(parameter)
             for name, value in attributes
-            if callable(value) or not in_modules_only
             for inner, parameter in named_trainable_parameters(value)
             if id(parameter) not in trained
-        ]
-        if names:
+            and (inner or hasattr(value, "requires_grad") or not only_certain)
+        }
+        if untrained:
+            trained.update(untrained.values())  # Each is described once.
+            names = list(untrained)
             shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
             yield (
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
-                f"{shown}. They are not trained, gradients accumulate on them, and checkpoints do "
-                "not contain those of modules and layers. Put them into a model of their own from "
+                f"{shown}. Unless your program does, nothing trains them; gradients may accumulate "
+                "on them, and checkpoints do not contain those of modules and layers. Put them "
+                "into a model of their own from "
                 "fastnet.build, with an UpdateOp, or freeze them (torch: requires_grad = False, "
                 "Keras: trainable = False)."
             )
@@ -75,6 +81,8 @@ def _contents_of(op: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an op that runs in training holds: in attributes, containers and functions."""
     if not op.mode or "train" in op.mode:
         for name, value in instance_dict(op).items():
+            if isinstance(value, Sized) and len(value) > _MAX_ITEMS:
+                continue  # Data, and not modules.
             yield from iter_contents(name, value, 2)
             yield from _globals_of(name, value)
         yield from _globals_of("forward", getattr(type(op), "forward", None))

@@ -62,10 +62,10 @@ def warn_of_missing_updates(network: BaseNetwork, plan: ExecutionPlan) -> None:
 
 
 def warn_of_untrained_modules(network: BaseNetwork) -> None:
-    """Warn, once, of modules and layers in ops whose parameters no optimizer updates."""
+    """Warn, once, of modules and layers in ops with parameters that no optimizer updates."""
     if id(network) not in network._warned:
         network._warned.add(id(network))
-        for text in find_untrained(network.ops, network._trainable_in, in_modules_only=True):
+        for text in find_untrained(network.ops, network._trainable_in, only_certain=True):
             warn(text)
 
 

@@ -190,7 +190,7 @@ class TestErrors:
             infer(TFNetwork(LambdaOp(library.refuse, "x", "y")), {"x": ones()})
         assert caught.value.__notes__[0] == line_of(library.refuse, 1)
 
-    @pytest.mark.parametrize("folder", ["keras", "tensorflow", "fastnet"])
+    @pytest.mark.parametrize("folder", ["keras", "tensorflow"])
     def test_have_the_line_of_a_program_in_a_folder_of_that_name(
         self, folder: str, tmp_path: Path
     ) -> None:

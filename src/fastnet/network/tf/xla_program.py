@@ -148,7 +148,7 @@ class XlaProgram(GraphProgram):
     def _use(self, call_compiled: Call, verifier: Verifier) -> None:
         """Let further steps run compiled.
 
-        With `verify=N` each N-th is verified, and two of the others run as graphs to be timed.
+        Two of them run as graphs, to be timed; with `verify=N`, each N-th is verified.
         """
         verify, call = self._options.verify, self._timed(call_compiled)
         if isinstance(verify, int) and self.unverified is None:

@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 # By vendor and family of processors with AVX-512. MKL is used on all others.
 _RULES = {
     # Zen 5, measured in bench/results/products_zen5.md: from 2 million multiplications on, oneDNN
-    # takes 0.2 to 0.9 of MKL's time. Below, its calls cost too much, and with one row or two MKL is
+    # takes 0.2 to 0.9 of MKL's time; below, it depends on the shape. With one row or two MKL is
     # faster.
     ("AuthenticAMD", "26"): Rule(8, 2_000_000, 8),
     # Zen 4, measured in bench/results/products_zen4.md: oneDNN takes 0.81 to 0.95 of MKL's time.

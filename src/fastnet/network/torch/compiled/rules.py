@@ -14,6 +14,7 @@ import torch
 
 Tensors = dict[str, torch.Tensor]
 
+# From this number of elements on, computing powers beforehand saves several times what it costs.
 _LARGE = 4096
 
 
@@ -276,7 +277,7 @@ def _powers_of_betas(
     An exponential that has two users it computes once, before the loop, which pays for large ones.
     """
     beta1, beta2 = numbers["beta1"], numbers["beta2"]
-    if parameter.numel() < _LARGE:
+    if parameter.numel() < _LARGE or parameter.device.type != "cpu":
         return beta1**steps, beta2**steps
     return (torch.stack((beta1, beta2)).log() * steps).exp().unbind()
 
