@@ -218,6 +218,29 @@ class TestValues:
             infer(network, dict(zip(keys, batch, strict=True)))
         assert op.runs == 1
 
+    @pytest.mark.parametrize(
+        ("dynamic", "traces"), [({"x": (0, 1)}, 1), ({"x": (1,)}, 1), (True, 3), (None, 3)]
+    )
+    def test_of_sparse_tensors_follow_dynamic(self, dynamic: Any, traces: int) -> None:
+        op = Doing(lambda x, state: tf.sparse.to_dense(x), "x", "y")
+        network = TFNetwork(op, dynamic=dynamic)
+        for _ in range(2):
+            for rows, columns in ((2, 3), (4, 3), (2, 5), (1, 1)):
+                values = np.arange(rows * columns, dtype="float32").reshape(rows, columns)
+                found = infer(network, {"x": tf.sparse.from_dense(values)})["y"]
+                np.testing.assert_array_equal(found, values)
+        assert len(network.traces) == traces
+
+    def test_of_sparse_tensors_of_unknown_size_are_no_others(self) -> None:
+        network = TFNetwork(Doing(lambda x, state: tf.sparse.reduce_sum(x, 1), "x", "y"))
+        with network("infer", 1):
+            network.run_step({"x": tf.sparse.from_dense(ones(2, 3))})
+            spec = tf.SparseTensorSpec((None, None), tf.float32)
+            step = tf.function(lambda x: network.run_step({"x": x})["y"], input_signature=[spec])
+            assert step(tf.sparse.from_dense(ones(2, 5))).numpy().tolist() == [5, 5]
+            assert network.run_step({"x": tf.sparse.from_dense(ones(2, 3))})["y"].shape == (2,)
+        assert len(network.traces) == 2
+
     def test_of_other_sizes_share_a_second_trace(self) -> None:
         op, network = double()
         for _ in range(2):

@@ -72,13 +72,35 @@ ARRAYS = adopter(_TF_TYPES, _adopt)
 """Converts tensors of other frameworks, and numpy arrays."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Composite:
-    """Describes a value that consists of several tensors."""
+    """Describes a value that consists of several tensors.
+
+    Attributes:
+        key: What must be equal in values of the same kind.
+        spec: The type spec that makes a value of its tensors.
+        distributed: Whether it has parts on several devices.
+        shape: The shape of a sparse tensor, with None for a dynamic axis; None for other values.
+    """
 
     key: Hashable
-    spec: Any = dataclasses.field(compare=False)
+    spec: Any
     distributed: bool = False
+    shape: tuple[int | None, ...] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether a value of this kind is one of another kind, with its dynamic axes."""
+        if not isinstance(other, Composite) or self.key != other.key:
+            return False
+        pairs = zip(self.shape or (), other.shape or (), strict=True)
+        return all(traced in (None, length) for length, traced in pairs)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def with_shape(self, shape: tuple[int | None, ...] | None) -> Composite:
+        """Return the kind of sparse tensors of another shape of the same rank."""
+        return _sparse(shape, self.spec.dtype)
 
 
 def _convert(value: Any) -> Any:
@@ -101,6 +123,8 @@ def _flatten(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
     if isinstance(value, tf.Variable) or not isinstance(value, _COMPOSITES):
         return None
     tensors = tf.nest.flatten(value, expand_composites=True)
+    if isinstance(value, tf.SparseTensor) and value.shape.rank:
+        return _sparse((None, *(_shape_of(value) or ())[1:]), value.dtype), tensors
     spec = _spec_with_dynamic_rows(value, tf.type_spec_from_value(value))
     distributed = isinstance(value, tf.distribute.DistributedValues)
     key = (type(spec), len(tensors)) if distributed else spec
@@ -115,9 +139,14 @@ def _spec_with_dynamic_rows(value: Any, spec: Any) -> Any:
     if isinstance(value, tf.RaggedTensor):
         shape = [None, *spec.shape[1:]]
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
-    if isinstance(value, tf.SparseTensor) and spec.shape.rank:
-        return tf.SparseTensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec
+
+
+def _sparse(shape: tuple[int | None, ...] | None, dtype: tf.DType) -> Composite:
+    """Return the kind of sparse tensors of a shape, at least of rank 1."""
+    known = [None if length == UNKNOWN else length for length in shape or ()]
+    spec = tf.SparseTensorSpec(known, dtype)
+    return Composite((tf.SparseTensorSpec, dtype, len(known)), spec, shape=shape)
 
 
 def _pack(kind: Composite, tensors: list[tf.Tensor]) -> Any:

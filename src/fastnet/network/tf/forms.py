@@ -28,12 +28,24 @@ def specs_of(form: Any) -> list[TensorSpec]:
     """List the specs of the tensors of a form, in order."""
     specs: list[TensorSpec] = []
 
-    def note(spec: TensorSpec) -> Shape:
-        specs.append(spec)
-        return spec.shape
+    def note(part: TensorSpec | CompositeSpec) -> TensorSpec | CompositeSpec:
+        specs.extend([part] if isinstance(part, TensorSpec) else part.specs)
+        return part
+
+    map_form(form, note, as_form=True)
+    return specs
+
+
+def _shapes_in(form: Any) -> list[Shape]:
+    """List the shapes in a form, in order; a sparse tensor has its own, and not those of parts."""
+    shapes: list[Shape] = []
+
+    def note(shape: Shape) -> Shape:
+        shapes.append(shape)
+        return shape
 
     _map_shapes(form, note)
-    return specs
+    return shapes
 
 
 def select_axes(keys: list[str], forms: list[Any], axes_of: AxesOf) -> set[Axis]:
@@ -41,30 +53,28 @@ def select_axes(keys: list[str], forms: list[Any], axes_of: AxesOf) -> set[Axis]
     return {
         (key, axis)
         for key, form in zip(keys, forms, strict=True)
-        for spec in specs_of(form)
-        if spec.shape is not None
-        for axis in axes_of(key, len(spec.shape))
+        for shape in _shapes_in(form)
+        if shape is not None
+        for axis in axes_of(key, len(shape))
     }
 
 
 def with_dynamic_axes(keys: list[str], forms: list[Any], axes: Collection[Axis]) -> list[Any]:
     """Return forms in which some axes are dynamic."""
 
-    def shape_of(key: str, spec: TensorSpec) -> Shape:
-        if spec.shape is None:
+    def with_axes(key: str, shape: Shape) -> Shape:
+        if shape is None:
             return None
-        return tuple(
-            None if (key, axis) in axes else length for axis, length in enumerate(spec.shape)
-        )
+        return tuple(None if (key, axis) in axes else length for axis, length in enumerate(shape))
 
     return [
-        _map_shapes(form, partial(shape_of, key)) for key, form in zip(keys, forms, strict=True)
+        _map_shapes(form, partial(with_axes, key)) for key, form in zip(keys, forms, strict=True)
     ]
 
 
 def with_all_axes_dynamic(form: Any) -> Any:
     """Return a form in which every axis of each tensor is dynamic."""
-    return _map_shapes(form, lambda spec: None if spec.shape is None else (None,) * len(spec.shape))
+    return _map_shapes(form, lambda shape: None if shape is None else (None,) * len(shape))
 
 
 def with_dynamic_rows(form: Any) -> Any:
@@ -86,9 +96,9 @@ def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Ax
     return {
         (key, axis)
         for key, form, other in zip(keys, forms, others, strict=True)
-        for spec, other_spec in zip(specs_of(form), specs_of(other), strict=True)
+        for shape, other_shape in zip(_shapes_in(form), _shapes_in(other), strict=True)
         for axis, (length, other_length) in enumerate(
-            zip(spec.shape or (), other_spec.shape or (), strict=True)
+            zip(shape or (), other_shape or (), strict=True)
         )
         if length != other_length
     }
@@ -96,8 +106,9 @@ def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Ax
 
 def has_unknown_lengths(forms: list[Any]) -> bool:
     """Return whether a length is unknown, in a graph around the step."""
-    specs = (spec for form in forms for spec in specs_of(form))
-    return any(spec.shape is None or UNKNOWN in spec.shape for spec in specs)
+    shapes = [spec.shape for form in forms for spec in specs_of(form)]
+    shapes += [shape for form in forms for shape in _shapes_in(form)]
+    return any(shape is None or UNKNOWN in shape for shape in shapes)
 
 
 def describe_difference(keys: list[str], forms: list[Any], traced_forms: list[Any]) -> str:
@@ -139,15 +150,17 @@ def _describe_value(form: Any, traced: Any) -> str:
     return "holds something else than before"
 
 
-def _map_shapes(form: Any, shape_of: Callable[[TensorSpec], Shape]) -> Any:
-    """Return a form with the shapes that a function returns for its specs."""
+def _map_shapes(form: Any, change_shape: Callable[[Shape], Shape]) -> Any:
+    """Return a form with the shapes that a function returns for the present ones."""
 
     def change_spec(spec: TensorSpec) -> TensorSpec:
-        return TensorSpec(spec.type, shape_of(spec))
+        return TensorSpec(spec.type, change_shape(spec.shape))
 
     def change(part: TensorSpec | CompositeSpec) -> TensorSpec | CompositeSpec:
         if isinstance(part, TensorSpec):
             return change_spec(part)
+        if part.kind.shape is not None:
+            return CompositeSpec(part.kind.with_shape(change_shape(part.kind.shape)), part.specs)
         return CompositeSpec(part.kind, [change_spec(spec) for spec in part.specs])
 
     return map_form(form, change, as_form=True)
