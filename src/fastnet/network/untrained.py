@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -81,7 +81,7 @@ def _contents_of(op: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an op that runs in training holds: in attributes, containers and functions."""
     if not op.mode or "train" in op.mode:
         for name, value in instance_dict(op).items():
-            if isinstance(value, Sized) and len(value) > _MAX_ITEMS:
+            if isinstance(value, (list, tuple, dict)) and len(value) > _MAX_ITEMS:
                 continue  # Data, and not modules.
             yield from iter_contents(name, value, 2)
             yield from _globals_of(name, value)
