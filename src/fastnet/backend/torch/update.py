@@ -236,7 +236,9 @@ class TorchUpdate(Update):
         sums = dict(before)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
-                sums[parameter] = _add(sums.get(parameter), gradient.detach())
+                # Torch 2.14 cannot trace that of a sparse one, which has to be refused by name.
+                gradient = gradient.detach() if gradient.requires_grad else gradient
+                sums[parameter] = _add(sums.get(parameter), gradient)
         self._note_window(state)
         self.window = Window(steps + 1, sums, total_weight)
         self.merge_count += 1
