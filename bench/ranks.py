@@ -50,7 +50,7 @@ TITLES = {
     "fastnet_compiled": "fastnet, compile=True",
     "ddp_compiled": "torch.compile(DDP(model))",
 }
-COLORS = {"fastnet_compiled": "#56b4e9", "ddp_compiled": "#e69f00"}
+COLORS = {"fastnet_compiled": peers.SKY, "ddp_compiled": peers.ORANGE}
 GOAL = 1.02
 # By how much weights may differ from the loop's: compilers change the order of sums, and Adam moves
 # a weight whose gradient consists of rounding errors as far as others.

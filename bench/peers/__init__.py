@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colors, which are distinguishable with every kind of color vision, and grays.
 _BLACK, _GRAY, _LIGHT = "#000000", "#8a8f98", "#b5b9bf"
-_BLUE, _RED, _ORANGE = "#0072b2", "#d55e00", "#e69f00"
-_PINK, _SKY, _GREEN, _YELLOW = "#cc79a7", "#56b4e9", "#009e73", "#a0a000"
+_BLUE, _RED, ORANGE = "#0072b2", "#d55e00", "#e69f00"
+_PINK, SKY, _GREEN, _YELLOW = "#cc79a7", "#56b4e9", "#009e73", "#a0a000"
 
 
 @dataclass(frozen=True)
@@ -90,28 +90,28 @@ PEERS: dict[str, Peer] = {
     "tf_concrete_any": _tf("concrete function, any size", _LIGHT, any_size=True),
     "fastnet": _network("fastnet", _BLUE),
     "fastestimator": _network("FastEstimator", _RED),
-    "tensordict": Peer("tensordict", "tensordict", "tensordict", "tensordict", _ORANGE),
+    "tensordict": Peer("tensordict", "tensordict", "tensordict", "tensordict", ORANGE),
     "lightning": Peer(
         "Lightning", "lightning", "pytorch_lightning", "pytorch-lightning", "#c77cff"
     ),
     "fabric": Peer("Fabric", "fabric", "lightning_fabric", "lightning-fabric", _PINK),
-    "ignite": Peer("Ignite", "ignite", "ignite", "pytorch-ignite", _SKY),
+    "ignite": Peer("Ignite", "ignite", "ignite", "pytorch-ignite", SKY),
     "accelerate": Peer("Accelerate", "accelerate", "accelerate", "accelerate", _GREEN),
     "optree": Peer("optree", "tree_maps", "optree", "optree", _YELLOW, {"package": "optree"}),
     "pytree": Peer(
         "torch pytree", "tree_maps", "torch", None, "#b8860b", {"package": "torch.utils._pytree"}
     ),
-    "compiled_model": _compiled("model", _ORANGE, of_model=True),
+    "compiled_model": _compiled("model", ORANGE, of_model=True),
     "compiled_update": _compiled("model and optimizer", _PINK, of_model=True, of_update=True),
-    "compiled_loop": _compiled("step", _SKY, of_step=True),
+    "compiled_loop": _compiled("step", SKY, of_step=True),
     "jax_step": Peer("JAX", "jax_step", "optax", "jax", _YELLOW),
-    "tf_function": _tf("tf.function", _ORANGE, concrete=False),
+    "tf_function": _tf("tf.function", ORANGE, concrete=False),
     "tf_function_jit": _tf(
         "tf.function, jit_compile=True", _PINK, concrete=False, jit_compile=True
     ),
     "keras_fit": _keras("Keras fit", _GREEN),
     "keras_fit_at_once": _keras("Keras fit, steps_per_execution", "#1b5e20", at_once=True),
-    "keras_on_batch": _keras("Keras on_batch", _SKY, on_batch=True),
+    "keras_on_batch": _keras("Keras on_batch", SKY, on_batch=True),
 }
 
 _TF_ONLY = frozenset(

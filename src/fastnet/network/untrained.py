@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
-from fastnet.backend.dispatch import framework_of
-from fastnet.backend.model_metadata import every_optimizer_of, is_built, known_models
+from fastnet.backend.model_metadata import every_optimizer_of, known_models
 from fastnet.errors import describe_op
 from fastnet.op.op import with_inner_ops
-from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.object_graph import instance_dict, iter_contents
@@ -43,11 +41,8 @@ def find_untrained(
     if not any(isinstance(op, UpdateOp) for _, op, _ in contents):
         return
     values = [value for _, _, attributes in contents for _, value in attributes]
+    models = known_models()  # Another network may train what an op holds.
     # Attributes of other objects are not asked for: those of a distributed variable may raise.
-    models = [value for value in values if framework_of(value) and is_built(value)]
-    models += known_models()  # Another network may train what an op holds.
-    for _, op, _ in contents:
-        models += as_tensor_op(op).get_fe_models()
     optimizers = [value for value in values if "param_groups" in instance_dict(value)]
     optimizers += [optimizer for model in models for optimizer in every_optimizer_of(model)]
     trained = {
@@ -71,9 +66,8 @@ def find_untrained(
                 f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
                 f"{shown}. Unless your program does, nothing trains them; gradients may accumulate "
                 "on them, and checkpoints do not contain those of modules and layers. Put them "
-                "into a model of their own from "
-                "fastnet.build, with an UpdateOp, or freeze them (torch: requires_grad = False, "
-                "Keras: trainable = False)."
+                "into a model of their own from fastnet.build, with an UpdateOp, or freeze them "
+                "(torch: requires_grad = False, Keras: trainable = False)."
             )
 
 

@@ -89,7 +89,10 @@ class Composite:
     shape: tuple[int | None, ...] | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether a value of this kind is one of another kind, with its dynamic axes."""
+        """Return whether a value of this kind fits a form of the other one.
+
+        The kernel compares in this order. A dynamic axis of the form fits any length.
+        """
         if not isinstance(other, Composite) or self.key != other.key:
             return False
         pairs = zip(self.shape or (), other.shape or (), strict=True)
@@ -98,7 +101,7 @@ class Composite:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def with_shape(self, shape: tuple[int | None, ...] | None) -> Composite:
+    def with_shape(self, shape: tuple[int | None, ...]) -> Composite:
         """Return the kind of sparse tensors of another shape of the same rank."""
         return _sparse(shape, self.spec.dtype)
 
@@ -123,8 +126,8 @@ def _flatten(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
     if isinstance(value, tf.Variable) or not isinstance(value, _COMPOSITES):
         return None
     tensors = tf.nest.flatten(value, expand_composites=True)
-    if isinstance(value, tf.SparseTensor) and value.shape.rank:
-        return _sparse((None, *(_shape_of(value) or ())[1:]), value.dtype), tensors
+    if isinstance(value, tf.SparseTensor) and (shape := _shape_of(value)):
+        return _sparse((None, *shape[1:]), value.dtype), tensors
     spec = _spec_with_dynamic_rows(value, tf.type_spec_from_value(value))
     distributed = isinstance(value, tf.distribute.DistributedValues)
     key = (type(spec), len(tensors)) if distributed else spec
@@ -142,9 +145,9 @@ def _spec_with_dynamic_rows(value: Any, spec: Any) -> Any:
     return spec
 
 
-def _sparse(shape: tuple[int | None, ...] | None, dtype: tf.DType) -> Composite:
+def _sparse(shape: tuple[int | None, ...], dtype: tf.DType) -> Composite:
     """Return the kind of sparse tensors of a shape, at least of rank 1."""
-    known = [None if length == UNKNOWN else length for length in shape or ()]
+    known = [None if length == UNKNOWN else length for length in shape]
     spec = tf.SparseTensorSpec(known, dtype)
     return Composite((tf.SparseTensorSpec, dtype, len(known)), spec, shape=shape)
 

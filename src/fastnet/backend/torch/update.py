@@ -236,7 +236,7 @@ class TorchUpdate(Update):
         sums = dict(before)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
-                # Torch 2.14 cannot trace that of a sparse one, which has to be refused by name.
+                # Torch 2.14 cannot trace `detach` of a sparse gradient, whose sum is refused later.
                 gradient = gradient.detach() if gradient.requires_grad else gradient
                 sums[parameter] = _add(sums.get(parameter), gradient)
         self._note_window(state)
