@@ -263,6 +263,33 @@ def advise_on_batch(given: object) -> str:
     return ""
 
 
+_ADVICE_ON_ATTRIBUTES = {
+    "fit": "Loop over `fastnet.steps(network, loader, mode, epoch)`.",
+    "evaluate": 'Loop over `network.iter_transform(loader, "eval")`.',
+    "predict": 'Call `network.transform(data, "infer")`.',
+    "forward": 'Call `network.transform(data, "infer")`.',
+    "parameters": "Its models do: `model.parameters()` for each of `network.models`.",
+    "optimizer": "Its models do: `model.current_optimizer` for each of `network.models`.",
+    "train": 'Its mode is an argument: `with network(mode="train", epoch=1):`.',
+    "eval": 'Its mode is an argument: `with network(mode="eval", epoch=1):`.',
+    "to": "The device is an argument: `Network(ops, device=...)`.",
+    "compile": "It is an argument: `Network(ops, compile=True)`.",
+    "state_dict": "Call `fastnet.save_checkpoint(path, network)`.",
+    "save": "Call `fastnet.save_checkpoint(path, network)`.",
+}
+"""What to write instead of attributes that a trainer or a model has and a network has not."""
+
+
+def missing_attribute(network: object, name: str) -> AttributeError | None:
+    """Return the error for an attribute that users of other libraries expect, or None."""
+    advice = _ADVICE_ON_ATTRIBUTES.get(name)
+    if advice is None:
+        return None
+    return AttributeError(
+        f"A {type(network).__name__} has no attribute '{name}'. {advice}", name=name, obj=network
+    )
+
+
 def advise_on_op(given: Any) -> str | None:
     """Return how to make an op of a module, a function or a list; None for anything else."""
     name = getattr(given, "__name__", type(given).__name__)
@@ -375,7 +402,7 @@ def _advise_on_inputs(error: Exception, op: Any, reads: Iterable[Read]) -> Itera
         instead = f"pass inputs={keys[0]!r} for the bare value" if len(keys) == 1 else "unpack it"
         yield f"Its `data` is a list, because its inputs are the list {keys}: {instead}."
     for read in reads:
-        text = _describe_read(*read)
+        text = _describe_read(*read) or _advise_on_dtype(error, op, *read[:3])
         if text is not None:
             yield text
 
@@ -410,6 +437,24 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
     return (
         f"The value of '{key}' is {text}, as {describe_op(writer, index)} returned it. To write "
         "its items under separate keys, list these keys in `outputs`."
+    )
+
+
+def _advise_on_dtype(error: Exception, op: Any, key: str, value: Any, writer: Any) -> str | None:
+    """Return how to cast a value of the batch that a model cannot compute with, or None."""
+    parameters = getattr(getattr(op, "model", None), "parameters", None)
+    # Errors about shapes or indices are none of the dtype, even where a model takes integers.
+    if writer is not None or not callable(parameters) or "type" not in str(error):
+        return None
+    dtype, expected = (
+        str(getattr(tensor, "dtype", "")).removeprefix("torch.")
+        for tensor in (value, next(iter(parameters()), None))
+    )
+    if dtype == expected or not dtype or not expected:
+        return None
+    return (
+        f"The batch's '{key}' is {dtype}, and the parameters of the model are {expected}. Cast it "
+        f'before the step: `array.astype("{expected}")`, or `tensor.to(torch.{expected})`.'
     )
 
 

@@ -75,6 +75,83 @@ def test_other_key_errors_get_no_note(fw: Framework) -> None:
         assert text_of(error) == before
 
 
+ATTRIBUTES_OF_TRAINERS = {
+    "fit": "fastnet.steps",
+    "predict": "network.transform",
+    "parameters": "model.parameters()",
+    "optimizer": "model.current_optimizer",
+    "train": "mode=",
+    "to": "device=",
+    "compile": "compile=True",
+    "state_dict": "fastnet.save_checkpoint",
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES_OF_TRAINERS)
+def test_attribute_of_a_trainer_or_model(fw: Framework, name: str) -> None:
+    network, _ = classifying(fw)
+    with pytest.raises(AttributeError, match=f"Network has no attribute '{name}'") as caught:
+        getattr(network, name)
+    assert ATTRIBUTES_OF_TRAINERS[name] in str(caught.value)
+    assert not hasattr(network, name)
+
+
+def test_attribute_that_nobody_expects(fw: Framework) -> None:
+    network, _ = classifying(fw)
+    with pytest.raises(AttributeError, match=r"^'\w+' object has no attribute 'nonsense'$"):
+        network.nonsense  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["mine", "fit"])
+def test_property_that_fails_keeps_its_error(fw: Framework, name: str) -> None:
+    def fail(_: Any) -> None:
+        raise AttributeError("of the property")
+
+    network, _ = classifying(fw)
+    kind = type(network)
+    network.__class__ = type(kind.__name__, (kind,), {name: property(fail)})
+    with pytest.raises(AttributeError, match=r"^of the property$"):
+        getattr(network, name)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint8", "int64"])
+@pytest.mark.parametrize("layer", ["linear", "conv", "lstm"])
+@pytest.mark.parametrize("compile", [False, True])
+def test_array_of_another_dtype_than_the_model(dtype: str, layer: str, compile: bool) -> None:
+    makers: Any = {
+        "linear": lambda: torch.nn.Linear(4, 4),
+        "conv": lambda: torch.nn.Conv2d(3, 4, 1),
+        "lstm": lambda: torch.nn.LSTM(4, 4),
+    }
+    shape = (2, 3, 4, 4) if layer == "conv" else (2, 4)
+    model = fastnet.build(makers[layer], "sgd")
+    network = fastnet.Network([ModelOp(model, "image", "y")], compile=compile)
+    with network("infer"):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            network.run_step({"image": np.ones(shape, dtype)})
+        text = text_of(caught.value)
+        assert f"'image' is {dtype}, and the parameters of the model are float32" in text
+        assert 'astype("float32")' in text
+        assert "y" in network.run_step({"image": np.ones(shape, "float32")})
+
+
+def test_errors_of_other_causes_say_nothing_of_dtypes() -> None:
+    model = fastnet.build(lambda: torch.nn.Embedding(5, 4), "sgd")
+    network = fastnet.Network([ModelOp(model, "token", "y")])
+    with pytest.raises(IndexError) as caught, network("infer"):
+        network.run_step({"token": np.array([7])})
+    assert "Cast it" not in text_of(caught.value)
+
+
+def test_several_classes_of_each_pixel_without_an_axis(fw: Framework) -> None:
+    scores, label = np.zeros((2, 4, 4, 4), "float32"), np.zeros((2, 4, 4), "int64")
+    network = fw.network([CrossEntropy(["y", "t"], "ce", from_logits=True)])
+    with pytest.raises(ValueError, match=r"axis=(1|-1)\)") as caught, fw.opened(network, "eval"):
+        network.run_step({"y": fw.tensor(scores), "t": fw.tensor(label)})
+    axis = 1 if fw.target == "torch" else -1
+    assert f"CrossEntropy(..., axis={axis})" in str(caught.value)
+
+
 def test_class_of_a_model_that_takes_arguments(fw: Framework) -> None:
     class Sized(torch.nn.Linear if fw.target == "torch" else tf.keras.Sequential):  # type: ignore[misc]
         def __init__(self, size: int) -> None:

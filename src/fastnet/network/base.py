@@ -17,7 +17,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
-from fastnet.errors import advise_program, not_a_batch, require_batches
+from fastnet.errors import advise_program, missing_attribute, not_a_batch, require_batches
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.copying import Copyable
 from fastnet.network.loaders import begin_loader, end_loader
@@ -240,6 +240,15 @@ class BaseNetwork(Copyable):
             # Without the mutex: while this thread holds it, the garbage collector may close a
             # generator that entered the network.
             self._session = None
+
+    if not TYPE_CHECKING:  # Type checkers would accept any attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            error = None if hasattr(type(self), name) else missing_attribute(self, name)
+            if error is not None:
+                raise error
+            # If a property has failed, looking it up again raises its own error.
+            return self.__getattribute__(name)
 
     def __repr__(self) -> str:
         session = self._session

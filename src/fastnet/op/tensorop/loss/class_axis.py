@@ -39,7 +39,10 @@ def shape_problem(
         return None
     along = class_axis(len(pred), axis, classes_last)
     if form == "binary":
-        needed = "targets with as many elements, or the axis of the classes as CrossEntropy's axis"
+        needed = (
+            "targets with as many elements, or, for several classes, their axis: "
+            f"CrossEntropy(..., axis={-1 if classes_last else 1})"
+        )
         fits = None in (*pred, *true) or math.prod(pred) == math.prod(true)  # type: ignore[arg-type]
     elif not 0 < along < len(pred):
         needed = "an axis of classes after the batch axis"
