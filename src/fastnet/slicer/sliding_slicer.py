@@ -299,7 +299,7 @@ def tile(
     >>> tile((4,), window=(3,), strides=(3,), pad_mode="nopad").windows
     ((slice(0, 3, None),), (slice(1, 4, None),))
     """
-    per_axis = []
+    windows_per_axis = []
     padding = []
     for axis, (size, length, stride) in enumerate(zip(shape, window, strides, strict=True)):
         data = f"axis {axis} of data of shape {list(shape)}"
@@ -326,10 +326,10 @@ def tile(
             elif pad_mode == "nopad":
                 starts = [min(start, size - length) for start in starts]
             windows = [slice(start, start + length) for start in starts]
-        per_axis.append(windows)
+        windows_per_axis.append(windows)
         padding.append(growth)
-    coverage = tuple(map(_count_windows, shape, per_axis))
-    return Tiling(tuple(itertools.product(*per_axis)), tuple(padding), coverage)
+    coverage = tuple(map(_count_windows, shape, windows_per_axis))
+    return Tiling(tuple(itertools.product(*windows_per_axis)), tuple(padding), coverage)
 
 
 def _count_windows(size: int, windows: list[slice]) -> NDArray[Any] | None:
