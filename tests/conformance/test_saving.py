@@ -142,7 +142,7 @@ class TestErrors:
                 made(fw, None, weights_path=str(given))
         (tmp_path / "none").mkdir()
         self.refused(fw, tmp_path / "none", ValueError, "is a folder")
-        self.refused(fw, 3, ValueError, "path of a weights file is a string", "int")
+        self.refused(fw, 3, ValueError, "path of a weights file must be a string", "int")
 
     def test_no_optimizer(self, fw: Framework, tmp_path: Path) -> None:
         model = made(fw, None)

@@ -70,7 +70,7 @@ def write_archive(path: str, content: Any, blocks: Mapping[str, Block]) -> None:
 
 
 class Archive:
-    """The content and the arrays of an open file; a damaged one raises many types of errors."""
+    """The content and the arrays of an open file; a damaged file raises many types of errors."""
 
     def __init__(self, file: IO[bytes]) -> None:
         size = os.fstat(file.fileno()).st_size
@@ -80,12 +80,12 @@ class Archive:
         # This compares every byte, since the header contains the checksum of the text.
         if header != _header(text):
             raise ValueError("its header does not match its checksum")
-        described = json.loads(text)
-        self.content: Any = described["content"]
+        description = json.loads(text)
+        self.content: Any = description["content"]
         self._file = file
         self._arrays: dict[str, Any] = {}
         offset = _LENGTH.size + length
-        for name, (dtype, shape, checksum) in described["blocks"].items():
+        for name, (dtype, shape, checksum) in description["blocks"].items():
             self._arrays[name] = dtype, tuple(shape), checksum, offset
             offset += _byte_count(dtype, shape)
         if offset != size:
@@ -120,8 +120,8 @@ def _header(text: str) -> bytes:
     offset = 0
     for name, (dtype, shape, _) in json.loads(text)["blocks"].items():
         code, size = _CODES[dtype][0], _byte_count(dtype, shape)
-        known = {"dtype": code, "shape": shape} if code else {"dtype": "U8", "shape": [size]}
-        entries[name] = {**known, "data_offsets": [offset, offset + size]}
+        entry = {"dtype": code, "shape": shape} if code else {"dtype": "U8", "shape": [size]}
+        entries[name] = {**entry, "data_offsets": [offset, offset + size]}
         offset += size
     header = json.dumps(entries, allow_nan=False).encode()
     return header + b" " * (-len(header) % 8)

@@ -105,10 +105,10 @@ def cast(data: Any, dtype: Any) -> Any:
     """
     # The scalar types of numpy are classes that have a `dtype`, too.
     if hasattr(dtype, "dtype") and not isinstance(dtype, type):
-        like = backend_of(dtype).cast_like
+        cast_like = backend_of(dtype).cast_like
         if hasattr(data, "dtype") or isinstance(data, (list, tuple)):
-            return like(data, dtype)
-        return map_leaves(data, lambda value: like(value, dtype))
+            return cast_like(data, dtype)
+        return map_leaves(data, lambda value: cast_like(value, dtype))
     return map_leaves(data, lambda value: _cast_leaf(value, dtype))
 
 

@@ -20,7 +20,7 @@ _package_of_type: dict[type, ModuleType] = {}
 
 
 def backend_of(value: object) -> ModuleType:
-    """Return the package for a tensor's framework; a ValueError for anything else."""
+    """Return the package for a tensor's framework; raise a ValueError for anything else."""
     try:
         return _package_of_type[type(value)]
     except KeyError:
@@ -37,12 +37,12 @@ def get_backend(framework: str) -> ModuleType:
 
 
 def get_framework(name: str) -> Framework:
-    """Return what a framework, "torch" or "tf", does for models and networks."""
+    """Return the package for a framework of models, "torch" or "tf"."""
     return cast("Framework", get_backend(name))
 
 
 def model_framework(model: Model) -> Framework:
-    """Return what the framework of a model does; raise a ValueError for anything else."""
+    """Return the package for the framework of a model; raise a ValueError for anything else."""
     name = framework_of(model)
     if name is None:
         raise ValueError(
@@ -56,9 +56,11 @@ def framework_of(model: object) -> str | None:
     """Return the framework of a model, "torch" or "tf", or None for anything else."""
     # A model exists only if its framework has been imported. Keras comes first, because with
     # Keras's torch backend its models are modules of torch as well.
-    keras, tf_keras, torch = map(sys.modules.get, ("keras", "tf_keras", "torch"))
-    if any(one is not None and isinstance(model, one.Model) for one in (keras, tf_keras)):
-        return "tf"
+    for name in ("keras", "tf_keras"):
+        keras = sys.modules.get(name)
+        if keras is not None and isinstance(model, keras.Model):
+            return "tf"
+    torch = sys.modules.get("torch")
     return "torch" if torch is not None and isinstance(model, torch.nn.Module) else None
 
 

@@ -14,7 +14,7 @@ Decay = float | Callable[[Any], Any]
 
 
 def decay_after(decay: Callable[[Any], Any], updates: Any, model: Model) -> float:
-    """Return what a function gives after some updates; raise a ValueError if it is no decay."""
+    """Return the decay after some updates; raise a ValueError if it is not from 0 to 1."""
     rate = decay(updates)
     if isinstance(rate, bool) or not hasattr(rate, "__float__") or not 0 <= float(rate) <= 1:
         raise ValueError(

@@ -20,7 +20,7 @@ _ABANDONED_AFTER = 24 * 3600.0  # No save takes longer.
 def write_atomically(path: str, write: Callable[[str], object]) -> None:
     """Write a file in a temporary folder beside it, flush it to disk, and rename it.
 
-    As if it was opened and written, a symbolic link stays one, and an existing file keeps its mode.
+    As in a plain write, a symbolic link stays a link, and an existing file keeps its mode.
     """
     name, path = os.path.basename(path), os.path.realpath(path)
     folder = os.path.dirname(path)
@@ -28,12 +28,12 @@ def write_atomically(path: str, write: Callable[[str], object]) -> None:
         os.makedirs(folder, exist_ok=True)
         _remove_abandoned(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=_PREFIX) as temporary:
-            made = os.path.join(temporary, name)
-            write(made)
-            _flush(made)
+            temporary_path = os.path.join(temporary, name)
+            write(temporary_path)
+            _flush(temporary_path)
             if os.path.exists(path):
-                shutil.copymode(path, made)
-            os.replace(made, path)
+                shutil.copymode(path, temporary_path)
+            os.replace(temporary_path, path)
         with suppress(OSError):  # Some file systems cannot flush a folder.
             _flush(folder)
     except Exception as error:
@@ -63,7 +63,7 @@ def reading(source: str, problem: str, advice: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # The system failed to read; a damaged file has invalid offsets.
+        # Pass on errors of the system; invalid offsets in a damaged file raise EINVAL.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         reason = " ".join(str(error).split()) if isinstance(error, ValueError) else shorten(error)
@@ -71,9 +71,9 @@ def reading(source: str, problem: str, advice: str = "") -> Iterator[None]:
 
 
 def require_content(path: str, kind: str) -> None:
-    """Raise a ValueError for an empty file, and if a checkpoint is given for weights or vice versa.
+    """Raise a ValueError for an empty file, and for a checkpoint in place of weights or vice versa.
 
-    Other content is left to the reader of the file.
+    The reader of the file validates the rest.
     """
     with open(path, "rb") as file:
         start = file.read(9)
@@ -86,11 +86,12 @@ def require_content(path: str, kind: str) -> None:
 
 
 def check_path(path: str | os.PathLike[str], kind: str) -> str:
-    """Return a path as a string; raise a ValueError if it is none."""
+    """Return a path as a string; raise a ValueError for anything else."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise ValueError(
-            f"The path of a {kind} is a string, not {shorten(path)} of type {type(path).__name__}."
+            f"The path of a {kind} must be a string, not {shorten(path)} of type "
+            f"{type(path).__name__}."
         )
     return name
 
@@ -100,7 +101,8 @@ def check_file_path(path: str | os.PathLike[str], kind: str) -> str:
     name = check_path(path, kind)
     if not os.path.basename(name) or os.path.isdir(name):
         raise ValueError(
-            f"The path of a {kind} ends with the name of a file, but {name!r} is a folder or empty."
+            f"The path of a {kind} must end with the name of a file, but {name!r} is a folder or "
+            "empty."
         )
     return name
 
@@ -114,9 +116,11 @@ def find_file(
         return name
     folder, base = os.path.split(name)
     names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
-    longer = [one for one in names if one.startswith(f"{base}.")]
-    near = longer[0] if longer else nearest_name(base, names)
-    advice = f"Did you mean {os.path.join(folder, near)!r}?" if near else "Check the path."
+    with_suffix = [entry for entry in names if entry.startswith(f"{base}.")]
+    suggestion = with_suffix[0] if with_suffix else nearest_name(base, names)
+    advice = "Check the path."
+    if suggestion:
+        advice = f"Did you mean {os.path.join(folder, suggestion)!r}?"
     raise missing(f"There is no {kind} {name!r}. {advice}")
 
 

@@ -13,17 +13,17 @@ from fastnet._nest import NestMap
 from fastnet.util.tensors import to_number
 
 NUMPY = (np.ndarray, np.generic)
-"""The classes of numpy, which a network converts to tensors and back."""
+"""The classes of numpy's arrays and scalars, which a network converts to tensors and back."""
 
 _PROTOCOLS = ("__dlpack__", "__array__", "__array_interface__")
-# Strings have no tensors in torch, and containers are walked by themselves.
-_NEVER = (str, bytes, type, dict, list, tuple, set, frozenset, MutableMapping)
+# Strings have no tensors in torch, and a NestMap walks containers itself.
+_EXCLUDED = (str, bytes, type, dict, list, tuple, set, frozenset, MutableMapping)
 
 
-def adopter(own: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
+def adopter(native_types: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
     """Return a map over nests that converts everything array-like to a framework's tensors.
 
-    Instances of `own` stay, and so does a value for which `convert` returns None.
+    Instances of `native_types` stay, and so does a value for which `convert` returns None.
     """
 
     class Foreign(metaclass=ABCMeta):  # noqa: B024 - only used for issubclass
@@ -31,7 +31,7 @@ def adopter(own: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
 
         @classmethod
         def __subclasshook__(cls, other: type, /) -> bool:
-            if issubclass(other, (*own, *_NEVER)) or is_dataclass(other):
+            if issubclass(other, (*native_types, *_EXCLUDED)) or is_dataclass(other):
                 return False
             return any(hasattr(other, name) for name in _PROTOCOLS)
 

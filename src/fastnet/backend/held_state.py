@@ -10,7 +10,7 @@ import numpy as np
 
 
 class HeldState(NamedTuple):
-    """The state of an object, such as a generator, and how it is read and set."""
+    """Reads and writes the state of an object, such as a random number generator."""
 
     kind: str
     is_random: bool

@@ -37,7 +37,7 @@ def get_image_dims(tensor: Any) -> tuple[int, int, int]:
     functions = backend_of(tensor)
     if len(tensor.shape) not in (3, 4):
         raise AssertionError(
-            f"An image has three axes, a batch of them four, but got the shape "
+            f"An image has three axes, and a batch of images four, but got the shape "
             f"{tuple(tensor.shape)}."
         )
     size = functions.get_shape(tensor)[-3:]

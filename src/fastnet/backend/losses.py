@@ -226,7 +226,7 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
 
 def _check_beta(loss: str, beta: float) -> None:
     if beta <= 0:
-        raise ValueError(f"The beta of {loss} is a number above 0, but got {shorten(beta)}.")
+        raise ValueError(f"The beta of {loss} must be a number above 0, not {shorten(beta)}.")
 
 
 def dice_score(
@@ -306,6 +306,7 @@ def _dice_layout(
     channels = functions.CHANNEL_AXIS % rank
     axes = tuple(axis for axis in range(1, rank) if axis != channels)
     is_half = "float16" in str(dtype)  # or bfloat16
+    # torch.sum treats an empty tuple of axes as all axes; reduce_sum does not.
     if not axes:
         return is_half, axes, axes, partial(functions.reduce_sum, keepdims=False)
     spatial = axes[0] if len(axes) == 1 else functions.prepare_axes(axes)
@@ -391,13 +392,14 @@ def compute_focal_loss(
         smooth = y_true * (1.0 - label_smoothing) + 0.5 * label_smoothing
     loss = functions.focal(smooth, y_pred, gamma, alpha, from_logits)
     axes = tuple(range(1, len(functions.shape_of(loss))))
+    # torch.sum treats an empty tuple of axes as all axes; reduce_sum does not.
     total = functions.sum_of if axes else functions.reduce_sum
-    inner = axes[0] if len(axes) == 1 else axes
+    sample_axes = axes[0] if len(axes) == 1 else axes
     if normalize:
-        count = functions.clip_by_value(total(y_true, inner, keepdims=True), 1, None)
+        count = functions.clip_by_value(total(y_true, sample_axes, keepdims=True), 1, None)
         loss = functions.divide(loss, count)
     if shape_reduction == "sum":
-        loss = total(loss, inner, keepdims=False)
+        loss = total(loss, sample_axes, keepdims=False)
     elif shape_reduction == "mean":
         loss = functions.reduce_mean(loss, axes, False)
     if sample_reduction == "mean":

@@ -48,7 +48,7 @@ def argmax(tensor: T, axis: int = 0) -> T:
     """Return the indices of the maximum along an axis, as int64.
 
     Args:
-        tensor: A tensor of any shape. Of equal values, the first counts.
+        tensor: A tensor of any shape. The first of several equal values counts.
         axis: The axis to reduce; negative values count from the end.
 
     >>> import numpy as np
@@ -65,7 +65,7 @@ def check_nan(val: Any) -> Any:
         val: A tensor of any shape, or a Python number.
 
     Returns:
-        A boolean scalar of the tensor's framework, for a number of numpy.
+        A boolean scalar of the tensor's framework, or of numpy for a Python number.
 
     >>> bool(check_nan(float("inf"))), bool(check_nan(1))
     (True, False)
@@ -136,9 +136,10 @@ def iwd(
     """
     functions = backend_of(tensor)
     if eps is None:
-        others = max(tensor.shape[-1] - 1, 1)
-        least = pairwise_distance * math.pow((1.0 - max_prob) / (max_prob * others), 1 / power)
-        distances = functions.clip_by_value(tensor, least, None)
+        n_others = max(tensor.shape[-1] - 1, 1)
+        ratio = (1.0 - max_prob) / (max_prob * n_others)
+        min_distance = pairwise_distance * math.pow(ratio, 1 / power)
+        distances = functions.clip_by_value(tensor, min_distance, None)
     else:
         distances = functions.maximum(tensor, functions.cast_like(eps, tensor))
     weights = functions.reciprocal(distances)
@@ -177,7 +178,7 @@ def matmul(a: T, b: T) -> T:
     >>> matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[11.]])
     """
-    return _backend_of_both(a, b).matmul(a, b)
+    return _common_backend(a, b).matmul(a, b)
 
 
 def maximum(tensor1: T, tensor2: T) -> T:
@@ -194,7 +195,7 @@ def maximum(tensor1: T, tensor2: T) -> T:
     >>> maximum(np.array([1.0, 5.0]), np.array([2.0, 3.0]))
     array([2., 5.])
     """
-    return _backend_of_both(tensor1, tensor2).maximum(tensor1, tensor2)
+    return _common_backend(tensor1, tensor2).maximum(tensor1, tensor2)
 
 
 def pow(tensor: T, power: float | T) -> T:
@@ -254,10 +255,10 @@ def tensor_sqrt(tensor: T) -> T:
 
 
 def zscore(data: T, epsilon: float = 1e-7) -> T:
-    """Return a tensor standardized to mean 0 and standard deviation 1, for tensors in float32.
+    """Return a tensor standardized to mean 0 and standard deviation 1.
 
     Args:
-        data: A tensor of any shape.
+        data: A tensor of any shape. Tensors of torch and TensorFlow are cast to float32.
         epsilon: The lower bound of the standard deviation.
 
     >>> import numpy as np
@@ -267,11 +268,11 @@ def zscore(data: T, epsilon: float = 1e-7) -> T:
     return backend_of(data).zscore(data, epsilon)
 
 
-def _backend_of_both(one: object, other: object) -> Any:
-    package = backend_of(one)
-    if backend_of(other) is not package:
+def _common_backend(tensor1: object, tensor2: object) -> Any:
+    package = backend_of(tensor1)
+    if backend_of(tensor2) is not package:
         raise ValueError(
-            f"Tensor types do not match: {type(one).__name__} and {type(other).__name__}. Convert "
-            "one of them with to_tensor."
+            f"Tensor types do not match: {type(tensor1).__name__} and {type(tensor2).__name__}. "
+            "Convert one of them with to_tensor."
         )
     return package

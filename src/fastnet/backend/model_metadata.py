@@ -11,10 +11,10 @@ from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.errors import WrongOptimizerError, shorten
 from fastnet.types import Model, is_scheduler
 
-_OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
-NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
+_SET_BY_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
+NAMES = (*_SET_BY_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
 # The store of a model is an attribute of the model, so that it is copied with the model.
-_SLOT = "_fastnet_metadata"
+_STORE_ATTRIBUTE = "_fastnet_metadata"
 
 # The optimizer that was last made the `current_optimizer` of each model.
 _current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
@@ -41,15 +41,15 @@ class MetadataStore:
 
 
 def reserve(model: Model, is_free: Callable[[str], bool] = lambda name: False) -> None:
-    """Find the names that a model uses itself, except those that `is_free` permits to overwrite.
+    """Find the names that a model itself uses, except those that `is_free` permits to overwrite.
 
     A model that was built before stays as it is, so `holder_of` never changes.
     """
-    if _store_of(model) is not None or all(name in model.__dict__ for name in _OF_BUILD):
+    if _store_of(model) is not None or all(name in model.__dict__ for name in _SET_BY_BUILD):
         return
     taken = frozenset(name for name in NAMES if _uses(model, name) and not is_free(name))
     # Written to __dict__, because a model's own `__setattr__` might register it.
-    model.__dict__[_SLOT] = MetadataStore(taken)
+    model.__dict__[_STORE_ATTRIBUTE] = MetadataStore(taken)
 
 
 def holder_of(model: Model, name: str) -> Any:
@@ -107,8 +107,9 @@ def every_optimizer_of(model: Model) -> list[Any]:
     """List the optimizers of a model, and the current one if it was assigned by the user."""
     current = get_metadata(model, "current_optimizer")
     optimizers = optimizers_of(model)
-    is_other = current is not None and all(known is not current for known in optimizers)
-    return [*optimizers, current] if is_other else optimizers
+    if current is None or any(optimizer is current for optimizer in optimizers):
+        return optimizers
+    return [*optimizers, current]
 
 
 def optimizer_of(model: Model) -> Any:
@@ -128,7 +129,7 @@ def optimizer_of(model: Model) -> Any:
 
 
 def note_optimizer(model: Model) -> None:
-    """Remember the current optimizer of a model, to see later whether a program has assigned it."""
+    """Remember the current optimizer of a model, to notice later if the user assigns another."""
     current = get_metadata(model, "current_optimizer")
     # An optimizer may refer to its model, which must not be kept alive.
     _current_optimizers[model] = None if current is None else ref(current)
@@ -148,8 +149,8 @@ def known_models() -> list[Model]:
 
 def other_owner(model: Model, is_owner: Callable[[Model], bool]) -> Model | None:
     """Return a model other than `model` to which an optimizer belongs, or None."""
-    others = (other for other in known_models() if other is not model)
-    return next(filter(is_owner, others), None)
+    other_models = (known for known in known_models() if known is not model)
+    return next(filter(is_owner, other_models), None)
 
 
 def foreign_optimizer(
@@ -157,11 +158,13 @@ def foreign_optimizer(
 ) -> WrongOptimizerError:
     """Return the error for an optimizer that updates no parameter of a model called `name`."""
     example = OPTIMIZER_KINDS[str(framework_of(model))].example
-    of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
+    parameters = "other parameters"
+    if owner is not None:
+        parameters = f"the parameters of model '{name_of(owner)}'"
     return WrongOptimizerError(
-        f"Model '{name}' has the optimizer {type(optimizer).__name__} of {of}, which would never "
-        f"train '{name}'. Make the optimizer of the model's own parameters, in fastnet.build by an "
-        f"optimizer_fn such as `{example}`."
+        f"Model '{name}' has the optimizer {type(optimizer).__name__} of {parameters}, which would "
+        f"never train '{name}'. Make the optimizer of the model's own parameters, in fastnet.build "
+        f"by an optimizer_fn such as `{example}`."
     )
 
 
@@ -192,44 +195,46 @@ def check_optimizer(model: Model, optimizer: Any) -> None:
 
 
 def choose_optimizer(model: Model, epoch: int) -> Any:
-    """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
+    """Set the model's `current_optimizer` for an epoch, and return it.
 
-    It is returned. A program may assign `current_optimizer` where no scheduler chooses it.
+    Users may assign `optimizer`, or `current_optimizer` where no scheduler chooses it.
     """
-    optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
+    # An optimizer, a scheduler of optimizers, or None.
+    source, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
     noted = _current_optimizers.get(model)
-    last = None if noted is None else noted()
-    was_assigned = model in _current_optimizers and current is not last
-    value = optimizer
-    if hasattr(optimizer, "get_current_value"):
-        value = optimizer.get_current_value(epoch)
-        if was_assigned and all(current is not known for known in optimizer.get_all_values()):
+    previous = None if noted is None else noted()
+    was_assigned = model in _current_optimizers and current is not previous
+    chosen = source
+    if hasattr(source, "get_current_value"):
+        chosen = source.get_current_value(epoch)
+        if was_assigned and all(current is not value for value in source.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
-                f"{type(current).__name__}, but a scheduler ({type(optimizer).__name__}) chooses "
+                f"{type(current).__name__}, but a scheduler ({type(source).__name__}) chooses "
                 "its optimizer in each epoch. Set model.optimizer instead."
             )
-    elif was_assigned and current is not optimizer:
-        if optimizer is not None and optimizer is not last:
+    elif was_assigned and current is not source:
+        if source is not None and source is not previous:
             raise ValueError(
                 f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
                 "different optimizers. Set model.optimizer only."
             )
         set_metadata(model, "optimizer", current)
-        value = current
-    check_optimizer(model, value)
-    set_metadata(model, "current_optimizer", value)
+        chosen = current
+    check_optimizer(model, chosen)
+    set_metadata(model, "current_optimizer", chosen)
     note_optimizer(model)
-    return value
+    return chosen
 
 
 def _store_of(model: Model) -> MetadataStore | None:
     # With getattr, because a wrapper that forwards attributes has the metadata of its model.
-    store = getattr(model, _SLOT, None)
+    store = getattr(model, _STORE_ATTRIBUTE, None)
     return store if isinstance(store, MetadataStore) else None
 
 
 def _uses(model: Model, name: str) -> bool:
-    # A property may raise, and a torch module keeps its parameters and submodules in tables.
-    nothing = object()
-    return inspect.getattr_static(model, name, nothing) is not nothing or hasattr(model, name)
+    # getattr_static finds a property that raises, and hasattr the parameters and submodules of a
+    # torch module, which its __getattr__ looks up.
+    missing = object()
+    return inspect.getattr_static(model, name, missing) is not missing or hasattr(model, name)

@@ -12,9 +12,10 @@ from fastnet.types import Model
 
 
 class ByName:
-    """Calls a model with keyword arguments, or takes values of its result by name, or both.
+    """Calls a model with keyword arguments, or selects values of its result by name, or both.
 
-    Without `arguments` the data is passed on; `arrange` makes one argument of a dict of them.
+    Without `arguments` the data is passed on as it is. With `arrange`, the model gets a single
+    argument, which `arrange` makes of the dict of named arguments.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class ByName:
         self._arrange = arrange
 
     def of(self, model: Callable[..., Any]) -> ByName:
-        """Return the same around another model."""
+        """Return a copy that calls another model."""
         return ByName(model, self._title, self._arguments, self._results, self._arrange)
 
     def __call__(self, *data: Any, **settings: Any) -> Any:
@@ -59,12 +60,12 @@ class ByName:
             known = _fields_of(returned)
             if name in known:
                 return getattr(returned, name)
-        near = nearest_name(name, known)
-        kind = type(returned).__name__
-        has = f"which has {known}" if known else "whose values have no names"
+        suggestion = nearest_name(name, known)
+        class_name = type(returned).__name__
+        content = f"which has {known}" if known else "whose values have no names"
         raise MissingKeyError(
-            f"{self._title} takes '{name}' of what its model returns, a {kind}, {has}."
-            + (f" Did you mean {near!r}?" if near else "")
+            f"{self._title} selects '{name}' from the result of its model, a {class_name}, "
+            f"{content}." + (f" Did you mean {suggestion!r}?" if suggestion else "")
         )
 
 
@@ -75,35 +76,45 @@ def names_in(value: Any) -> list[Any]:
 
 def _fields_of(value: Any) -> list[str]:
     if is_dataclass(value):
-        return [one.name for one in fields(value)]
-    return list(getattr(type(value), "__match_args__", ())) if isinstance(value, tuple) else []
+        return [field.name for field in fields(value)]
+    if isinstance(value, tuple):
+        return list(getattr(type(value), "__match_args__", ()))
+    return []
 
 
 def check_arguments(
     title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Collection[str] = ()
 ) -> None:
-    """Raise a ValueError unless a function takes these keyword arguments and `passed_over`."""
+    """Raise a ValueError unless a function can be called with these keyword arguments.
+
+    Arguments of `passed_over` are passed by others, if the function has them.
+    """
     signature = inspect.signature(called)
-    known = list(signature.parameters)
-    given = [*names, *(name for name in passed_over if name in known)]
+    parameters = list(signature.parameters)
+    passed = [*names, *(name for name in passed_over if name in parameters)]
     try:
-        signature.bind(**dict.fromkeys(given))
+        signature.bind(**dict.fromkeys(passed))
     except TypeError as error:
-        unknown = next((name for name in names if name not in known), "")
-        near = nearest_name(unknown, known) if unknown else None
+        unknown = next((name for name in names if name not in parameters), "")
+        suggestion = nearest_name(unknown, parameters) if unknown else None
         raise ValueError(
-            f"{title} gives the arguments {list(names)}, but its model takes {signature}: {error}."
-            + (f" Did you mean {near!r}?" if near else "")
+            f"{title} passes the arguments {list(names)}, but its model takes {signature}: {error}."
+            + (f" Did you mean {suggestion!r}?" if suggestion else "")
         ) from None
 
 
 def takes_several_arguments(called: Callable[..., Any], passed_over: Collection[str] = ()) -> bool:
     """Return whether a function takes several arguments; one with `*inputs` takes a list."""
     parameters = list(inspect.signature(called).parameters.values())
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return len(parameters) > 1
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.name not in passed_over for one in parameters) > 1
+    positional_kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in positional_kinds and parameter.name not in passed_over
+    ]
+    return len(positional) > 1
 
 
 def find_layer(
@@ -120,9 +131,9 @@ def find_layer(
             raise IndexError(f"{title} {len(layers)}, nested layers included: {shorten(names)}.")
         return layers[wanted][1]
     if wanted not in names:
-        near = nearest_name(wanted, names)
+        suggestion = nearest_name(wanted, names)
+        question = f" Did you mean {suggestion!r}?" if suggestion else ""
         raise MissingKeyError(
-            f"{title} none of this name.{f' Did you mean {near!r}?' if near else ''} Its layers "
-            f"are {shorten(names)}."
+            f"{title} none of this name.{question} Its layers are {shorten(names)}."
         )
     return dict(layers)[wanted]

@@ -14,9 +14,10 @@ from fastnet.types import Model
 def call_optimizer_fn(
     source: Any, model: Model, name: str, by_name: Callable[[], Mapping[str, Any]], *arguments: Any
 ) -> Any:
-    """Call the `optimizer_fn` of a model to be called `name`; check that it returns an optimizer.
+    """Call the `optimizer_fn` of a model, and check that it returns an optimizer.
 
-    `by_name` returns functions by lower-case names, and `arguments` are those of the function.
+    `name` is the model's name for errors; `by_name` returns functions by lower-case names, for an
+    `optimizer_fn` that is a name; `arguments` are those of the function.
     """
     kind = OPTIMIZER_KINDS[str(framework_of(model))]
     make = source
@@ -24,11 +25,12 @@ def call_optimizer_fn(
         names = by_name()
         make = names.get(source.lower())
         if make is None:
-            near = nearest_name(source.lower(), names)
+            suggestion = nearest_name(source.lower(), names)
+            question = f" Did you mean {suggestion!r}?" if suggestion else ""
             raise UnknownNameError(
                 f"The optimizer of model '{name}' is called {shorten(source)}, but the names are "
-                f"{sorted(names)}.{f' Did you mean {near!r}?' if near else ''} For any other pass "
-                f"a function, such as `{kind.example}`."
+                f"{sorted(names)}.{question} For any other optimizer pass a function, such as "
+                f"`{kind.example}`."
             )
     if not callable(make):
         raise WrongOptimizerError(

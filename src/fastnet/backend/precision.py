@@ -30,18 +30,18 @@ _NAMES: dict[str, Precision] = {
 _PACKAGES = ("keras", "tf_keras")
 
 
-def read_precision(given: Any) -> Precision:
+def read_precision(value: Any) -> Precision:
     """Parse `mixed_precision`: a bool, a name of torch, Keras or Lightning, or None for float32."""
-    if given is None:
+    if value is None:
         return False
-    if isinstance(given, (int, np.bool_)) and given in (0, 1):
-        return bool(given)
-    if not isinstance(given, str) or given not in _NAMES:
+    if isinstance(value, (int, np.bool_)) and value in (0, 1):
+        return bool(value)
+    if not isinstance(value, str) or value not in _NAMES:
         raise ValueError(
-            f"mixed_precision is True (bfloat16 for torch on a CPU, else float16), False, or one "
-            f"of {list(_NAMES)}, not {shorten(given)}."
+            f"mixed_precision must be True (bfloat16 for torch on a CPU, else float16), False, or "
+            f"one of {list(_NAMES)}, not {shorten(value)}."
         )
-    return _NAMES[given]
+    return _NAMES[value]
 
 
 @contextmanager
@@ -50,19 +50,21 @@ def keras_precision(mixed: Precision) -> Iterator[list[str]]:
 
     A Keras that is not imported yet is not affected.
     """
-    policy_name = f"mixed_{'float16' if mixed is True else mixed}" if mixed else "float32"
+    new_policy = "float32"
+    if mixed:
+        new_policy = "mixed_float16" if mixed is True else f"mixed_{mixed}"
     tensorflow = sys.modules.get("tensorflow")
     if mixed and tensorflow is not None:
         tensorflow.keras.Model  # noqa: B018  (TensorFlow imports its Keras when it is first used)
     packages = [name for name in _PACKAGES if name in sys.modules]
-    policies = [_policy_of(sys.modules[name]) for name in packages]
-    before = [_current(read) for read, _ in policies]
+    accessors = [_policy_accessors(sys.modules[name]) for name in packages]
+    previous_policies = [_assigned_policy(read) for read, _ in accessors]
     try:
-        for _, write in policies:
-            write(policy_name)
+        for _, write in accessors:
+            write(new_policy)
         yield packages
     finally:
-        for (_, write), policy in zip(policies, before, strict=True):
+        for (_, write), policy in zip(accessors, previous_policies, strict=True):
             write(policy)
 
 
@@ -70,13 +72,13 @@ def compute_precision() -> str:
     """Return the compute dtype of Keras's policy: "float16" if that is set, else "float32"."""
     for name in _PACKAGES:
         keras = sys.modules.get(name)
-        if keras is not None and _policy_of(keras)[0]().compute_dtype == "float16":
+        if keras is not None and _policy_accessors(keras)[0]().compute_dtype == "float16":
             return "float16"
     return "float32"
 
 
 def float_dtype() -> str:
-    """Return Keras's default dtype of floats, "float32" unless the program has set another."""
+    """Return Keras's default dtype of floats, "float32" unless the user has set another."""
     for name in _PACKAGES:
         if name in sys.modules:
             return str(sys.modules[name].backend.floatx())
@@ -85,17 +87,19 @@ def float_dtype() -> str:
 
 def policy_name(keras: Any) -> str:
     """Return the name of the global policy of a Keras package."""
-    return str(_policy_of(keras)[0]().name)
+    return str(_policy_accessors(keras)[0]().name)
 
 
 @cache
-def _policy_of(keras: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+def _policy_accessors(keras: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return the functions that get and set the global policy of a Keras package."""
     if hasattr(keras, "config") and hasattr(keras.config, "set_dtype_policy"):
         return keras.config.dtype_policy, keras.config.set_dtype_policy
     return keras.mixed_precision.global_policy, keras.mixed_precision.set_global_policy
 
 
-def _current(read: Callable[[], Any]) -> Any:
+def _assigned_policy(read: Callable[[], Any]) -> Any:
+    """Return the global policy, or None if none was set."""
     policy = read()
     # Keras 2 creates a policy on each call if none was set, and None unsets it again.
     return policy if read() is policy else None

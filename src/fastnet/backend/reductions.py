@@ -103,12 +103,14 @@ def percentile(
     >>> percentile(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), 50, axis=1, keepdims=False)
     array([2., 5.])
     """
-    single = isinstance(percentiles, Real)
-    wanted: Any = [percentiles] if single else percentiles
-    if not all(0 <= each <= 100 for each in wanted):
-        raise ValueError(f"A percentile is a number from 0 to 100, but got {shorten(percentiles)}.")
-    found = backend_of(tensor).percentile(tensor, wanted, _axes(axis), keepdims)
-    return found[0] if single else found
+    is_single = isinstance(percentiles, Real)
+    ranks: Any = [percentiles] if is_single else percentiles
+    if not all(0 <= rank <= 100 for rank in ranks):
+        raise ValueError(
+            f"Percentiles must be numbers from 0 to 100, but got {shorten(percentiles)}."
+        )
+    results = backend_of(tensor).percentile(tensor, ranks, _axes(axis), keepdims)
+    return results[0] if is_single else results
 
 
 def _axes(axis: int | Sequence[int] | None) -> tuple[int, ...] | None:

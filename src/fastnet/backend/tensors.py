@@ -209,7 +209,7 @@ def flip(tensor: T, axis: int | Sequence[int]) -> T:
 
 
 def roll(tensor: T, shift: int | Sequence[int], axis: int | Sequence[int]) -> T:
-    """Return a tensor with its elements shifted along axes; the last ones come first.
+    """Return a tensor rolled along axes: elements shifted past the end reappear at the start.
 
     Args:
         tensor: A tensor of any shape.

@@ -34,13 +34,13 @@ def encode(
         return value if math.isfinite(value) else {"float": repr(value)}
     part = partial(encode, blocks=blocks, to_block=to_block)
     if kind is list:
-        return [part(one, f"{path}/{i}") for i, one in enumerate(value)]
+        return [part(item, f"{path}/{index}") for index, item in enumerate(value)]
     for mark, cls in _MAPPINGS.items():
         if kind is cls:
             return {
                 mark: [
-                    [part(key, f"{path}/{key}/key"), part(one, f"{path}/{key}")]
-                    for key, one in value.items()
+                    [part(key, f"{path}/{key}/key"), part(item, f"{path}/{key}")]
+                    for key, item in value.items()
                 ]
             }
     for mark, cls in _SEQUENCES.items():
@@ -51,12 +51,14 @@ def encode(
     if isinstance(block, list):
         return {"sparse": part(block, path)}
     if isinstance(value, (np.ndarray, np.generic)):
-        mark, block = "array" if isinstance(value, np.ndarray) else "scalar", _array_to_block(value)
+        mark = "array" if isinstance(value, np.ndarray) else "scalar"
+        block = _array_to_block(value)
     if block is None or block.dtype not in SIZES:
-        what = kind.__name__ if block is None else f"{kind.__name__} of {block.dtype}"
+        described = kind.__name__ if block is None else f"{kind.__name__} of {block.dtype}"
         raise TypeError(
-            f"'{path}' is of the type {what}, which a checkpoint does not hold. It holds None, "
-            "bools, real numbers, strings, lists, tuples, sets, dicts, numeric arrays and tensors."
+            f"'{path}' is of the type {described}, which a checkpoint does not hold. It holds "
+            "None, bools, real numbers, strings, lists, tuples, sets, dicts, numeric arrays and "
+            "tensors."
         )
     name = path
     while name in blocks:
@@ -71,22 +73,23 @@ def decode(encoded: Any, make: Mapping[str, Callable[..., Any]]) -> Any:
     `make["tensor"]` and `make["array"]` read arrays; `make["sparse"]` makes a sparse tensor.
     """
     if isinstance(encoded, list):
-        return [decode(one, make) for one in encoded]
+        return [decode(item, make) for item in encoded]
     if not isinstance(encoded, dict):
         return encoded
-    ((mark, held),) = encoded.items()
+    ((mark, content),) = encoded.items()
     if mark == "float":
-        return float(held)
+        return float(content)
     if mark in _MAPPINGS:
-        pairs = [(decode(key, make), decode(one, make)) for key, one in held]
+        pairs = [(decode(key, make), decode(item, make)) for key, item in content]
+        # Counter counts the elements of a list.
         return _MAPPINGS[mark](dict(pairs) if mark == "counter" else pairs)
     if mark in _SEQUENCES:
-        return _SEQUENCES[mark](decode(held, make))
+        return _SEQUENCES[mark](decode(content, make))
     if mark == "sparse":
-        return make["sparse"](*decode(held, make))
+        return make["sparse"](*decode(content, make))
     if mark == "scalar":
-        return make["array"](held)[()]
-    return make[mark](held)
+        return make["array"](content)[()]
+    return make[mark](content)
 
 
 def block_to_array(block: Block) -> np.ndarray[Any, Any]:

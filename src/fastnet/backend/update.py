@@ -67,7 +67,7 @@ class Update(ABC):
     """The runtime half of an UpdateOp: computes gradients, merges and clips them, and steps."""
 
     joins_deferred: ClassVar[bool]
-    """Whether an update takes one step together with those of its model that were deferred."""
+    """Whether an update shares one optimizer step with deferred updates of its model."""
 
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
@@ -104,7 +104,7 @@ class Update(ABC):
             data: The loss, or the given gradients; in a list with their weight if they have one.
             state: The state that ops get.
             defer: Whether the optimizer steps at the end of the step.
-            retain_graph: Whether a later op differentiates a graph, which may be the loss's.
+            retain_graph: Whether a later op differentiates a graph, possibly that of the loss.
             followers: Functions to call after the optimizer's step. In torch they are called only
                 if it was taken.
 
@@ -155,23 +155,23 @@ class Update(ABC):
 
     @abstractmethod
     def save_window(self) -> SavedWindow:
-        """Return copies of what was merged since the last update."""
+        """Return a copy of the gradients merged since the last update."""
 
     @abstractmethod
     def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
-        """Continue from the result of `save_window`, with the parameters of its gradients."""
+        """Replace the merged gradients by saved ones, one for each of `parameters`."""
 
     def window_parameters(self, names: Sequence[str] | None = None) -> list[Any]:
         """List the trainable parameters in order, then frozen ones that have merged gradients.
 
-        With the names of a list that was saved, the frozen ones are those that end the list.
+        With the names of a saved list, the frozen parameters are those with the names at its end.
         """
         trained, frozen = self.trained_parameters(), self.frozen_parameters()
         if names is None:
             return trained + list(filter(self.has_sum, frozen))
         saved = names[len(trained) :]
         named = zip(frozen, self.names_of(frozen), strict=True)
-        return trained + [one for one, name in named if name and name in saved]
+        return trained + [parameter for parameter, name in named if name and name in saved]
 
     @abstractmethod
     def trained_parameters(self) -> list[Any]:
@@ -198,18 +198,18 @@ class Update(ABC):
         parameters = self.window_parameters()
         self.load_window(SavedWindow(0, [None] * len(parameters)), parameters)
 
-    def continue_from(self, former: Update) -> None:
+    def continue_from(self, previous: Update) -> None:
         """Take over the merged gradients of the update that this one replaces."""
-        merged = former.save_window()
-        if not merged.steps:
+        window = previous.save_window()
+        if not window.steps:
             return
-        if (merged.weight is None) == self._weighted:
+        if (window.weight is None) == self._weighted:
             raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' has merged the gradients of {merged.steps} "
+                f"UpdateOp of '{name_of(self._model)}' has merged the gradients of {window.steps} "
                 f"steps {'without weights' if self._weighted else 'with weights'}, so its `weight` "
                 "cannot change before the update. Change it right after an update."
             )
-        self.load_window(merged, former.window_parameters())
+        self.load_window(window, previous.window_parameters())
 
     def optimizer(self) -> Any:
         """Return the current optimizer; raise a ValueError if the model has none."""
@@ -226,10 +226,10 @@ class Update(ABC):
     def not_a_weight(self, value: Any) -> ValueError:
         """Return the error for a weight that is not one number."""
         shape = getattr(value, "shape", None)
-        given = shorten(value) if shape is None else f"a value of the shape {tuple(shape)}"
+        described = shorten(value) if shape is None else f"a value of the shape {tuple(shape)}"
         return ValueError(
             f"UpdateOp of '{name_of(self._model)}' expects one number as its weight "
-            f"'{self._op.weight}', such as the number of tokens of the batch, but got {given}."
+            f"'{self._op.weight}', such as the number of tokens of the batch, but got {described}."
         )
 
     def check_gradients(self, gradients: Any, trained: Sequence[Any]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Models of any framework, to files and back."""
+"""Saving and loading of the weights of models of any framework."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def load_model(
     """Load a model's weights. Nothing in the files is executed.
 
     If loading fails, nothing is changed. Weights of another dtype are converted. torch matches
-    weights by name, Keras layers by position. What is trainable stays as it is.
+    weights by name, Keras layers by position. Weights stay trainable or frozen.
 
     Args:
         model: The model. In torch it may be wrapped (compiled, DataParallel, DDP, FSDP2), and so
@@ -106,8 +106,10 @@ def _require_optimizer(model: Model, function: str, setting: str) -> None:
 def current_place(model: Model) -> int | None:
     """Return the index of the current optimizer in `optimizers_of`, or None."""
     current = get_metadata(model, "current_optimizer")
-    indices = (index for index, one in enumerate(optimizers_of(model)) if one is current)
-    return next(indices, None)
+    for index, optimizer in enumerate(optimizers_of(model)):
+        if optimizer is current:
+            return index
+    return None
 
 
 def pair_optimizers(

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from fastnet.errors import advise_on_op, shorten
 from fastnet.types import OP_ATTRIBUTES, SLICER_ATTRIBUTES, missing_attributes
 
-_ATTRIBUTES = {
+_REQUIRED_ATTRIBUTES = {
     "a TensorOp": OP_ATTRIBUTES,
     "a NumpyOp": (*OP_ATTRIBUTES, "forward_batch"),
     "a Slicer": SLICER_ATTRIBUTES,
@@ -18,23 +18,30 @@ _ATTRIBUTES = {
 
 
 def describe_wrong_item(item: Any, needed: str) -> str:
-    """Return what an item is that should be an op or a slicer, and what to do about it."""
-    shown, advice = type(item).__name__, advise_on_op(item) if needed == "a TensorOp" else None
-    attributes = _ATTRIBUTES[needed]
-    lacking = missing_attributes(item, attributes)
+    """Describe an item that is not the op or slicer that is `needed`, with advice."""
     if isinstance(item, type):
-        shown, advice = f"the class {item.__name__}", f"Pass an instance: {item.__name__}(...)."
-        if {base.__name__ for base in item.__mro__} & {"Module", "Layer"}:
-            advice = f"Wrap it: ModelOp(fastnet.build({item.__name__}, ...), inputs=..., ...)."
-    elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
+        name = item.__name__
+        advice = f"Pass an instance: {name}(...)."
+        if _base_names(item) & {"Module", "Layer"}:
+            advice = f"Wrap it: ModelOp(fastnet.build({name}, ...), inputs=..., ...)."
+        return f"the class {name}, not {needed}. {advice}"
+    name = type(item).__name__
+    attributes = _REQUIRED_ATTRIBUTES[needed]
+    missing = missing_attributes(item, attributes)
+    if "mode" in missing and _base_names(type(item)) & {"Op", "Slicer"}:
         return (
-            f"{shown}, but {shown}.__init__ does not call super().__init__(...), which sets its "
+            f"{name}, but {name}.__init__ does not call super().__init__(...), which sets its "
             "keys and modes."
         )
-    elif advice is None:
-        lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
-        advice = f"Pass {needed}, or an object with the same attributes{lacks}."
-    return f"{shown}, not {needed}. {advice}"
+    special_advice = advise_on_op(item) if needed == "a TensorOp" else None
+    if special_advice is not None:
+        return f"{name}, not {needed}. {special_advice}"
+    lacks = f" (it lacks {missing})" if len(missing) < len(attributes) else ""
+    return f"{name}, not {needed}. Pass {needed}, or an object with the same attributes{lacks}."
+
+
+def _base_names(cls: type) -> set[str]:
+    return {base.__name__ for base in cls.__mro__}
 
 
 def is_number(value: object) -> TypeGuard[Any]:
@@ -81,26 +88,26 @@ def read_permutation(axes: object) -> list[Any] | None:
     return order if {axis % count for axis in order} == set(range(count)) else None
 
 
-def require_function(op: object, name: str, given: object) -> None:
-    """Raise a TypeError if the function of an op is not callable, or the class of a loss."""
-    if not callable(given):
+def require_function(op: object, name: str, value: object) -> None:
+    """Raise a TypeError if a setting is not callable, or is a class of losses or layers."""
+    if not callable(value):
         raise TypeError(
-            f"{type(op).__name__}'s {name} must be a function, not {shorten(given)} of type "
-            f"{type(given).__name__}."
+            f"{type(op).__name__}'s {name} must be a function, not {shorten(value)} of type "
+            f"{type(value).__name__}."
         )
-    function = given.func if isinstance(given, partial) else given
-    if isinstance(function, type) and any(map(_is_base, function.__mro__)):
+    function = value.func if isinstance(value, partial) else value
+    if isinstance(function, type) and any(map(_is_framework_base, function.__mro__)):
         raise TypeError(
             f"{op!r} has the class {function.__name__} as its {name}: calling it would construct "
-            f"one with the values of {list(getattr(op, 'inputs', ()))} as its settings. Pass an "
-            f"instance: {function.__name__}(...)."
+            f"an instance with the values of {list(getattr(op, 'inputs', ()))} as its settings. "
+            f"Pass an instance: {function.__name__}(...)."
         )
 
 
-def _is_base(base: type) -> bool:
-    """Whether a class is the base class of a framework's losses or layers."""
-    package = base.__module__.partition(".")[0]
-    return base.__name__ in ("Module", "Loss", "Layer") and package in (
+def _is_framework_base(cls: type) -> bool:
+    """Return whether a class is the base class of a framework's losses or layers."""
+    package = cls.__module__.partition(".")[0]
+    return cls.__name__ in ("Module", "Loss", "Layer") and package in (
         "torch",
         "keras",
         "tf_keras",
@@ -125,19 +132,22 @@ def require_arguments(
         ) from None
 
 
-def require_weights(op: object, name: str, counted: str, given: object) -> None:
-    """Raise an AssertionError if a setting is not a dict of numbers by int index."""
+def require_weights(op: object, name: str, noun: str, weights: object) -> None:
+    """Raise an AssertionError if a setting is not a dict of numbers by int index.
+
+    The noun is "class" or "channel", for error texts.
+    """
     setting = f"{type(op).__name__}'s {name}"
-    if not isinstance(given, dict):
-        raise AssertionError(f"{setting} must be a dict, not {type(given).__name__}.")
-    for index, weight in given.items():
+    if not isinstance(weights, dict):
+        raise AssertionError(f"{setting} must be a dict, not {type(weights).__name__}.")
+    for index, weight in weights.items():
         if not isinstance(index, int):
             raise AssertionError(
-                f"The keys of {setting} must be {counted} indices of type int, but "
+                f"The keys of {setting} must be {noun} indices of type int, but "
                 f"{shorten(index)} is of type {type(index).__name__}."
             )
         if not isinstance(weight, (int, float)):
             raise AssertionError(
-                f"The values of {setting} must be numbers, but that of {counted} {index} is "
+                f"The values of {setting} must be numbers, but that of {noun} {index} is "
                 f"{shorten(weight)}, of type {type(weight).__name__}."
             )

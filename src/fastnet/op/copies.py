@@ -23,11 +23,12 @@ def shallow_copy(item: T) -> T:
 def default_deepcopy(item: T, memo: dict[int, Any]) -> T:
     """Copy an object as `copy.deepcopy` does for a class without `__deepcopy__`."""
     reduced: Any = item.__reduce_ex__(4)
-    function, args, *rest = reduced
+    function, args = reduced[:2]
+    state = reduced[2] if len(reduced) > 2 else None
     copied: T = function(*copy.deepcopy(args, memo))
     memo[id(item)] = copied
-    if rest and rest[0] is not None:
-        state = copy.deepcopy(rest[0], memo)
+    if state is not None:
+        state = copy.deepcopy(state, memo)
         if hasattr(copied, "__setstate__"):
             copied.__setstate__(state)
         else:
@@ -60,13 +61,14 @@ def set_state(item: object, state: Mapping[str, Any]) -> None:
     """Set the attributes that `get_state` returned, without calling `__setattr__`.
 
     >>> import sys, types
-    >>> one, other = types.SimpleNamespace(library=sys, size=3), types.SimpleNamespace()
-    >>> set_state(other, get_state(one))
-    >>> other
+    >>> source = types.SimpleNamespace(library=sys, size=3)
+    >>> target = types.SimpleNamespace()
+    >>> set_state(target, get_state(source))
+    >>> target
     namespace(library=<module 'sys' (built-in)>, size=3)
     """
     for name, value in state.items():
-        # A shallow copy does not unpickle, so that its state still has the references.
+        # `copy.copy` passes the state on without pickling it, so it still has the references.
         value = _restore_modules(value)
         if isinstance(getattr(type(item), name, None), MemberDescriptorType):
             object.__setattr__(item, name, value)

@@ -68,12 +68,12 @@ class MetaOp(Op):
                 described = describe_wrong_item(op, f"a {cls.kind}")
                 raise TypeError(f"The op {index} of {cls.__name__} is {described}")
             for name in ("mode", "ds_id"):
-                first, value = getattr(ops[0], name), getattr(op, name)
-                if value != first:
-                    shown_first, shown = (sorted(names) or "all" for names in (first, value))
+                first_names, names = getattr(ops[0], name), getattr(op, name)
+                if names != first_names:
                     raise mismatch(
                         f"The ops of {cls.__name__} must share one {name}, but its op 0 has "
-                        f"{shown_first} and its op {index} {shown}."
+                        f"{sorted(first_names) or 'all'} and its op {index} "
+                        f"{sorted(names) or 'all'}."
                     )
 
     def inner_ops(self) -> list[Any]:
@@ -121,7 +121,7 @@ class FuseOps(MetaOp):
         outputs: dict[str, None] = {}
         written: set[str] = set()
         for op in ops:
-            inputs.update((key, None) for key in op.inputs if key not in written)
+            inputs.update(dict.fromkeys(key for key in op.inputs if key not in written))
             written.update(op.outputs)
             if is_delete(op):
                 for key in op.inputs:
@@ -200,9 +200,10 @@ class RepeatOp(SingleMetaOp):
     ) -> None:
         self.check_ops([op])
         self.repeat_inputs = _read_repeat(repeat, max_iter)
-        read = list(op.inputs)
-        read += [key for key in self.repeat_inputs if key not in [*op.outputs, *read]]
-        super().__init__([op], read, op.outputs)
+        condition_keys = [
+            key for key in self.repeat_inputs if key not in op.inputs and key not in op.outputs
+        ]
+        super().__init__([op], [*op.inputs, *condition_keys], op.outputs)
         self.repeat = repeat
         self.max_iter = max_iter
 
@@ -216,6 +217,7 @@ class RepeatOp(SingleMetaOp):
             return self.chain(inputs, outputs, option, repeat)
         condition: Any = repeat
         condition_inputs = self.repeat_inputs
+        # The first run is outside of the loop, because it precedes the condition.
         limit = None if self.max_iter is None else self.max_iter - 1
         deleted = self.op.inputs if is_delete(self.op) else ()
         remaining_inputs = [key for key in inputs if key not in deleted]

@@ -90,8 +90,9 @@ class Op:
 
     def _repr_parts(self) -> list[str]:
         """List what the repr shows before the modes and datasets."""
-        read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
-        return [f"{read} -> {written}".strip() if read or written else ""]
+        inputs = ", ".join(getattr(self, "inputs", ()))
+        outputs = ", ".join(getattr(self, "outputs", ()))
+        return [f"{inputs} -> {outputs}".strip()] if inputs or outputs else []
 
     def _set_io(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:
@@ -119,17 +120,20 @@ class Op:
             ValueError: If they do not match `n_inputs` and `n_outputs`.
         """
         # Read from the class, because an op of the user may use these names for its own values.
-        needed, written = type(self).n_inputs, type(self).n_outputs
-        fits = len(self.inputs) >= 1 if needed == "+" else needed in (None, len(self.inputs))
-        if written == "same":
-            fits &= len(self.outputs) == len(self.inputs)
+        n_inputs, n_outputs = type(self).n_inputs, type(self).n_outputs
+        if n_inputs == "+":
+            inputs_fit = len(self.inputs) >= 1
         else:
-            fits &= written in (None, len(self.outputs))
-        if not fits:
+            inputs_fit = n_inputs in (None, len(self.inputs))
+        if n_outputs == "same":
+            outputs_fit = len(self.outputs) == len(self.inputs)
+        else:
+            outputs_fit = n_outputs in (None, len(self.outputs))
+        if not (inputs_fit and outputs_fit):
             raise ValueError(
-                f"{type(self).__name__} takes {_count(needed, 'input')} and writes "
-                f"{_count(written, 'output')}, but its inputs are {self.inputs} and its outputs "
-                f"{self.outputs}."
+                f"{type(self).__name__} takes {_describe_count(n_inputs, 'input')} and writes "
+                f"{_describe_count(n_outputs, 'output')}, but its inputs are {self.inputs} and "
+                f"its outputs {self.outputs}."
             )
 
     def inner_ops(self) -> list[Any]:
@@ -137,7 +141,7 @@ class Op:
         return []
 
     def compared_state(self) -> dict[str, Any]:
-        """Return what `forward` reads besides public attributes, which a compiled step compares.
+        """Return the state, besides public attributes, that `forward` reads and a program compares.
 
         Values may change between steps; containers are replaced only when a setting changes.
         """
@@ -207,7 +211,7 @@ class PerInput(Op):
         return [self.apply(value) for value in data]
 
 
-def _count(number: int | str | None, noun: str) -> str:
+def _describe_count(number: int | str | None, noun: str) -> str:
     if number is None:
         return f"any number of {noun}s"
     if isinstance(number, int):
@@ -218,7 +222,7 @@ def _count(number: int | str | None, noun: str) -> str:
 def is_delete(op: object) -> bool:
     """Return whether an op removes its inputs from the batch.
 
-    An op of another library does so if its class, or a base class, is called Delete.
+    For an op of another library, this is whether its class, or a base class, is called Delete.
     """
     if isinstance(op, Op):
         return op.deletes_inputs
@@ -242,5 +246,5 @@ def with_inner_ops(ops: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_overridden(op: Any, forward: Any) -> bool:
-    """Return whether an op runs another `forward` than the given one of its library class."""
+    """Return whether an op's `forward` is not the given function of its library class."""
     return getattr(op.forward, "__func__", None) is not forward

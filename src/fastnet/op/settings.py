@@ -31,8 +31,8 @@ def resolve_settings(
 ) -> None:
     """Resolve the settings of an op, and of the ops inside of it, that changed since the last time.
 
-    `is_outdated` returns whether something else of an op has changed. Ops that have settings are
-    built again by `build`.
+    `is_outdated` returns whether an op has changed in anything besides its settings. `build` builds
+    an op again if it has settings.
     """
     for op in inner_ops_of(item):
         resolve_settings(op, is_outdated, build)
@@ -40,7 +40,8 @@ def resolve_settings(
         if is_outdated(item) and hasattr(item, "resolve_settings"):  # a slicer
             item.resolve_settings()
         return
-    is_new, names = last_resolved(item) is None, changed_settings(item)
+    is_new = last_resolved(item) is None
+    names = changed_settings(item)
     if not (is_new or names or is_outdated(item)):
         return
     # If this raises, the next entry tries again.
@@ -75,12 +76,12 @@ def _current_settings(op: Op) -> dict[str, Any]:
     """Return what an op's derived state depends on: settings, bound methods and inner ops."""
     values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
     methods = {name: getattr(type(op), name, None) for name in _BOUND_METHODS}
-    inner = [value for op in op.inner_ops() for value in (op, last_resolved(op))]
-    return {**values, **methods, "ops": inner}
+    inner_ops = op.inner_ops()
+    return {**values, **methods, "ops": [*inner_ops, *map(last_resolved, inner_ops)]}
 
 
 def _contents(value: Any) -> Any:
-    """Return a list of what a container holds, and any other value as it is."""
+    """Return the items of a container, nested ones too, as a list; any other value as it is."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple, set, frozenset)):

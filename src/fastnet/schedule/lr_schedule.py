@@ -47,6 +47,7 @@ def cosine_decay(
     step: float = time - start + 1
     length = cycle_length
     if cycle_multiplier == 1:
+        # Skip all cycles before the current one at once, because there may be many.
         step -= (math.ceil(step / length) - 1) * length
     while step > length:
         step -= length

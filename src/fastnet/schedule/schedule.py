@@ -81,14 +81,14 @@ class EpochScheduler(Scheduler[T]):
         return sorted(self.epoch_dict)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{key}: {format_value(one)}" for key, one in self.epoch_dict.items())
-        return f"{type(self).__name__}({{{values}}})"
+        items = [f"{epoch}: {format_value(value)}" for epoch, value in self.epoch_dict.items()]
+        return f"{type(self).__name__}({{{', '.join(items)}}})"
 
     def get_current_value(self, epoch: int) -> T | None:
         """Return the value given for `epoch`, or for the last epoch before it that has one."""
-        keys = self.keys
-        passed = bisect_right(keys, epoch)
-        return self.epoch_dict[keys[passed - 1]] if passed else None
+        epochs = self.keys
+        n_begun = bisect_right(epochs, epoch)
+        return self.epoch_dict[epochs[n_begun - 1]] if n_begun else None
 
     def get_all_values(self) -> list[T | None]:
         """Return the values, including None, in the order of `epoch_dict`."""
@@ -139,8 +139,8 @@ class _MappedScheduler(Scheduler[U]):
         self._source = source
         self._mapped: list[tuple[Any, U]] = []
         for value in source.get_all_values():
-            # An object that is listed twice is mapped to one object.
-            if value is not None and all(value is not known for known, _ in self._mapped):
+            # Call the function once for an object that is listed twice.
+            if value is not None and all(value is not listed for listed, _ in self._mapped):
                 self._mapped.append((value, fn(value)))
 
     def get_current_value(self, epoch: int) -> U | None:
@@ -152,11 +152,13 @@ class _MappedScheduler(Scheduler[U]):
     def _lookup(self, value: Any, when: str = "") -> U | None:
         if value is None:
             return None
-        # An equal value may have been listed before this one.
-        results = [mapped for known, mapped in self._mapped if value is known]
-        results = results or [mapped for known, mapped in self._mapped if value == known]
-        if results:
-            return results[0]
+        # Compare by identity first: a different but equal value may be listed before this one.
+        for listed, mapped in self._mapped:
+            if value is listed:
+                return mapped
+        for listed, mapped in self._mapped:
+            if value == listed:
+                return mapped
         raise ValueError(
             f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
             "get_all_values did not list when it was mapped. List every value there."
@@ -170,7 +172,7 @@ def map_scheduler(scheduler: Any, fn: Callable[[Any], Any]) -> Any:
     ['A', None]
     """
     if not isinstance(scheduler, Scheduler):
-        # FastEstimator's cannot be copied.
+        # FastEstimator's schedulers cannot be copied.
         if isinstance(getattr(scheduler, "epoch_dict", None), dict):
             scheduler = EpochScheduler(scheduler.epoch_dict)
         elif isinstance(getattr(scheduler, "repeat_list", None), list):
@@ -179,10 +181,14 @@ def map_scheduler(scheduler: Any, fn: Callable[[Any], Any]) -> Any:
         return _MappedScheduler(scheduler, fn)
     mapped: Any = copy.copy(scheduler)
     if isinstance(scheduler, EpochScheduler):
-        values = scheduler.epoch_dict.items()
-        mapped.epoch_dict = {key: None if one is None else fn(one) for key, one in values}
+        mapped.epoch_dict = {
+            epoch: None if value is None else fn(value)
+            for epoch, value in scheduler.epoch_dict.items()
+        }
     else:
-        mapped.repeat_list = [None if one is None else fn(one) for one in scheduler.repeat_list]
+        mapped.repeat_list = [
+            None if value is None else fn(value) for value in scheduler.repeat_list
+        ]
     return mapped
 
 
@@ -225,10 +231,10 @@ def get_current_items(
         else:
             candidates = (item.get_current_value(epoch),)
         selected += [
-            one
-            for one in filter(is_given, candidates)
-            if _runs_in(getattr(one, "mode", None), modes)
-            and _runs_for(getattr(one, "ds_id", None), ds_ids)
+            candidate
+            for candidate in filter(is_given, candidates)
+            if _runs_in(getattr(candidate, "mode", None), modes)
+            and _runs_for(getattr(candidate, "ds_id", None), ds_ids)
         ]
     return selected
 
@@ -262,12 +268,13 @@ def get_signature_epochs(
     return signature_epochs
 
 
-def _runs_in(own: Any, modes: set[str]) -> bool:
-    return not own or not modes or not modes.isdisjoint(own)
+def _runs_in(item_modes: Any, modes: set[str]) -> bool:
+    return not item_modes or not modes or not modes.isdisjoint(item_modes)
 
 
-def _runs_for(own: Any, ds_ids: set[str]) -> bool:
-    if not own or not ds_ids or not ds_ids.isdisjoint(own):
+def _runs_for(item_ds_ids: Any, ds_ids: set[str]) -> bool:
+    if not item_ds_ids or not ds_ids or not ds_ids.isdisjoint(item_ds_ids):
         return True
     # Excluded and included ids are never mixed.
-    return any(name.startswith("!") for name in own) and all(name[1:] not in ds_ids for name in own)
+    excludes = any(name.startswith("!") for name in item_ds_ids)
+    return excludes and all(name[1:] not in ds_ids for name in item_ds_ids)

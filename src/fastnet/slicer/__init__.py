@@ -1,9 +1,9 @@
 """Slicers, which slice a batch into minibatches and unslice the results.
 
 A network with slicers runs its ops once per minibatch. `slice_batches` slices the values of
-`slice_inputs`, each into the same number of slices. Keys that are not sliced are the same in every
-minibatch. `_unslice_batch` makes one value of the slices of each key of `unslice_inputs`. Any other
-key has the value that it has in the batch, or else in the first minibatch.
+`slice_inputs`, each into the same number of slices. Keys that are not sliced have the same value in
+every minibatch. `_unslice_batch` makes one value of the slices of each key of `unslice_inputs`. The
+result of any other key is its value in the batch, or if it has none, in the first minibatch.
 """
 
 from fastnet.slicer.axis_slicer import AxisSlicer

@@ -1,4 +1,4 @@
-"""A slicer that averages."""
+"""A slicer that averages slices."""
 
 from __future__ import annotations
 

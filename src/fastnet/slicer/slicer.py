@@ -65,12 +65,14 @@ class Slicer:
         self.resolve_settings()
 
     def __repr__(self) -> str:
-        sliced, unsliced = (
-            ", ".join(getattr(self, keys, ())) for keys in ("slice_inputs", "unslice_inputs")
-        )
-        return format_repr(
-            self, [sliced and f"slices {sliced}", unsliced and f"unslices {unsliced}"]
-        )
+        sliced = ", ".join(getattr(self, "slice_inputs", ()))
+        unsliced = ", ".join(getattr(self, "unslice_inputs", ()))
+        parts = []
+        if sliced:
+            parts.append(f"slices {sliced}")
+        if unsliced:
+            parts.append(f"unslices {unsliced}")
+        return format_repr(self, parts)
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check the keys, modes and dataset ids, also after they have changed."""
@@ -107,11 +109,11 @@ class Slicer:
         columns = [self._slice_batch(batch) for batch in batches]
         counts = [len(slices) for slices in columns]
         if len(set(counts)) > 1:
-            by_key = dict(zip(self.slice_inputs, counts, strict=True))
+            counts_by_key = dict(zip(self.slice_inputs, counts, strict=True))
             raise AssertionError(
                 f"{type(self).__name__} sliced its keys into different numbers of slices: "
-                f"{by_key}. The keys of a slicer must have equally many. Slice the others with "
-                "another slicer, or not at all."
+                f"{counts_by_key}. The keys of a slicer must have equally many. Slice the others "
+                "with another slicer, or not at all."
             )
         self.minibatch_size = counts[0]
         return list(zip(*columns, strict=True))

@@ -24,13 +24,17 @@ Shape = tuple[int, ...]
 
 
 class _LastShapes(threading.local):
-    """The shapes that each slicer sliced last in this thread, by key; None for the last key."""
+    """The shapes of the data that each slicer sliced last in this thread.
+
+    They are stored by key, and that of the last key under None, too.
+    """
 
     def __init__(self) -> None:
-        self.of: WeakKeyDictionary[SlidingSlicer, dict[str | None, Shape]] = WeakKeyDictionary()
+        self.by_slicer: WeakKeyDictionary[SlidingSlicer, dict[str | None, Shape]]
+        self.by_slicer = WeakKeyDictionary()
 
 
-_shapes = _LastShapes()
+_last_shapes = _LastShapes()
 
 
 class SlidingSlicer(Slicer):
@@ -95,7 +99,8 @@ class SlidingSlicer(Slicer):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
-        window = self.window_size = list(to_list(window_size))
+        window = list(to_list(window_size))
+        self.window_size = window
         rule = "a positive int, or -1 for an axis that is not sliced"
         self._check_lengths("window_size", window, lambda n, _: n > 0 or n == -1, rule)
         if isinstance(strides, int):
@@ -106,7 +111,7 @@ class SlidingSlicer(Slicer):
         for name, value, allowed in choices:
             if value not in allowed:
                 raise AssertionError(
-                    f"SlidingSlicer's {name} is one of {list(allowed)}, but got {shorten(value)}."
+                    f"SlidingSlicer's {name} must be one of {list(allowed)}, not {shorten(value)}."
                 )
         if pad_mode == "mirror" and len(window) < 3:
             raise AssertionError(
@@ -118,8 +123,8 @@ class SlidingSlicer(Slicer):
         self.unslice_mode = unslice_mode
         self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
         if self._fixed_shape is not None:
-            given = list(self._fixed_shape)
-            self._check_lengths("unslice_shape", given, lambda n, w: n > 0 or n == w == -1, rule)
+            lengths = list(self._fixed_shape)
+            self._check_lengths("unslice_shape", lengths, lambda n, w: n > 0 or n == w == -1, rule)
         elif self.unslice_inputs and not self.slice_inputs:
             raise AssertionError(
                 f"SlidingSlicer unslices {self.unslice_inputs} but slices nothing, so the shape "
@@ -132,9 +137,10 @@ class SlidingSlicer(Slicer):
     def _check_lengths(
         self, name: str, lengths: list[Any], is_valid: Callable[[int, int], bool], rule: str
     ) -> None:
-        pairs = list(zip(lengths, self.window_size, strict=False))
-        is_complete = len(lengths) == len(self.window_size) > 0
-        if not is_complete or not all(isinstance(n, int) and is_valid(n, w) for n, w in pairs):
+        """Raise an AssertionError unless each length is valid beside that of the window."""
+        pairs = zip(lengths, self.window_size, strict=False)
+        has_each_axis = bool(lengths) and len(lengths) == len(self.window_size)
+        if not has_each_axis or not all(isinstance(n, int) and is_valid(n, w) for n, w in pairs):
             window = "" if name == "window_size" else f" and window_size={self.window_size}"
             raise AssertionError(
                 f"SlidingSlicer has {name}={shorten(lengths)}{window}. Pass {rule} for each axis "
@@ -157,7 +163,7 @@ class SlidingSlicer(Slicer):
         minibatches = super().slice_batches(batches)
         if self.unslice_inputs and self._fixed_shape is None:
             shapes = list(map(_shape_of, batches))
-            _shapes.of[self] = {
+            _last_shapes.by_slicer[self] = {
                 None: shapes[-1],
                 **dict(zip(self.slice_inputs, shapes, strict=True)),
             }
@@ -240,20 +246,24 @@ class SlidingSlicer(Slicer):
         if any(tiling.padding):
             merged = merged[tuple(slice(size) for size in shape)]
         if average and any(counts is not None for counts in tiling.coverage):
-            one = np.ones(1, "float32")
-            counts = [one if each is None else np.maximum(each, one) for each in tiling.coverage]
-            merged /= tensors.constant(functools.reduce(np.multiply.outer, counts), merged)
+            counts_per_axis = [
+                np.ones(1, "float32") if counts is None else np.maximum(counts, np.float32(1))
+                for counts in tiling.coverage
+            ]
+            # The number of windows over an element is the product of the numbers along each axis.
+            counts = functools.reduce(np.multiply.outer, counts_per_axis)
+            merged /= tensors.constant(counts, merged)
         if self.pad_val != 0:
-            for axis, covered in enumerate(tiling.coverage):
-                if covered is not None and 0 in covered:
-                    gaps = np.flatnonzero(covered == 0).tolist()
+            for axis, counts in enumerate(tiling.coverage):
+                if counts is not None and 0 in counts:
+                    gaps = np.flatnonzero(counts == 0).tolist()
                     merged[(slice(None),) * axis + (gaps,)] = self.pad_val
         return merged
 
     def _target_shape(self, key: str | None) -> Shape | None:
         if self._fixed_shape is not None:
             return self._fixed_shape
-        shapes = _shapes.of.get(self, {})
+        shapes = _last_shapes.by_slicer.get(self, {})
         return shapes.get(key, shapes.get(None))
 
     def _tiling(self, shape: Shape, tensors: Any) -> Tiling:
@@ -289,7 +299,7 @@ def tile(
     >>> tile((4,), window=(3,), strides=(3,), pad_mode="nopad").windows
     ((slice(0, 3, None),), (slice(1, 4, None),))
     """
-    per_axis = []
+    windows_per_axis = []
     padding = []
     for axis, (size, length, stride) in enumerate(zip(shape, window, strides, strict=True)):
         data = f"axis {axis} of data of shape {list(shape)}"
@@ -297,7 +307,8 @@ def tile(
         starts: Sequence[int] = ()
         if length != -1 and stride > 0:
             # The last window is the first one that reaches the end.
-            starts = range(0, size, stride)[: max((size - length + stride - 1) // stride, 0) + 1]
+            last_index = max((size - length + stride - 1) // stride, 0)
+            starts = range(0, size, stride)[: last_index + 1]
         is_padded = pad_mode == "constant" or (pad_mode == "mirror" and axis >= mirrored_from)
         growth = max(starts[-1] + length - size, 0) if starts and is_padded else 0
         if pad_mode == "mirror" and growth >= size > 0:
@@ -315,10 +326,10 @@ def tile(
             elif pad_mode == "nopad":
                 starts = [min(start, size - length) for start in starts]
             windows = [slice(start, start + length) for start in starts]
-        per_axis.append(windows)
+        windows_per_axis.append(windows)
         padding.append(growth)
-    coverage = tuple(map(_count_windows, shape, per_axis))
-    return Tiling(tuple(itertools.product(*per_axis)), tuple(padding), coverage)
+    coverage = tuple(map(_count_windows, shape, windows_per_axis))
+    return Tiling(tuple(itertools.product(*windows_per_axis)), tuple(padding), coverage)
 
 
 def _count_windows(size: int, windows: list[slice]) -> NDArray[Any] | None:

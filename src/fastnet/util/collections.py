@@ -73,9 +73,9 @@ def filter_nones(ins: Collection[Any]) -> Collection[Any]:
     """
     if isinstance(ins, Mapping):
         return {key: value for key, value in ins.items() if value is not None}
-    kept = [item for item in ins if item is not None]
+    items = [item for item in ins if item is not None]
     if isinstance(ins, (set, frozenset)):
-        return set(kept)
+        return set(items)
     if isinstance(ins, tuple):
-        return tuple(kept)
-    return kept
+        return tuple(items)
+    return items

@@ -100,7 +100,8 @@ def _best_device() -> torch.device:
     if name not in _INDEXED_TYPES:
         return torch.device(name)
     rank = os.environ.get(_LOCAL_RANK, "0")
-    index, count = int(rank) if rank.isdigit() else 0, _count(name)
+    index = int(rank) if rank.isdigit() else 0
+    count = _count(name)
     if index >= count:
         raise ValueError(
             f"This process has {_LOCAL_RANK}={rank}, but the machine has {count} {name} "
@@ -121,27 +122,27 @@ def _count(device_type: str) -> int:
     return int(module.device_count())
 
 
-def _parse_device(given: Any, described: str) -> torch.device:
+def _parse_device(value: Any, title: str) -> torch.device:
     import torch
 
-    if isinstance(given, bool) or not isinstance(given, (str, int, torch.device)):
+    if isinstance(value, bool) or not isinstance(value, (str, int, torch.device)):
         raise TypeError(
-            f"{described} is of type {type(given).__name__}. Pass a torch.device, a name such as "
+            f"{title} is of type {type(value).__name__}. Pass a torch.device, a name such as "
             "'cuda:1', an index, or None."
         )
     try:
-        args = (_best_type(), given) if isinstance(given, int) else (given,)
+        args = (_best_type(), value) if isinstance(value, int) else (value,)
         device = torch.device(*args)
     except RuntimeError as error:
         raise ValueError(
-            f"{described} is not a torch device: {error}. Valid names are, for example, 'cpu', "
+            f"{title} is not a torch device: {error}. Valid names are, for example, 'cpu', "
             "'cuda:1' and 'mps'."
         ) from error
     if _count(device.type) <= (device.index or 0):
         counts = {name: _count(name) for name in _TYPES}
         available = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise ValueError(
-            f"{described}, but this machine has no such device: it has {available}. Pass one of "
+            f"{title}, but this machine has no such device: it has {available}. Pass one of "
             "these, or None to choose automatically."
         )
     return _with_index(device)

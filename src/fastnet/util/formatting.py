@@ -16,15 +16,15 @@ def format_repr(item: object, parts: Iterable[str]) -> str:
     The modes and dataset ids follow the parts. An item whose `__init__` has not finished may lack
     them.
     """
-    described = [part for part in parts if part]
-    for attribute in ("mode", "ds_id"):
-        names: Collection[str] = getattr(item, attribute, ())
-        excluded = set(MODES) - set(names)
-        if attribute == "mode" and len(excluded) == 1:
-            names = [f"!{excluded.pop()}"]
+    shown_parts = [part for part in parts if part]
+    modes: Collection[str] = getattr(item, "mode", ())
+    excluded = set(MODES) - set(modes)
+    if len(excluded) == 1:
+        modes = [f"!{excluded.pop()}"]
+    for attribute, names in (("mode", modes), ("ds_id", getattr(item, "ds_id", ()))):
         if names:
-            described.append(f"{attribute}={'|'.join(sorted(names))}")
-    return f"{op_name(item)}({', '.join(described)})"
+            shown_parts.append(f"{attribute}={'|'.join(sorted(names))}")
+    return f"{op_name(item)}({', '.join(shown_parts)})"
 
 
 def format_value(value: object) -> str:

@@ -22,12 +22,13 @@ def tf_workers() -> int:
         return 1
     try:
         config = json.loads(value)
-        jobs, task = config.get("cluster", {}), config.get("task", {}).get("type", "worker")
-        count = sum(len(jobs.get(name, ())) for name in TF_TASKS)
+        cluster = config.get("cluster", {})
+        task_type = config.get("task", {}).get("type", "worker")
+        count = sum(len(cluster.get(name, ())) for name in TF_TASKS)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"TF_CONFIG is in the environment, but cannot be parsed ({error!r}). Use JSON like "
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}.'
         ) from error
-    return count if task in TF_TASKS and count else 1
+    return count if task_type in TF_TASKS and count else 1

@@ -6,11 +6,11 @@ import os
 
 
 def free_memory() -> int | None:
-    """Return how many bytes of memory are free, or None where the system does not tell."""
+    """Return how many bytes of memory are free, or None where the system does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) * 1024
+            available = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(available.split()[1]) * 1024
     except (OSError, StopIteration):
         pass
     try:

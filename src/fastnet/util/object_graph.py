@@ -11,11 +11,14 @@ from weakref import ProxyTypes
 
 
 def iter_contents(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield what a container, or a function with its variables, holds; otherwise the value."""
+    """Yield the values that a container or a function holds, with names; else the value itself.
+
+    Containers and functions inside of the value are entered to the given depth.
+    """
     if type(value) in ProxyTypes:
         return  # The object that it refers to may have been deleted.
     if "__wrapped__" in instance_dict(value):
-        # The function in a decorated one, as by torch.no_grad, tf.function or functools.cache.
+        # Decorators such as torch.no_grad, tf.function and functools.cache refer to the function.
         yield from iter_contents(name, value.__wrapped__, depth)
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
@@ -27,20 +30,25 @@ def iter_contents(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]
     elif isinstance(value, (MethodType, BuiltinMethodType)):
         parts = [(name, value.__self__)]
     elif isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        # The cell of a variable that is not assigned yet is empty.
-        filled = [(key, cell) for key, cell in cells if cell != CellType()]
-        variables = [(key, cell.cell_contents) for key, cell in filled]
-        positional = value.__code__.co_varnames[: value.__code__.co_argcount]
-        defaults = value.__defaults__ or ()
-        variables += zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
-        variables += (value.__kwdefaults__ or {}).items()
-        parts = [(f"{name}.{key}", item) for key, item in variables]
+        parts = [(f"{name}.{key}", item) for key, item in _closure_and_defaults(value)]
     else:
         yield name, value
     if depth:
-        for inner, item in parts:
-            yield from iter_contents(inner, item, depth - 1)
+        for part_name, item in parts:
+            yield from iter_contents(part_name, item, depth - 1)
+
+
+def _closure_and_defaults(function: FunctionType) -> list[tuple[str, Any]]:
+    """List the variables of a function's closure, and the defaults of its arguments, by name."""
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    # The cell of a variable that is not assigned yet is empty.
+    variables = [(name, cell.cell_contents) for name, cell in cells if cell != CellType()]
+    positional = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    variables += zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    variables += (function.__kwdefaults__ or {}).items()
+    return variables
 
 
 def instance_dict(value: Any) -> dict[str, Any]:

@@ -143,8 +143,9 @@ def _mover(device: str | torch.device, non_blocking: bool) -> NestMap:
 
     # Comparing `is_cpu` or `device` is faster than calling `to` on a tensor that is already there.
     # "cuda" without an index never equals a tensor's device, so `to` decides.
-    target: tuple[str, object] = "device", torch.device(device)
-    if target[1] == torch.device("cpu"):
-        target = "is_cpu", True
+    attribute = "device"
+    expected: object = torch.device(device)
+    if expected == torch.device("cpu"):
+        attribute, expected = "is_cpu", True
     move = methodcaller("to", device, non_blocking=non_blocking)
-    return NestMap(torch.Tensor, unless(torch.Tensor, *target, move))
+    return NestMap(torch.Tensor, unless(torch.Tensor, attribute, expected, move))

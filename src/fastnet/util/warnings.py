@@ -15,11 +15,11 @@ _GENERATED = "__autograph_generated"
 
 def warn(text: str) -> None:
     """Issue a UserWarning for the innermost frame that runs the user's code."""
-    outermost = frame = sys._getframe(1)
-    inside: FrameType | None = frame
-    while inside is not None and _is_library(inside):
-        outermost, inside = inside, inside.f_back
-    user_frame = outermost if inside is None else inside
+    outermost = sys._getframe(1)
+    frame: FrameType | None = outermost
+    while frame is not None and _is_library(frame):
+        outermost, frame = frame, frame.f_back
+    user_frame = outermost if frame is None else frame
     warnings.warn_explicit(
         text,
         UserWarning,
@@ -36,5 +36,5 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def is_library(module: str) -> bool:
-    """Return whether a module is of fastnet or of a framework, and not of the user's program."""
+    """Return whether a module belongs to fastnet or a framework rather than the user's program."""
     return module.partition(".")[0] in _LIBRARIES

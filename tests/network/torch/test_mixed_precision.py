@@ -328,7 +328,9 @@ def test_names_mean_what_they_say(name: Any, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["half", "FP16", 2, torch.float16])
 def test_names_that_there_are_not(name: Any) -> None:
-    with pytest.raises(ValueError, match=r"mixed_precision is True .*'mixed_float16'") as caught:
+    with pytest.raises(
+        ValueError, match=r"mixed_precision must be True .*'mixed_float16'"
+    ) as caught:
         fastnet.build(lambda: 1 / 0, None, mixed_precision=name)
     assert str(caught.value).endswith(f"not {name!r}.")
 

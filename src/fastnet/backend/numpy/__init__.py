@@ -52,11 +52,11 @@ def check_nan(val: Any) -> Any:
 
 def lambertw(tensor: Array) -> Array:
     z = np.asarray(tensor)
-    own = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
-    digits = 53 if own == "float64" else 24
+    result_dtype = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
+    compute_dtype, mantissa_bits = ("float64", 53) if result_dtype == "float64" else ("float32", 24)
     with np.errstate(all="ignore"):
-        w = solve(z.astype("float64" if digits == 53 else "float32"), digits, _FUNCTIONS)
-    return w.astype(own)
+        w = solve(z.astype(compute_dtype), mantissa_bits, _FUNCTIONS)
+    return w.astype(result_dtype)
 
 
 _FUNCTIONS = Functions(np.exp, np.log1p, np.sqrt, np.maximum, np.where)
@@ -292,8 +292,9 @@ def _binary_entropy(y_true: Array, y_pred: Array, from_logits: bool) -> Array:
     else:
         # As in torch, the logarithm of 0 counts as -100.
         with np.errstate(divide="ignore"):
-            yes, no = (np.maximum(np.log(each), -100) for each in (y_pred, 1 - y_pred))
-        entropy = -(y_true * yes + (1 - y_true) * no)
+            log_positive = np.maximum(np.log(y_pred), -100)
+            log_negative = np.maximum(np.log(1 - y_pred), -100)
+        entropy = -(y_true * log_positive + (1 - y_true) * log_negative)
     return entropy.astype(y_pred.dtype)
 
 
@@ -314,7 +315,7 @@ def _weights_of(classes: Array, class_weights: Mapping[int, float], dtype: Any) 
 # Gradients.
 
 
-def get_gradient(target: Any, *rest: Any, **named: Any) -> NoReturn:
+def get_gradient(target: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ValueError(
         f"numpy has no gradients, but got {type(target).__name__}. Convert it with to_tensor."
     )

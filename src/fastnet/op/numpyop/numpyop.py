@@ -106,8 +106,8 @@ class Batch(NumpyOp):
     Args:
         batch_size: The number of samples in a batch. None for that of the pipeline.
         drop_last: Whether to drop a last batch with fewer samples.
-        pad_value: The value to pad arrays with that are smaller than others of their batch. None
-            for no padding. Excludes `collate_fn`.
+        pad_value: The value with which smaller arrays are padded to the largest shape in their
+            batch. None for no padding. Excludes `collate_fn`.
         collate_fn: The function that makes a batch of a list of samples. None for torch's
             `default_collate`. Excludes `pad_value`.
 
@@ -131,8 +131,8 @@ class Batch(NumpyOp):
         ds_id: Names = None,
     ) -> None:
         super().__init__(mode=mode, ds_id=ds_id)
-        given: Any = batch_size
-        if given is not None and (not isinstance(given, int) or given < 0):
+        size: Any = batch_size
+        if size is not None and (not isinstance(size, int) or size < 0):
             raise ValueError(
                 f"Batch's batch_size must be an int of at least 0, or None, not "
                 f"{shorten(batch_size)}."
@@ -362,10 +362,11 @@ def run_on_batch(
     shared: bool,
     bind: Callable[[Any], Forward] = batch_forward,
 ) -> FilteredData | None:
-    """Run numpy ops on a batch as `forward_numpyop` does; `bind` returns what runs an op."""
+    """Run numpy ops on a batch as `forward_numpyop` does; `bind` returns the function of an op."""
     arrays: dict[str, Any] = {}
-    read: dict[str, Any] = {}
-    # The op that deleted a key, and its index.
+    # The arrays as they were converted, to find those that no op has replaced.
+    converted: dict[str, Any] = {}
+    # For each deleted key, the op that deleted it, and the op's index.
     deleted: dict[str, tuple[Any, int]] = {}
     for position, op in enumerate(ops):
         deletes = is_delete(op)
@@ -373,12 +374,12 @@ def run_on_batch(
             if key in arrays:
                 continue
             if key in deleted or key not in data:
-                there = (arrays.keys() | data.keys()) - deleted.keys()
-                culprit = describe_op(*deleted[key]) if key in deleted else None
+                available = (arrays.keys() | data.keys()) - deleted.keys()
+                deleted_by = describe_op(*deleted[key]) if key in deleted else None
                 verb = "deletes" if deletes else "reads"
-                raise missing_key(op, key, there, position, culprit, verb)
+                raise missing_key(op, key, available, position, deleted_by, verb)
             if not deletes:
-                arrays[key] = read[key] = _copy_to_arrays(data[key])
+                arrays[key] = converted[key] = _copy_to_arrays(data[key])
         if deletes:
             for key in op.inputs:
                 arrays.pop(key, None)
@@ -396,8 +397,8 @@ def run_on_batch(
     tensors = {}
     for key, value in arrays.items():
         tensor = to_tensor(value, batched)
-        if key in read and value is read[key]:
-            tensor = _typed_as(data[key], tensor)
+        if key in converted and value is converted[key]:
+            tensor = _restore_dtype(tensor, data[key])
         tensors[key] = to_tensor(tensor, batched, shared_memory=shared)
     for key in deleted:
         data.pop(key, None)
@@ -405,23 +406,23 @@ def run_on_batch(
     return None
 
 
-def _typed_as(before: Any, tensor: Any) -> Any:
-    """Restore a dtype that numpy does not have, such as bfloat16."""
-    dtype = getattr(before, "dtype", None)
-    if dtype is not None and isinstance(before, type(tensor)) and dtype != tensor.dtype:
+def _restore_dtype(tensor: Any, original: Any) -> Any:
+    """Cast an unchanged value back to a dtype that numpy does not have, such as bfloat16."""
+    dtype = getattr(original, "dtype", None)
+    if dtype is not None and isinstance(original, type(tensor)) and dtype != tensor.dtype:
         return tensor.to(dtype)
     return tensor
 
 
 def _run(op: Any, index: int, store: Any, forward: Forward, state: dict[str, Any]) -> Any:
     """Run an op, with copies of the arrays if it is known to modify them."""
-    edits = getattr(op, "in_place_edits", False)
+    edits_in_place = getattr(op, "in_place_edits", False)
     try:
         try:
-            return forward(get_inputs_by_op(op, store, copy_on_write=edits), state)
+            return forward(get_inputs_by_op(op, store, copy_on_write=edits_in_place), state)
         except ValueError as error:
             # numpy raises no more specific error than "assignment destination is read-only".
-            if edits or "read-only" not in str(error):
+            if edits_in_place or "read-only" not in str(error):
                 raise
         op.in_place_edits = True
         return forward(get_inputs_by_op(op, store, copy_on_write=True), state)

@@ -66,27 +66,27 @@ def models_and_gradients(op: Any) -> tuple[tuple[Model, ...], bool]:
 
 
 def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
-    """Return an op's forward with the settings that a network has for it; the op keeps its own."""
+    """Return an op's forward bound to a network's settings; the op's own stay unchanged."""
     adapted = as_tensor_op(op)
     bound = adapted.bind(defer, retain_graph)
     if bound is not None:
         return bound
-    defers = defer and adapted.defer is not None
+    sets_defer = defer and adapted.defer is not None
 
     def forward(data: Any, state: State) -> Any:
-        # A forward of the user's own reads the settings from the op, so set them for this call.
-        deferred = op.defer if defers else None
-        retained = adapted.fe_retain_graph()
+        # A forward that a user has defined reads the settings from the op: set them for this call.
+        previous_defer = op.defer if sets_defer else None
+        previous_retain = adapted.fe_retain_graph()
         try:
-            if defers:
+            if sets_defer:
                 op.defer = True
-            if retained is not None:
+            if previous_retain is not None:
                 adapted.fe_retain_graph(retain_graph)
             return op.forward(data, state)
         finally:
-            if defers:
-                op.defer = deferred
-            if retained is not None:
-                adapted.fe_retain_graph(retained)
+            if sets_defer:
+                op.defer = previous_defer
+            if previous_retain is not None:
+                adapted.fe_retain_graph(previous_retain)
 
     return forward

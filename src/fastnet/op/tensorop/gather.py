@@ -18,7 +18,7 @@ class Gather(TensorOp):
         inputs: Key(s) of tensors, shape (batch, n, ...).
         outputs: Key(s) of the values, as many, shape (batch, ...).
         indices: Key(s) of indices, shape (batch,) or (batch, 1): one for all inputs, or one for
-            each. With None, or with indices of length 0, the largest values along axis 1.
+            each. None, or indices of length 0, select the largest values along axis 1.
 
     Raises:
         ValueError: In a network, if the number of outputs is not that of the inputs, or that of the
@@ -40,24 +40,24 @@ class Gather(TensorOp):
         mode: Names = None,
         ds_id: Names = None,
     ) -> None:
-        places, sources = list(to_list(indices)), list(to_list(inputs))
-        super().__init__(inputs=places + sources, outputs=outputs, mode=mode, ds_id=ds_id)
+        index_keys, value_keys = list(to_list(indices)), list(to_list(inputs))
+        super().__init__(inputs=index_keys + value_keys, outputs=outputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
-        self.num_indices = len(places)
+        self.num_indices = len(index_keys)
 
     def check_keys(self) -> None:
         """Check the numbers of inputs, outputs and indices."""
         count = self.num_indices
-        places, sources = self.inputs[:count], self.inputs[count:]
-        if not sources or len(sources) != len(self.outputs):
+        index_keys, value_keys = self.inputs[:count], self.inputs[count:]
+        if not value_keys or len(value_keys) != len(self.outputs):
             raise ValueError(
-                f"Gather writes one output for each input, but its inputs are {sources} and its "
+                f"Gather writes one output for each input, but its inputs are {value_keys} and its "
                 f"outputs {self.outputs}."
             )
-        if len(places) > 1 and len(places) != len(sources):
+        if len(index_keys) > 1 and len(index_keys) != len(value_keys):
             raise ValueError(
-                f"Gather takes indices for all inputs, or one for each input, but its indices are "
-                f"{places} and its inputs {sources}."
+                f"Gather takes one key of indices for all inputs, or one for each input, but its "
+                f"indices are {index_keys} and its inputs {value_keys}."
             )
 
     def _recreate(self, library_class: Any) -> Gather:

@@ -51,11 +51,11 @@ class Normalize(PerTensor):
         ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        counts = [_channels(name, each) for name, each in (("mean", mean), ("std", std))]
-        if None not in counts and counts[0] != counts[1]:
+        mean_channels, std_channels = _count_channels("mean", mean), _count_channels("std", std)
+        if None not in (mean_channels, std_channels) and mean_channels != std_channels:
             raise ValueError(
                 f"Normalize's mean and std must have the same number of channels, but have "
-                f"{counts[0]} and {counts[1]}."
+                f"{mean_channels} and {std_channels}."
             )
         if not is_number(max_pixel_value) or not max_pixel_value > 0:
             raise ValueError(
@@ -82,16 +82,16 @@ class Normalize(PerTensor):
         return normalize(tensor, self.mean, self.std, self.max_pixel_value)
 
 
-def _channels(name: str, setting: Any) -> int | None:
+def _count_channels(name: str, setting: Any) -> int | None:
     """Return the number of channels that a setting is for, or None for a single number."""
+    n_channels: int | None
     try:
-        parts = list(setting)
+        numbers = list(setting)
+        n_channels = len(numbers)
     except TypeError:
-        parts, count = [setting], None
-    else:
-        count = len(parts)
-    if not parts or not all(map(is_number, parts)):
+        numbers, n_channels = [setting], None
+    if not numbers or not all(map(is_number, numbers)):
         raise ValueError(
             f"Normalize's {name} must be a number, or one per channel, not {shorten(setting)}."
         )
-    return count
+    return n_channels

@@ -1,4 +1,4 @@
-"""Ops on tensors: what a network runs on its device."""
+"""Ops on tensors, which a network runs on its device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _backend_with(function: str, value: object, title: str) -> ModuleType:
-    """Return the package for a tensor's framework, which must have a function, as numpy may not."""
+    """Return the package of a tensor's framework; raise a TypeError if it lacks the function."""
     package = backend_of(value)
     if not hasattr(package, function):
         raise TypeError(
@@ -33,8 +33,9 @@ class _DispatchingBackend:
     """The backend of an op that was not built: the first argument decides which package runs."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(value: Any, *rest: Any, **named: Any) -> Any:
-            return getattr(_backend_with(name, value, name), name)(value, *rest, **named)
+        def call(value: Any, *args: Any, **kwargs: Any) -> Any:
+            package = _backend_with(name, value, title=name)
+            return getattr(package, name)(value, *args, **kwargs)
 
         return call
 
@@ -130,7 +131,8 @@ class TensorOp(Op):
 
         Args:
             defer: Whether updates wait until the end of the step.
-            retain_graph: Whether a later op differentiates a graph, which may be the same.
+            retain_graph: Whether a later op differentiates a graph, possibly the one that this op
+                differentiates.
 
         Returns:
             The function of the data and the state, or None to call `forward`.

@@ -55,8 +55,10 @@ class UnHadamard(PerTensor):
         self.n_classes = n_classes
         self.code_length = resolve_code_length("UnHadamard", n_classes, code_length)
         self._codes = hadamard_codes(self.code_length)[:n_classes]
-        gap = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
-        self._eps = np.array((self.code_length + 1) * gap, dtype="float32")
+        # The lower bound of distances that `iwd` derives from max_prob, for a pairwise distance of
+        # code_length + 1.
+        ratio = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
+        self._eps = np.array((self.code_length + 1) * ratio, dtype="float32")
         self._tensors: tuple[Any, Any] | None = None
         self._dtype: Any = None
 

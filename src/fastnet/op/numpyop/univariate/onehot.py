@@ -60,11 +60,12 @@ class Onehot(PerArray):
             raise AssertionError(
                 f"Onehot's indices must be ints, but it got an array of dtype {indices.dtype}."
             )
-        for index in (indices.min(), indices.max()) if indices.size else ():
-            if not 0 <= index < self.num_classes:
-                raise AssertionError(
-                    f"Onehot has {self.num_classes} classes, but got the index {index}."
-                )
+        if indices.size:
+            for index in (indices.min(), indices.max()):
+                if not 0 <= index < self.num_classes:
+                    raise AssertionError(
+                        f"Onehot has {self.num_classes} classes, but got the index {index}."
+                    )
         if indices.size == 1:
             indices = indices[0]
         vectors = np.eye(self.num_classes, dtype=np.float32)[indices]

@@ -1,4 +1,4 @@
-"""Ops that vary what a model learns from."""
+"""Ops that augment the samples of a batch."""
 
 from typing import TYPE_CHECKING
 

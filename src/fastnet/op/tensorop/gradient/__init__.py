@@ -1,4 +1,4 @@
-"""Ops that take gradients."""
+"""Ops that compute gradients."""
 
 from typing import TYPE_CHECKING
 

@@ -100,18 +100,18 @@ class FGSM(GradientBase):
                     f"The loss '{self.inputs[1]}' has no gradient with respect to "
                     f"'{self.inputs[0]}'. {GRADIENT_ADVICE}"
                 )
-            return self._move(clean, gradient)
+            return self._perturb(clean, gradient)
 
         return compute
 
-    def _move(self, clean: Tensor, gradient: Tensor) -> Tensor:
+    def _perturb(self, clean: Tensor, gradient: Tensor) -> Tensor:
         backend, low, high = self.backend, self.clip_low, self.clip_high
-        moved = backend.add(clean, backend.multiply(backend.sign(gradient), self.epsilon))
+        perturbed = backend.add(clean, backend.multiply(backend.sign(gradient), self.epsilon))
         if not low or not high:
             minimum, maximum = backend.extremes(clean)
             low, high = low or minimum, high or maximum
-        return backend.clip_by_value(moved, low, high)
+        return backend.clip_by_value(perturbed, low, high)
 
 
-def _not_one_key(setting: str, given: object) -> ValueError:
-    return ValueError(f"FGSM needs one key as its {setting}, but got {shorten(given)}.")
+def _not_one_key(setting: str, value: object) -> ValueError:
+    return ValueError(f"FGSM needs one key as its {setting}, but got {shorten(value)}.")

@@ -57,7 +57,8 @@ class GradientOp(HoldsModel, GradientBase):
         ds_id: Names = None,
         higher_order: bool = False,
     ) -> None:
-        sources, targets, written = map(list, map(to_list, (inputs, finals, outputs)))
+        sources, targets = list(to_list(inputs)), list(to_list(finals))
+        written = list(to_list(outputs))
         if (model is None) == (not sources):
             raise AssertionError(
                 f"GradientOp differentiates with respect to either `inputs` or a `model`, but got "
@@ -125,11 +126,12 @@ class GradientOp(HoldsModel, GradientBase):
         def compute(data: list[Tensor], state: State) -> list[Any]:
             finals = data if model is not None else data[count:]
             sources = data[:count] if model is None else [self._trainable(model)] * len(finals)
-            tape, gradients = state.get("tape"), list[Any]()
-            for final, source in zip(finals, sources, strict=True):
-                retain = retain_graph or len(gradients) + 1 < len(finals)
-                gradients.append(differentiate(final, source, False, tape, retain))
-            return gradients
+            tape, last = state.get("tape"), len(finals) - 1
+            # The finals may share a graph, which only the last one may free.
+            return [
+                differentiate(final, source, False, tape, retain_graph or index < last)
+                for index, (final, source) in enumerate(zip(finals, sources, strict=True))
+            ]
 
         get_function = self._gradient_function
         distributed_gradients = None if get_function is None else get_function(model)
@@ -162,6 +164,6 @@ class GradientOp(HoldsModel, GradientBase):
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:
     return AssertionError(
-        f"GradientOp writes one output for each of its finals, and takes one input each, but its "
-        f"finals are {finals}, its outputs {outputs} and its inputs {inputs}."
+        f"GradientOp takes one input and writes one output for each of its finals, but its finals "
+        f"are {finals}, its outputs {outputs} and its inputs {inputs}."
     )

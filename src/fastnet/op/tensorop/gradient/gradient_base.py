@@ -10,7 +10,7 @@ from fastnet.types import Forward, Keys, Names, State
 
 
 class GradientBase(TensorOp):
-    """An op that computes gradients, or prepares for it. Define `make_compute`."""
+    """An op that computes gradients, or prepares tensors for it. Define `make_compute`."""
 
     def __init__(
         self, inputs: Keys | None, outputs: Keys | None, mode: Names = None, ds_id: Names = None
@@ -40,5 +40,5 @@ class GradientBase(TensorOp):
         raise NotImplementedError(f"{type(self).__name__} must define make_compute.")
 
 
-# A program may assign another function to GradientBase.forward.
+# Keep the original function: users may assign another one to GradientBase.forward.
 _FORWARD = GradientBase.forward

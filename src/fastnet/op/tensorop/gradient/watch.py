@@ -33,8 +33,8 @@ class Watch(GradientBase):
         """Return the function that watches the inputs."""
         watch = self.backend.watch
 
-        def take(data: list[Tensor], state: State) -> list[Tensor]:
+        def watch_inputs(data: list[Tensor], state: State) -> list[Tensor]:
             tape = state.get("tape")
             return [watch(tensor, tape) for tensor in data]
 
-        return take
+        return watch_inputs

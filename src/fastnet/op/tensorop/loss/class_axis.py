@@ -13,7 +13,10 @@ Shape: TypeAlias = "Sequence[int | None]"
 def shape_of(tensor: Any) -> Shape | None:
     """Return the static shape of a tensor, or None for an unknown rank or a value without shape."""
     shape = getattr(tensor, "shape", None)
-    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+    # A tf.TensorShape of unknown rank cannot be iterated over.
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return None
+    return tuple(shape)
 
 
 def class_axis(rank: int, axis: int | None, classes_last: bool) -> int:
@@ -25,10 +28,12 @@ def class_axis(rank: int, axis: int | None, classes_last: bool) -> int:
 
 def form_along(pred: Shape, true: Shape, axis: int) -> str:
     """Return "categorical" if targets are one-hot along an axis by their shape, else "sparse"."""
-    along = class_axis(len(pred), axis, True)
-    if len(true) != len(pred) or not 0 < along < len(pred):
+    class_dim = class_axis(len(pred), axis, True)
+    if len(true) != len(pred) or not 0 < class_dim < len(pred):
         return "sparse"
-    return "sparse" if true[along] == 1 != pred[along] else "categorical"
+    # An axis of length 1 has class indices, except where there is only one class.
+    has_indices = true[class_dim] == 1 and pred[class_dim] != 1
+    return "sparse" if has_indices else "categorical"
 
 
 def shape_problem(
@@ -37,25 +42,24 @@ def shape_problem(
     """Return an error text for shapes that do not fit together, or None."""
     if pred is None or true is None:
         return None
-    along = class_axis(len(pred), axis, classes_last)
+    class_dim = class_axis(len(pred), axis, classes_last)
     if form == "binary":
         needed = (
             "targets with as many elements, or, for several classes, their axis: "
             f"CrossEntropy(..., axis={-1 if classes_last else 1})"
         )
         fits = None in (*pred, *true) or math.prod(pred) == math.prod(true)  # type: ignore[arg-type]
-    elif not 0 < along < len(pred):
+    elif not 0 < class_dim < len(pred):
         needed = "an axis of classes after the batch axis"
         fits = False
     elif form == "categorical":
         needed = "targets of the same shape"
         fits = _are_compatible(pred, true)
     else:
-        before, after = pred[:along], pred[along + 1 :]
-        needed = f"class indices of shape {_format((*before, *after))}"
-        fits = _are_compatible((*before, *after), true) or _are_compatible(
-            (*before, 1, *after), true
-        )
+        before, after = pred[:class_dim], pred[class_dim + 1 :]
+        without_classes, with_one_class = (*before, *after), (*before, 1, *after)
+        needed = f"class indices of shape {_format(without_classes)}"
+        fits = _are_compatible(without_classes, true) or _are_compatible(with_one_class, true)
     if fits:
         return None
     hint = " Its inputs are the predictions, then the targets." if len(true) > len(pred) else ""
@@ -65,9 +69,9 @@ def shape_problem(
     )
 
 
-def _are_compatible(one: Shape, other: Shape) -> bool:
-    return len(one) == len(other) and all(
-        a == b or a is None or b is None for a, b in zip(one, other, strict=True)
+def _are_compatible(shape: Shape, other: Shape) -> bool:
+    return len(shape) == len(other) and all(
+        a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
     )
 
 

@@ -44,8 +44,8 @@ class CrossEntropy(PairLoss):
             in TensorFlow, and to decide `form` as described there.
         ignore_index: The class index of elements that do not contribute to the loss, nor to its
             mean, as in torch (sparse only). If all elements are ignored, the mean is NaN in torch
-            and 0 in TensorFlow. None for none: then -100, which torch ignores by default, is an
-            error like any other index that no class has.
+            and 0 in TensorFlow. None to ignore no index: then -100, which torch ignores by
+            default, is an error like any other index that no class has.
         label_smoothing: The share of the targets that is distributed over all classes, from 0 to 1,
             as in torch, except that `class_weights` weight the whole loss of an element.
 
@@ -175,11 +175,11 @@ class CrossEntropy(PairLoss):
         return self.backend.categorical_crossentropy(y_pred, y_true, *options, axis, smoothing)
 
     def _infer_form(self, y_pred: Tensor, y_true: Tensor) -> str:
-        shape = self.backend.shape_of(y_pred)
-        if len(shape) != 2 or shape[1] <= 1:
+        pred = self.backend.shape_of(y_pred)
+        if len(pred) != 2 or pred[1] <= 1:
             return "binary"
-        shape = self.backend.shape_of(y_true)
-        return "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
+        true = self.backend.shape_of(y_true)
+        return "categorical" if len(true) == 2 and true[1] > 1 else "sparse"
 
     def _has_classes_last(self, y_pred: Tensor) -> bool:
         return bool(self._backend_of(y_pred, "CHANNEL_AXIS").CHANNEL_AXIS == -1)

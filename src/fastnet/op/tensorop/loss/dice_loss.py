@@ -79,7 +79,7 @@ class DiceLoss(PairLoss):
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Prepare the op; see `TensorOp.build`."""
         super().build(framework, device)
-        # The tensors may be on another device.
+        # Tensors that were made before may be on another device.
         self._weights = {}
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:

@@ -73,10 +73,10 @@ class SuperLoss(LossOp):
             raise ValueError(
                 f"SuperLoss's regularization must be positive, not {shorten(regularization)}."
             )
-        written = loss.outputs[0]
+        loss_key = loss.outputs[0]
         super().__init__(
             inputs=loss.inputs,
-            outputs=(written, output_confidence) if output_confidence else written,
+            outputs=(loss_key, output_confidence) if output_confidence else loss_key,
             mode=loss.mode,
             ds_id=loss.ds_id,
             average_loss=average_loss,
@@ -154,7 +154,7 @@ class SuperLoss(LossOp):
             Under "averages" the moving average of each mode: a float, or None before the first
             step.
         """
-        return {"averages": {mode: one.value for mode, one in self._averages.items()}}
+        return {"averages": {mode: average.value for mode, average in self._averages.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned. The op must have been built.
@@ -166,8 +166,8 @@ class SuperLoss(LossOp):
             ValueError: If it is not such a state, or the op was not built; the op is then
                 unchanged.
         """
-        given: Any = state
-        averages = given.get("averages") if isinstance(given, dict) else None
+        unchecked: Any = state
+        averages = unchecked.get("averages") if isinstance(unchecked, dict) else None
         if not isinstance(averages, dict) or not all(map(_is_average, averages.values())):
             raise ValueError(
                 f"The state of a SuperLoss must contain 'averages', a dict of finite numbers or "

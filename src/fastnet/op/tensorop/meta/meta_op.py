@@ -27,7 +27,7 @@ class TensorMetaOp(MetaOp, TensorOp):
     def __init__(self, ops: Sequence[Any], inputs: Iterable[str], outputs: Iterable[str]) -> None:
         super().__init__(ops, inputs, outputs)
         self.retain_graph = False
-        # What `make_run` returned for a built op, by `retain_graph`.
+        # The functions that `make_run` returned since the op was built, by `retain_graph`.
         self._runs: dict[bool, Forward] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,13 +72,14 @@ class TensorMetaOp(MetaOp, TensorOp):
 
         The network decides `retain_graph`; the op keeps its own setting.
         """
-        return None if is_overridden(self, _FORWARD) else self._run(retain_graph)
+        return None if is_overridden(self, _FORWARD) else self._get_run(retain_graph)
 
     def forward(self, data: Any, state: State) -> Any:
         """Run the inner ops."""
-        return self._run(self.retain_graph)(data, state)
+        return self._get_run(self.retain_graph)(data, state)
 
-    def _run(self, retain_graph: bool) -> Forward:
+    def _get_run(self, retain_graph: bool) -> Forward:
+        """Return the result of `make_run`, which is made once for an op that was built."""
         if self._framework is None:
             # The settings of an op that was not built take effect in each call.
             return self.make_run(retain_graph)
@@ -100,30 +101,35 @@ class TensorMetaOp(MetaOp, TensorOp):
         `option` is `retain_graph`: whether a later op differentiates the same graph.
         """
         ops = self.ops * times
-        takers = [index for index, op in enumerate(ops) if as_tensor_op(op).needs_graph]
-        # Only the last op that takes gradients may free the graph.
-        last = None if may_repeat or option or not takers else takers[-1]
+        need_graph = [index for index, op in enumerate(ops) if as_tensor_op(op).needs_graph]
+        # Only the last op that differentiates may free the graph.
+        frees_graph = None
+        if need_graph and not (option or may_repeat):
+            frees_graph = need_graph[-1]
         steps = tuple(
-            _step_of(op, index % len(self.ops), index != last) for index, op in enumerate(ops)
+            _step_of(op, index % len(self.ops), retain_graph=index != frees_graph)
+            for index, op in enumerate(ops)
         )
-        only = inputs[0] if len(inputs) == 1 else None
+        only_key = inputs[0] if len(inputs) == 1 else None
 
         # One frame for all ops, because TensorFlow records the Python stack with each operation.
         def run(data: Any, state: State) -> list[Any]:
-            store = dict(zip(inputs, data, strict=True)) if only is None else {only: data[0]}
+            store = (
+                dict(zip(inputs, data, strict=True)) if only_key is None else {only_key: data[0]}
+            )
             try:
-                for forward, source, target, in_list, inside in steps:
+                for forward, source, target, in_list, details in steps:
                     if source in store:
                         data = store[source]
                         store[target] = forward([data] if in_list else data, state)
                     else:
-                        op, _, deleted = inside
+                        op, _, deleted = details
                         data = get_inputs_by_op(op, store)
                         for key in deleted:
                             del store[key]
                         write_outputs_by_op(op, store, forward(data, state))
             except Exception as error:
-                op, index, _ = inside
+                op, index, _ = details
                 add_note(error, f"Raised by the inner op {describe_op(op, index)}.")
                 raise
             return [store[key] for key in outputs]
@@ -153,12 +159,12 @@ class TensorMetaOp(MetaOp, TensorOp):
         return self._backend_of(first, "chooser")
 
 
-# A program may assign another function to TensorMetaOp.forward.
+# Keep the original function: users may assign another one to TensorMetaOp.forward.
 _FORWARD = TensorMetaOp.forward
 
 
 def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
-    """Return an op's forward with the decision whether to retain the graph."""
+    """Return an op's forward, bound to the decision whether to retain the graph."""
     if takes_gradients(op):
         return bind_forward(op, defer=False, retain_graph=retain_graph)
     bound = op.bind(False, retain_graph) if isinstance(op, TensorMetaOp) else None
@@ -167,11 +173,11 @@ def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
 
 
 def _step_of(op: Any, index: int, retain_graph: bool) -> tuple[Any, ...]:
-    """Return an op's forward, its only input and output, `in_list`, and what errors need."""
+    """Return an op's forward, its only input and output, `in_list`, and (op, index, deleted)."""
     deleted = tuple(op.inputs) if is_delete(op) else ()
-    inside = op, index, deleted
+    details = op, index, deleted
     forward = forward_of(op, retain_graph)
     if len(op.inputs) == len(op.outputs) == 1 and not (op.out_list or deleted):
-        return forward, op.inputs[0], op.outputs[0], op.in_list, inside
-    # No value has the key None, so that the op's inputs and outputs are used.
-    return forward, None, None, op.in_list, inside
+        return forward, op.inputs[0], op.outputs[0], op.in_list, details
+    # No value has the key None, so `chain` reads the keys from the op.
+    return forward, None, None, op.in_list, details

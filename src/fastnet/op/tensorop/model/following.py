@@ -48,10 +48,10 @@ class FollowsUpdates(HoldsModel):
             differing = [entry for entry in expected if state.get(entry) != expected[entry]]
             if not differing:
                 return
-            (first, *_) = differing
+            entry = differing[0]
             problem = (
-                f"has the {first} {state.get(first)!r}, where that of the {title} of '{name}' is "
-                f"{expected[first]!r}"
+                f"has the {entry} {state.get(entry)!r}, where that of the {title} of '{name}' is "
+                f"{expected[entry]!r}"
             )
         raise ValueError(
             f"The state to load {problem}. Load it into the {title} of the model that it was saved "
@@ -86,5 +86,5 @@ class FollowsUpdates(HoldsModel):
         """Do nothing: `follow` runs after the update."""
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Return `forward`, which has no settings of a network."""
+        """Return `forward`, which does not depend on the settings of a network."""
         return self.forward

@@ -19,8 +19,11 @@ class HoldsModel(TensorOp):
     model: Model
 
     def _repr_parts(self) -> list[str]:
+        parts = super()._repr_parts()
         model = getattr(self, "model", None)
-        return [*super()._repr_parts(), *([] if model is None else [repr(name_of(model))])]
+        if model is not None:
+            parts.append(repr(name_of(model)))
+        return parts
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

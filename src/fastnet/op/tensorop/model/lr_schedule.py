@@ -29,17 +29,17 @@ class LRSchedule(FollowsUpdates):
         scheduler_fn: A function that takes an optimizer and returns its scheduler, such as
             `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`. It is called for
             each optimizer of the model. Or a scheduler of the model's only optimizer.
-        per: "update" to step it after each update: not while gradients are merged, nor where they
-            have overflowed. "epoch" to step it whenever a network with the op is left: not
-            by an error, nor by a loop over `fastnet.steps` or `iter_transform` that ends before its
-            loader does.
+        per: "update" to step it after each update, and so not while gradients are merged or where
+            they have overflowed. "epoch" to step it whenever a network with the op is left, except
+            after an error, or if a loop over `fastnet.steps` or `iter_transform` stops before its
+            loader ends.
 
     Attributes:
         schedulers: The schedulers, in the order of the model's optimizers.
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
-        ValueError: If it is no torch model or has no optimizer, there is no such `per`, or
+        ValueError: If `model` is no torch model or has no optimizer, there is no such `per`, or
             `scheduler_fn` fails, or returns no scheduler or one whose step needs a metric; in a
             network also if no op updates the model.
 
@@ -155,9 +155,12 @@ class LRSchedule(FollowsUpdates):
 
 def _class_of(scheduler: Any) -> str:
     """Return the name of a scheduler's class, with those of the schedulers that it combines."""
-    lists = [value for value in vars(scheduler).values() if isinstance(value, (list, tuple))]
-    inner = [_class_of(item) for items in lists for item in items if _is_scheduler(item)]
-    return type(scheduler).__name__ + (f"({', '.join(inner)})" if inner else "")
+    inner: list[str] = []
+    for value in vars(scheduler).values():
+        if isinstance(value, (list, tuple)):
+            inner += [_class_of(item) for item in value if _is_scheduler(item)]
+    name = type(scheduler).__name__
+    return f"{name}({', '.join(inner)})" if inner else name
 
 
 def _is_scheduler(value: Any) -> bool:
@@ -166,9 +169,8 @@ def _is_scheduler(value: Any) -> bool:
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
     title = f"LRSchedule of '{name_of(model)}'"
-    is_scheduler = _is_scheduler(source)
-    scheduler: Any = source if is_scheduler else None
-    if callable(source) and not is_scheduler:
+    scheduler = source
+    if callable(source) and not _is_scheduler(source):
         try:
             scheduler = source(optimizer)
         except Exception as error:
@@ -185,21 +187,21 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
             "Pass a function that takes an optimizer and returns one, such as "
             f"`lambda optimizer: {_EXAMPLE}`."
         )
-    kind = type(scheduler).__name__
+    class_name = type(scheduler).__name__
     if scheduler.optimizer is not optimizer:
         raise ValueError(
-            f"{title} got a {kind} of another optimizer than the model's "
+            f"{title} got a {class_name} of another optimizer than the model's "
             f"{type(optimizer).__name__}. Pass a function that makes it from its argument."
         )
-    needed = [
+    required_arguments = [
         name
         for name, parameter in signature(scheduler.step).parameters.items()
         if parameter.default is Parameter.empty
         and parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
-    if needed:
+    if required_arguments:
         raise ValueError(
-            f"{title} got a {kind}, whose step needs {needed}, which an update does not have. Step "
-            "it in your own loop, after evaluation."
+            f"{title} got a {class_name}, whose step needs {required_arguments}, which an update "
+            "does not have. Step it in your own loop, after evaluation."
         )
     return scheduler

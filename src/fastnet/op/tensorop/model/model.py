@@ -148,10 +148,10 @@ class ModelOp(HoldsModel):
             # Another network may be running the model at this moment.
             self._set_io(self.inputs, self.outputs, self.mode, self.ds_id)
             return
-        former = self._pass
+        previous_pass = self._pass
         super().resolve_settings(changed)
-        if self._pass is not former:
-            former.close()
+        if self._pass is not previous_pass:
+            previous_pass.close()
 
     def forward(self, data: Any, state: State) -> Any:
         """Return the model's output; with intermediate layers a list of its outputs and theirs."""
@@ -159,35 +159,38 @@ class ModelOp(HoldsModel):
 
 
 def _make_pass(op: ModelOp) -> ModelPass:
-    return model_framework(op.model).make_pass(op, partial(_own_outputs, op))
+    return model_framework(op.model).make_pass(op, partial(_split_model_outputs, op))
 
 
-def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """Separate names from keys."""
-    if not isinstance(given, Mapping):
-        return None, given
-    return tuple(given), list(given.values())
+def _names_and_keys(keys: Any) -> tuple[tuple[str, ...] | None, Any]:
+    """Return the names of a mapping from names to keys, and its keys; None as names without it."""
+    if not isinstance(keys, Mapping):
+        return None, keys
+    return tuple(keys), list(keys.values())
 
 
-def _read_layers(model: Model, setting: str, given: Any, others: str, kind: type) -> list[Any]:
-    layers = list(to_list(given))
+def _read_layers(
+    model: Model, setting: str, value: Any, alternative: str, alternative_type: type
+) -> list[Any]:
+    """Return layers as a list, after checking that each is a name or of the alternative type."""
+    layers = list(to_list(value))
     for layer in layers:
-        if not isinstance(layer, (str, kind)):
+        if not isinstance(layer, (str, alternative_type)):
             raise ValueError(
                 f"ModelOp of '{name_of(model)}' has {shorten(layer)} of type "
-                f"{type(layer).__name__} in its {setting}, which must be names or {others}."
+                f"{type(layer).__name__} in its {setting}, which must be names or {alternative}."
             )
     return layers
 
 
-def _own_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:
+def _split_model_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:
     """Split the result of a model into its outputs, without those of intermediate layers."""
     count = len(op.outputs) - len(op.intermediate_layers)
     if count < 1:
         # Only outside of a network, which checks the number of outputs.
         return tuple(to_list(returned))
     keys = op.outputs[:count]
-    is_bare = not isinstance(returned, (list, tuple, Mapping))
-    if len(keys) == 1 and is_bare:
+    is_single_value = not isinstance(returned, (list, tuple, Mapping))
+    if len(keys) == 1 and is_single_value:
         return (returned,)
     return split_outputs(op, returned, keys, source="model")

@@ -202,7 +202,7 @@ class UpdateOp(HoldsModel):
         before, now = self._applied_settings, self._current_settings()
         if before == now:
             return
-        former = self.inputs, self.in_list
+        previous_inputs = self.inputs, self.in_list
         try:
             if any(before[name] != now[name] for name in ("loss_name", "gradients", "weight")):
                 inputs = _inputs_of(self.loss_name, self.gradients, self.weight)
@@ -214,7 +214,7 @@ class UpdateOp(HoldsModel):
                 update.continue_from(self._update)
         except Exception:
             # Settings take effect together, or not at all.
-            self.inputs, self.in_list = former
+            self.inputs, self.in_list = previous_inputs
             raise
         self._register_loss()
         self._update, self._applied_settings = update, now
@@ -226,10 +226,10 @@ class UpdateOp(HoldsModel):
 
     def check_keys(self) -> None:
         """Check the number of inputs and outputs, and that no optimizer needs a closure."""
-        inputs = 1 if self.weight is None else 2
-        if len(self.inputs) != inputs:
+        n_inputs = 1 if self.weight is None else 2
+        if len(self.inputs) != n_inputs:
             raise ValueError(
-                f"UpdateOp takes {'1 input' if inputs == 1 else '2 inputs'} and writes "
+                f"UpdateOp takes {'1 input' if n_inputs == 1 else '2 inputs'} and writes "
                 f"{list(self._reports)}, but its inputs are {self.inputs} and its outputs "
                 f"{self.outputs}."
             )
@@ -307,8 +307,8 @@ class UpdateOp(HoldsModel):
         """Describe the settings of the update, for `explain`."""
         described = []
         if self.merge_grad > 1:
-            rest = {"carry": "", "flush": ", flushes the rest", "drop": ", drops the rest"}
-            described.append(f"averages {self.merge_grad} steps{rest[self.rest]}")
+            endings = {"carry": "", "flush": ", flushes the rest", "drop": ", drops the rest"}
+            described.append(f"averages {self.merge_grad} steps{endings[self.rest]}")
         if self.clip_norm is not None:
             described.append(f"clips to the norm {self.clip_norm:g}")
         if self.clip_value is not None:
@@ -322,22 +322,23 @@ class UpdateOp(HoldsModel):
         return described
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the merged gradients, to save them in a checkpoint.
+        """Return the merged gradients for a checkpoint.
 
         Returns:
             Under "merged" the number of steps that were accumulated since the last update; under
-            "gradients" their sums, unscaled, in the order of the model's trainable parameters (in
-            torch followed by others that its optimizer updates), and then of parameters that were
-            frozen since then, with None for those that have none: in torch tensors of the
-            parameters' shapes, dtypes and devices, in TensorFlow arrays, of float32 for bfloat16.
-            Under "weight" the sum of the weights, or None without weights; under "names" the names
-            of these parameters, and under "model_name" that of the model.
+            "gradients" the sum of each parameter's gradients, unscaled, or None if it has none:
+            first the model's trainable parameters in order (in torch followed by others that its
+            optimizer updates), then parameters that were frozen since the last update. The sums
+            are tensors of the parameters' shapes, dtypes and devices in torch, and arrays in
+            TensorFlow, of float32 for bfloat16. Under "weight" the sum of the weights, or None
+            without weights; under "names" the names of these parameters, and under "model_name"
+            that of the model.
         """
-        merged = self._update.save_window()
+        window = self._update.save_window()
         return {
-            "merged": merged.steps,
-            "gradients": merged.gradients,
-            "weight": merged.weight,
+            "merged": window.steps,
+            "gradients": window.gradients,
+            "weight": window.weight,
             "names": self._update.names_of(self._update.window_parameters()),
             "model_name": name_of(self.model),
         }
@@ -362,8 +363,8 @@ class UpdateOp(HoldsModel):
             )
         if state["merged"]:
             parameters = self._update.window_parameters(state.get("names", ()))
-            merged = SavedWindow(int(state["merged"]), state["gradients"], state.get("weight"))
-            self._update.load_window(merged, parameters)
+            window = SavedWindow(int(state["merged"]), state["gradients"], state.get("weight"))
+            self._update.load_window(window, parameters)
         else:
             self._update.drop()
 
@@ -406,37 +407,47 @@ def _problem_of(state: Any, op: UpdateOp, update: Update) -> str | None:
         return f"has {steps!r} merged steps and gradients of type {type(gradients).__name__}"
     if not steps:
         return None  # Other parameters may have been trainable.
-    name, saved = name_of(op.model), state.get("model_name")
-    if saved is not None and saved != name:
-        return f"has merged gradients of the model '{saved}', but the op updates '{name}'"
-    trained = update.window_parameters(state.get("names", ()))
-    if len(gradients) != len(trained):
+    model_name, saved_model_name = name_of(op.model), state.get("model_name")
+    if saved_model_name is not None and saved_model_name != model_name:
         return (
-            f"has {len(gradients)} gradients, but the model '{name}' has {len(trained)} "
+            f"has merged gradients of the model '{saved_model_name}', but the op updates "
+            f"'{model_name}'"
+        )
+    parameters = update.window_parameters(state.get("names", ()))
+    if len(gradients) != len(parameters):
+        return (
+            f"has {len(gradients)} gradients, but the model '{model_name}' has {len(parameters)} "
             "trainable weights"
         )
-    names = update.names_of(trained)
-    for saved_name, weight_name in zip(state.get("names", names), names, strict=False):
-        if saved_name != weight_name:
-            return (
-                f"has a gradient of '{saved_name}', where the trainable weight is '{weight_name}'"
-            )
+    names = update.names_of(parameters)
+    for saved_name, name in zip(state.get("names", names), names, strict=False):
+        if saved_name != name:
+            return f"has a gradient of '{saved_name}', where the trainable weight is '{name}'"
     if (state.get("weight") is None) != (op.weight is None):
-        saved, needed = ("with", "without") if op.weight is None else ("without", "with")
-        return f"has gradients merged {saved} weights, but the op merges {needed} weights"
+        if op.weight is None:
+            return "has gradients merged with weights, but the op merges without weights"
+        return "has gradients merged without weights, but the op merges with weights"
     if not update.is_merging:
         return f"has the merged gradients of {steps} steps, but the op does not merge: merge_grad=1"
-    for index, (parameter, gradient) in enumerate(zip(trained, gradients, strict=True)):
-        shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
-        # Complex gradients fit complex parameters only.
-        kinds = ("float", "int", *(["complex"] if "complex" in str(parameter.dtype) else []))
-        fits = any(kind in str(dtype) for kind in kinds) and shape == tuple(parameter.shape)
-        if gradient is not None and not fits:
+    for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if gradient is not None and not _fits(gradient, parameter):
+            shape, dtype = tuple(getattr(gradient, "shape", ())), getattr(gradient, "dtype", None)
             return (
                 f"has gradient {index} of the shape {shape} and dtype {dtype}, which cannot be "
                 f"added to those of the shape {tuple(parameter.shape)} and {parameter.dtype}"
             )
     return None
+
+
+def _fits(gradient: Any, parameter: Any) -> bool:
+    """Return whether a saved gradient has a shape and dtype that a parameter's gradients have."""
+    kinds = ["float", "int"]
+    # Complex gradients fit complex parameters only.
+    if "complex" in str(parameter.dtype):
+        kinds.append("complex")
+    dtype = str(getattr(gradient, "dtype", None))
+    has_dtype = any(kind in dtype for kind in kinds)
+    return has_dtype and tuple(getattr(gradient, "shape", ())) == tuple(parameter.shape)
 
 
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> Update:
