@@ -35,7 +35,8 @@ class DiceLoss(PairLoss):
 
     Raises:
         AssertionError: If `channel_weights` is not a dict of int to a number.
-        ValueError: If `epsilon` is not a number.
+        ValueError: If `epsilon` is not a number, or in a step, if a channel of `channel_weights`
+            does not exist.
 
     >>> import torch
     >>> mask = torch.ones(1, 1, 2, 2)
@@ -102,7 +103,13 @@ class DiceLoss(PairLoss):
         weights = self._weights.get(count)
         if weights is None:
             assert self.channel_weights
-            row = np.ones((1, max(count, max(self.channel_weights) + 1)), dtype="float32")
+            if max(self.channel_weights) >= count:
+                raise ValueError(
+                    f"DiceLoss's channel_weights has the channel {max(self.channel_weights)}, but "
+                    f"the predictions, of shape {tuple(y_pred.shape)}, have {count} channel"
+                    f"{'' if count == 1 else 's'}, counted from 0."
+                )
+            row = np.ones((1, count), dtype="float32")
             row[0, list(self.channel_weights)] = list(self.channel_weights.values())
             weights = backend.constant(row, y_pred)
             if self._framework is not None:
