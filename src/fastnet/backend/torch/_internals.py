@@ -84,7 +84,7 @@ def parameter_count_of(wrapper: Any) -> int | None:
 
 
 def has_communication_hooks(wrapper: Any) -> bool:
-    """Return whether a program has told DistributedDataParallel how to communicate."""
+    """Return whether a program has registered communication hooks of DistributedDataParallel."""
     return bool(wrapper._comm_hooks) or hasattr(wrapper, "buffer_hook")
 
 

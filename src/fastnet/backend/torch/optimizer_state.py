@@ -17,7 +17,7 @@ from fastnet.backend.torch.wrappers import reshard, unwrap_all
 from fastnet.util.warnings import is_library
 
 _NUMBERS = (bool, int, float, type(None))
-# What torch's optimizers have in their `state_dict`.
+# The keys of the `state_dict` of torch's optimizers.
 _PARTS = frozenset(("state", "param_groups"))
 # Optimizers of torch whose state has other shapes than their parameters.
 _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
@@ -100,7 +100,7 @@ def _load_groups(optimizer: Any, model: torch.nn.Module, state: Any) -> None:
 
 @torch.no_grad()
 def _fill_settings(optimizer: Any, before: list[dict[str, Any]]) -> None:
-    """Put settings that are tensors, which groups may share, back into the tensors from before."""
+    """Write settings that are tensors into the tensors from before, which groups may share."""
     for group, settings in zip(optimizer.param_groups, before, strict=True):
         for name, value in group.items():
             tensor = settings.get(name)
