@@ -59,7 +59,10 @@ def init(
         ValueError: If variables are missing in the environment.
     """
     if framework is None:
-        framework = "torch" if torch_processes() > 1 else "tf" if tf_workers() > 1 else None
+        if torch_processes() > 1:
+            framework = "torch"
+        elif tf_workers() > 1:
+            framework = "tf"
     if framework is not None:
         _processes_module(framework).init(backend, timeout)
 
@@ -168,9 +171,11 @@ def raise_on_all_ranks(processes: Processes | None, task: str) -> Iterator[None]
     finally:
         if failure is not None:
             raise failure
-    for other, text in enumerate(texts):
+    for failed_rank, text in enumerate(texts):
         if text is not None:
-            raise RankError(f"{task} has failed on rank {other}, so it fails here too: {text}")
+            raise RankError(
+                f"{task} has failed on rank {failed_rank}, so it fails here too: {text}"
+            )
 
 
 def processes_of(framework: str) -> Processes | None:
@@ -201,7 +206,7 @@ class TensorOps(NamedTuple):
         is_number: Whether a tensor is a real scalar.
         concatenate: Concatenates tensors along the first axis.
         mean_like: Converts a mean to the dtype of a given tensor, or to float64 for integers.
-        errors: What `concatenate`, or numpy's, raises for incompatible shapes.
+        errors: The exceptions that `concatenate`, or numpy's, raises for incompatible shapes.
     """
 
     is_tensor: Callable[[Any], bool]
@@ -256,8 +261,8 @@ def combine(
         if len(set(counts)) > 1:
             raise ValueError(
                 f"The value of '{key}' holds different numbers of values on the {result_owner}, "
-                f"{counts}, so that they cannot be combined. What ops return must not depend "
-                f"on which part of {data_name} they see."
+                f"{counts}, so that they cannot be combined. Let ops return the same structure "
+                f"for each part of {data_name}."
             )
         values = iter([combine_leaves(key, parts) for parts in zip(*leaves, strict=True)])
         combined[key] = map_leaves(value, lambda _, values=values: next(values))  # type: ignore[misc]
@@ -321,6 +326,6 @@ def _concatenated(key: str, parts: Sequence[Any], tensor_ops: TensorOps) -> Any:
         shapes = [tuple(part.shape) for part in parts]
         raise ValueError(
             f"The value of '{key}' has the shapes {shapes} on the ranks, which cannot be "
-            "concatenated along the first axis. Leave it out of what is gathered, or let the "
-            "others agree."
+            "concatenated along the first axis. Gather a result without it, or let the other axes "
+            "have equal lengths."
         ) from error

@@ -89,7 +89,8 @@ _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # Instances of exactly these classes are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
-# The first values of a node; the first one of a CLASS is its MRO, whose changes are of its bases.
+# The names of the first values of a node. The first value of a CLASS is its MRO, which changes if
+# its bases do.
 _HEADERS = {
     Kind.OBJECT: ("__class__", "__dict__"),
     Kind.CLASS: ("__bases__",),
@@ -170,7 +171,7 @@ class Snapshot(BaseSnapshot):
                 yield from (owner, *values)
 
     def is_change_of_number(self) -> bool:
-        """Return whether the first difference is one of a number, by its former value."""
+        """Return whether the first difference is in a value that was a number."""
         _, values, position = self._first_difference()
         return position >= 0 and type(values[position]) in (int, float)
 
@@ -187,13 +188,15 @@ class Snapshot(BaseSnapshot):
         return self._path(index) + _step(kind, owner, values, position)
 
     def _first_difference(self) -> tuple[int, Sequence[Any], int]:
-        """Return the index of the first node that differs, its values and the place in these.
+        """Return the index of the first node that differs, its values, and the position in these.
 
-        The index is -1 if nothing has changed, and the place if the change has no value.
+        The index is -1 if nothing has changed, and the position is -1 if the change has no value.
         """
         index = self.next_change(0)
+        if index < 0:
+            return index, (), -1
         # Another thread may have undone the change.
-        values, position = (index >= 0 and self._difference_in(index)) or ((), -1)
+        values, position = self._difference_in(index) or ((), -1)
         return index, values, position
 
     def changed_roots(self) -> list[int]:
@@ -253,19 +256,19 @@ class Snapshot(BaseSnapshot):
     def _path(self, index: int) -> str:
         """Return the path that led to a node."""
         steps: list[str] = []
-        below = None
+        child_kind = None
         while index >= 0:
             kind, owner, parent, position, values = self.node(index)
             if kind == Kind.GLOBAL:
                 is_of_module = self.node(parent)[0] == Kind.GLOBAL
                 steps.append(f".{values[0]}" if is_of_module else f" global {values[0]!r}")
             elif position >= 0 and parent >= 0:
-                above, owner, _, _, values = self.node(parent)
-                steps.append(_step(above, owner, values, position))
-            elif kind == Kind.CLASS and below != Kind.CLASS:
+                parent_kind, owner, _, _, values = self.node(parent)
+                steps.append(_step(parent_kind, owner, values, position))
+            elif kind == Kind.CLASS and child_kind != Kind.CLASS:
                 # A base class is reached from its subclass, which the path omits.
                 steps.append(f" class {_class_name(owner)}")
-            below, index = kind, parent
+            child_kind, index = kind, parent
         if len(steps) > _MAX_STEPS:
             steps[:-_MAX_STEPS] = ["..."]
         return self._names[-1 - index] + "".join(reversed(steps))
@@ -291,15 +294,17 @@ def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
     if kind == Kind.STATE:
         if cls is contextvars.ContextVar:
             return ".get()"
-        return (
-            f".{values[position - position % 2]}" if issubclass(cls, threading.local) else ".value"
-        )
+        if issubclass(cls, threading.local):
+            return f".{values[position - position % 2]}"
+        return ".value"
     if kind in (Kind.OBJECT, Kind.CLASS):
         return f".{key}" if type(key) is str else f".__dict__[{_format_key(key)}]"
     if _is_one_of(cls, _BUILTINS):
         return ".__self__"
-    if cls is types.MethodType or cls is types.FunctionType:
-        return ".__wrapped__" if len(values) == 1 else (".__func__", ".__self__")[position]
+    if cls is types.FunctionType:
+        return ".__wrapped__"
+    if cls is types.MethodType:
+        return (".__func__", ".__self__")[position]
     if issubclass(cls, (set, frozenset)):
         return f" element {_format_key(key)}"
     return f"[{_format_key(key) if issubclass(cls, dict) else position}]"
@@ -350,9 +355,9 @@ def _layout_of(cls: type) -> _Layout:
     return _Layout(cls, tuple(kinds), containers, slots)
 
 
-def _is_one_of(cls: type, others: Iterable[Any]) -> bool:
+def _is_one_of(cls: type, classes: Iterable[Any]) -> bool:
     """Return whether a class is one of several, without calling `__eq__` of its metaclass."""
-    return any(cls is other for other in others)
+    return any(cls is candidate for candidate in classes)
 
 
 def _is_weak_container(cls: type) -> bool:
@@ -362,8 +367,10 @@ def _is_weak_container(cls: type) -> bool:
 
 def _is_leaf(cls: type) -> bool:
     """Return whether instances of a class are compared by identity only."""
-    elsewhere = [getattr(sys.modules.get(one), name, None) for one, name in _OTHER_LEAVES.items()]
-    if any(_is_one_of(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
+    other_leaves = [
+        getattr(sys.modules.get(module), name, None) for module, name in _OTHER_LEAVES.items()
+    ]
+    if any(_is_one_of(base, (*_LEAVES, *other_leaves)) for base in _mro(cls)):
         return True
     # Tensors, arrays and their scalars have these in every framework.
     libraries = [_class_dict(base) for base in _mro(cls) if not _is_user_class(base)]
@@ -372,10 +379,12 @@ def _is_leaf(cls: type) -> bool:
 
 def _is_user_class(cls: type) -> bool:
     """Return whether a class is defined in the user's own code."""
+    if not is_mutable(cls):
+        return False
     name = _class_dict(cls).get("__module__")
-    # Classes that `exec` creates in an empty namespace are in "builtins", like Python's own.
-    if not is_mutable(cls) or type(name) is not str or name == "builtins":
-        return is_mutable(cls)
+    # Mutable classes in "builtins" are those that `exec` creates in an empty namespace.
+    if type(name) is not str or name == "builtins":
+        return True
     module = sys.modules.get(name)
     return not _is_module(module) or _is_user_module(_module_dict(module))
 
@@ -414,7 +423,7 @@ def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
     """Return the kinds of nodes of a function; of library code, only `__wrapped__` is followed."""
     if is_user_file(function.__code__.co_filename):
         return (Kind.FUNCTION,)
-    if hasattr(function, "registry"):  # Of `functools.singledispatch`.
+    if hasattr(function, "registry"):  # It was made by `functools.singledispatch`.
         return (Kind.FUNCTION,)
     return (Kind.FIXED,) if "__wrapped__" in function.__dict__ else ()
 
@@ -517,7 +526,7 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
         return [getattr(owner, name) for name in _HEADERS[kind]] + list(map(_get_cell, cells))
     if kind == Kind.SLOTS:
         pairs = [(slot, _get_slot(slot, owner)) for slot in layout.slots]
-        return [one for pair in pairs if pair[0].__name__ not in skip for one in pair]
+        return [part for pair in pairs if pair[0].__name__ not in skip for part in pair]
     if kind == Kind.WEAK:
         return [] if _is_weak_container(cls) else [referent_of(owner) is not None]
     if kind == Kind.STATE:
@@ -601,18 +610,18 @@ def _find_without_order(
     then: Sequence[Any], now: Sequence[Any], header: int, step: int
 ) -> tuple[Sequence[Any], int] | None:
     """Find a difference between elements (a step of 1) or names and values (a step of 2)."""
-    left: dict[Any, list[int]] = {}
+    unmatched: dict[Any, list[int]] = {}
     for index in range(header, len(now), step):
-        left.setdefault(token_of(now[index]), []).append(index)
+        unmatched.setdefault(token_of(now[index]), []).append(index)
     for index in range(header, len(then), step):
-        there = left.get(token_of(then[index]))
-        if not there:
+        matches = unmatched.get(token_of(then[index]))
+        if not matches:
             return then, index
         # A set element is its own value.
-        before, value = then[index + step - 1], now[there.pop() + step - 1]
+        before, value = then[index + step - 1], now[matches.pop() + step - 1]
         if before is not value and token_of(before) != token_of(value):
             return then, index + step - 1
-    added = [index for there in left.values() for index in there]
+    added = [index for indices in unmatched.values() for index in indices]
     return (now, added[0]) if added else None
 
 

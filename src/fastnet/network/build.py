@@ -146,8 +146,10 @@ def build(
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
     placement = device, parallel, options
-    for index, each in enumerate(zip(models, sources, paths, names, strict=True)):
-        models[index] = _prepare_model(*each, mixed_precision, placement)
+    models = [
+        _prepare_model(model, source, path, name, mixed_precision, placement)
+        for model, source, path, name in zip(models, sources, paths, names, strict=True)
+    ]
     return models[0] if len(models) == 1 else models
 
 
@@ -235,8 +237,8 @@ def _prepare_model(
         model = parallelize(model, Placement(*placement), name)
     else:
         device, parallel, options = placement
-        given = {"device": device, "parallel": parallel, **options}
-        unused = [key for key, value in given.items() if value not in (None, "auto")]
+        torch_arguments = {"device": device, "parallel": parallel, **options}
+        unused = [key for key, value in torch_arguments.items() if value not in (None, "auto")]
         if unused:
             raise TypeError(
                 f"build got {unused}, but model '{name}' is of {framework}, and these are for "

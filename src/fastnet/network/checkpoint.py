@@ -147,8 +147,8 @@ def save_checkpoint(
                 for part, value in parts.items()
             }
             content["ranks"] = [encoded for encoded, _ in ranks[1:]]
-            for _, more in ranks[1:]:
-                blocks.update(more)
+            for _, rank_blocks in ranks[1:]:
+                blocks.update(rank_blocks)
             write_atomically(name, partial(write_archive, content=content, blocks=blocks))
     return name
 
@@ -227,11 +227,12 @@ def _load(
             )
         undo.enter_context(restored_afterwards(network, objects, only_on_error=True))
         for model_name, model in models.items():
-            counts = len(saved[model_name]["optimizers"]), len(optimizers_of(model))
-            if counts[0] != counts[1]:
+            saved_count = len(saved[model_name]["optimizers"])
+            count = len(optimizers_of(model))
+            if saved_count != count:
                 raise ValueError(
-                    f"the number of optimizers of model '{model_name}' was {counts[0]} when it was "
-                    f"saved, but is {counts[1]}. Build the model with those that were saved"
+                    f"the number of optimizers of model '{model_name}' was {saved_count} when it "
+                    f"was saved, but is {count}. Build the model with those that were saved"
                 )
             framework.load_model_state(model, saved[model_name])
             index = content["current"][model_name]

@@ -70,14 +70,14 @@ class CompileOptions:
             if is_int(value):
                 if value < 1:
                     raise ValueError(f"CompileOptions has {name}={value}. Pass at least 1.")
-                # numpy's ints, too, become Python's.
+                # Convert numpy's ints to Python's.
                 object.__setattr__(self, name, operator.index(value))
 
 
-def read_compile(given: Any) -> CompileOptions | None:
+def read_compile(argument: Any) -> CompileOptions | None:
     """Return the options for a network's `compile` argument, or None for no compiling."""
-    if isinstance(given, CompileOptions):
-        return given
-    if not isinstance(given, bool):
-        raise TypeError(f"compile is True, False or CompileOptions, not {shorten(given)}.")
-    return CompileOptions() if given else None
+    if isinstance(argument, CompileOptions):
+        return argument
+    if not isinstance(argument, bool):
+        raise TypeError(f"compile is True, False or CompileOptions, not {shorten(argument)}.")
+    return CompileOptions() if argument else None

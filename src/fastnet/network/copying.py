@@ -72,9 +72,7 @@ def _check_copyable(network: Copyable) -> None:
     """Check that a network is not open, and holds no op that FastEstimator pickles in part."""
     name = type(network).__name__
     if network._session is not None:
-        raise ValueError(
-            f"This {name} is open, and cannot be copied or pickled meanwhile. Leave it first."
-        )
+        raise ValueError(f"This {name} is open, so it cannot be copied or pickled. Leave it first.")
     for item in _all_items(network):
         setter = getattr(type(item), "__setstate__", None)
         if getattr(setter, "__module__", "").partition(".")[0] == "fastestimator":

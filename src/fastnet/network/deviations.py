@@ -95,11 +95,11 @@ def excesses(
     """
     for index, deviation in enumerate(deviations):
         if deviation.exceeds(tolerance):
-            others = [step.deviations[index] for step in disturbed]
+            disturbances = [step.deviations[index] for step in disturbed]
             rounded = [step.deviations[index] for step in disturbed if not step.is_redrawn]
-            if _is_unwritten(deviation, others, rounded, limits):
+            if _is_unwritten(deviation, disturbances, rounded, limits):
                 yield Excess(index, is_unwritten=True)
-            elif not _is_explained(deviation, others, rounded, tolerance, limits):
+            elif not _is_explained(deviation, disturbances, rounded, tolerance, limits):
                 yield Excess(index, is_unwritten=False)
 
 
@@ -124,31 +124,39 @@ def _largest_distance(deviations: Sequence[Deviation]) -> float:
 
 
 def _is_unwritten(
-    deviation: Deviation, others: list[Deviation], rounded: list[Deviation], limits: Limits
+    deviation: Deviation, disturbances: list[Deviation], rounded: list[Deviation], limits: Limits
 ) -> bool:
-    """Return whether a step leaves a value as it was, which all other steps change."""
+    """Return whether a step leaves a value as it was, which all disturbed steps change."""
     if deviation.change != 0 or deviation.expected <= 0:
         return False
     is_noise = _largest_distance(rounded) > limits.noise * deviation.expected
     if is_noise and deviation.size < limits.few_elements:
         return False
-    return all(other.change for other in others)
+    return all(disturbance.change for disturbance in disturbances)
 
 
 def _is_explained(
     deviation: Deviation,
-    others: list[Deviation],
+    disturbances: list[Deviation],
     rounded: list[Deviation],
     tolerance: float,
     limits: Limits,
 ) -> bool:
-    """Return whether a deviation is like those of disturbed steps, some of which only round."""
+    """Return whether a deviation is like those of disturbed steps.
+
+    Args:
+        deviation: The deviation of a value.
+        disturbances: The deviations of the value in all disturbed steps.
+        rounded: Those of them in steps with the same random numbers, which rounding explains.
+        tolerance: The part of a change that may always differ.
+        limits: The limits of the framework.
+    """
     distance, change, expected, rounding, share, _ = deviation
-    largest_share = max((other.share for other in others), default=0.0)
+    largest_share = max((disturbance.share for disturbance in disturbances), default=0.0)
     if share > limits.max_ratio_of_shares * largest_share:
         return False
 
-    moved, moved_by_rounding = _largest_distance(others), _largest_distance(rounded)
+    moved, moved_by_rounding = _largest_distance(disturbances), _largest_distance(rounded)
     if moved_by_rounding > limits.noise * expected:
         return distance <= limits.max_ratio_of_noise * moved
     allowed = max(
@@ -158,7 +166,8 @@ def _is_explained(
     )
 
     # Rounding errors, and other random numbers, alter the norm of a change less than the change.
-    norm_moved = max((abs(other.change - other.expected) for other in others), default=0.0)
+    norms_moved = [abs(disturbance.change - disturbance.expected) for disturbance in disturbances]
+    norm_moved = max(norms_moved, default=0.0)
     allowed_in_norm = max(
         max(limits.norm_factor * tolerance, limits.norm_tolerance) * expected + rounding,
         limits.max_norm_ratio * norm_moved,

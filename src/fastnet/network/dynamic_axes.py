@@ -36,15 +36,15 @@ class DynamicAxes:
         self._default_axes: tuple[int, ...] = () if dynamic is False else _BATCH
         self._are_defaults_initially_dynamic = dynamic is True
         if isinstance(dynamic, Mapping):
-            self._by_key = {_read_key(key): _read(axes) for key, axes in dynamic.items()}
+            self._by_key = {_read_key(key): _read_axes(axes) for key, axes in dynamic.items()}
         elif not isinstance(dynamic, bool | None):
             raise _wrong(dynamic)
 
     def warn_of_unread_keys(self, keys: Iterable[str]) -> None:
-        """Warn of keys that are none of those that ops read."""
-        read = set(keys)
-        for key in self._by_key.keys() - read:
-            near = nearest_name(key, read)
+        """Warn of keys of `dynamic` that no op reads, given the keys that ops read."""
+        keys_read = set(keys)
+        for key in self._by_key.keys() - keys_read:
+            near = nearest_name(key, keys_read)
             warn(
                 f"dynamic names the key '{key}', which no op reads."
                 + (f" Did you mean '{near}'?" if near else "")
@@ -105,7 +105,7 @@ def _read_key(key: Any) -> str:
     return key
 
 
-def _read(axes: Any) -> tuple[int, ...]:
+def _read_axes(axes: Any) -> tuple[int, ...]:
     numbers = (axes,) if isinstance(axes, int) else axes
     if isinstance(numbers, str | bytes | Mapping) or not isinstance(numbers, Iterable):
         raise _wrong(axes)
@@ -117,6 +117,6 @@ def _read(axes: Any) -> tuple[int, ...]:
 
 def _wrong(dynamic: Any) -> TypeError:
     return TypeError(
-        f"dynamic is, or holds, {shorten(dynamic)}. Pass None, True, False, or a dict from the "
-        "keys of a batch to the number of an axis, or to several."
+        f"dynamic is, or holds, {shorten(dynamic)}. Pass None, True, False, or a dict that gives "
+        "the number of an axis, or of several, by the key of a batch."
     )

@@ -53,7 +53,7 @@ class Steps:
             device such as `.item()`, and in the progress bar.
 
     Raises:
-        TypeError: If `loader` is a single dict, or `network` no network.
+        TypeError: If `loader` is a single dict, or `network` is not a network.
         ValueError: If `per_call` is not an int of at least 1.
         ModuleNotFoundError: If a bar is wanted and tqdm is not installed.
         KeyError: If a result lacks a key that the bar shows.
@@ -107,8 +107,8 @@ class Steps:
     @property
     def waiting_share(self) -> float:
         """The share of `waited` in `waited + ran`: near 1, the loader is slower than the steps."""
-        both = self.waited + self.ran
-        return self.waited / both if both else 0.0
+        total = self.waited + self.ran
+        return self.waited / total if total else 0.0
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
         network, (mode, *_) = self._network, self._request

@@ -74,14 +74,15 @@ def Network(
     torch.Size([3, 1])
     """
     refuse_open_axes(open_axes)
-    given = {
+    values_and_defaults = {
         "device": (device, None),
         "keep_on_device": (keep_on_device, True),
         "returns": (returns, "cpu"),
         "compile": (compile, False),
     }
+    # A TFNetwork has no arguments for some of these, so pass only those that are not defaults.
     options: dict[str, Any] = {
-        name: value for name, (value, default) in given.items() if value != default
+        name: value for name, (value, default) in values_and_defaults.items() if value != default
     }
     framework = framework_for(ops)
     get_framework(framework)  # If it is not installed, the error names what to install.

@@ -165,7 +165,7 @@ def _class_attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def held_values(held: Mapping[str, HeldState], is_random: bool) -> dict[str, list[Any]]:
-    """Return the kind and the state of each generator, or of each of the rest."""
+    """Return the kind and the state of each generator if `is_random`, else of everything else."""
     return {
         path: [state.kind, state.read()]
         for path, state in held.items()

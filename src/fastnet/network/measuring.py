@@ -30,7 +30,7 @@ def measured_by(network: BaseNetwork, meter: Meter) -> Iterator[None]:
 
 
 def skip_exit_calls(network: BaseNetwork) -> None:
-    """Skip what is due when an open network is left without an error."""
+    """Run no exit calls when an open network is left."""
     network._require_session().skip_exit_calls()
 
 

@@ -219,7 +219,7 @@ class PlanCache:
             spec = items.specs.get(id(op))
             return self._is_stale or (spec is not None and not _is_current(spec))
 
-        present = {id(item): item for item in [*_each_of(lists), *extra]}.values()
+        present = {id(item): item for item in [*_all_items(lists), *extra]}.values()
         known = [item for item in present if id(item) in items.specs]
         unknown = [item for item in present if id(item) not in items.specs]
         # Before they are checked, because an invalid setting raises the error of the constructor.
@@ -295,24 +295,24 @@ class _Items:
     """The items of a network as they were read, a snapshot of them, and the plans built of them.
 
     `extra` are current values of schedulers that `get_all_values` does not list. Specs that are up
-    to date are taken over from `former` items.
+    to date are taken over from the `previous` items.
     """
 
     def __init__(
-        self, lists: Lists, extra: Sequence[Any] = (), former: _Items | None = None
+        self, lists: Lists, extra: Sequence[Any] = (), previous: _Items | None = None
     ) -> None:
         self.extra = extra
-        self.table: KeyTable = KeyTable() if former is None else former.table
+        self.table: KeyTable = KeyTable() if previous is None else previous.table
         self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
         self.contents = tuple([tuple(items) for items in lists])
         self.schedulers = list(filter(is_scheduler, chain.from_iterable(self.contents)))
-        all_items = [*_each_of(self.contents), *extra]
+        all_items = [*_all_items(self.contents), *extra]
         self.items = list({id(item): item for item in all_items}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = {}
         self._resolved: dict[int, Any] = {}
         for item in self.items:
-            self._add(item, self.table, former)
+            self._add(item, self.table, previous)
         self._entries = [
             [
                 item if is_scheduler(item) else self.specs[id(item)]
@@ -324,14 +324,16 @@ class _Items:
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self.take_snapshot(lists)
 
-    def _add(self, op: Any, table: KeyTable, former: _Items | None) -> None:
-        spec = None if former is None else former.specs.get(id(op))
-        is_outdated = spec is None or former is None or former.is_outdated(spec)
-        self.specs[id(op)] = _read(op, table) if spec is None or is_outdated else spec
+    def _add(self, op: Any, table: KeyTable, previous: _Items | None) -> None:
+        """Read an item and the ops inside of it, or take over specs that are up to date."""
+        spec = None if previous is None else previous.specs.get(id(op))
+        if spec is None or previous is None or previous.is_outdated(spec):
+            spec = _read(op, table)
+        self.specs[id(op)] = spec
         self._resolved[id(op)] = last_resolved(op)
         for inner in inner_ops_of(op):
             # Its keys are not keys of the network.
-            self._add(inner, KeyTable(), former)
+            self._add(inner, KeyTable(), previous)
 
     def take_snapshot(self, lists: Lists) -> None:
         """Take a new snapshot, after changes that affect no plan."""
@@ -375,7 +377,7 @@ class _Items:
         return ops, postprocessing, slicers
 
     def _with_values(self, entries: list[Any], values: Mapping[int, Any]) -> list[Any]:
-        """Return specs with those of the values of schedulers, by the schedulers' ids."""
+        """Replace schedulers among entries by the specs of their values, which are by their ids."""
         specs = []
         for entry in entries:
             value = values.get(id(entry), entry)
@@ -401,7 +403,7 @@ def normalized_lists(network: BaseNetwork) -> Lists:
     return network.ops, network.postprocessing, network.slicers
 
 
-def _each_of(lists: Iterable[Iterable[Any]]) -> list[Any]:
+def _all_items(lists: Iterable[Iterable[Any]]) -> list[Any]:
     """Return all items, with the values of all epochs in place of each scheduler."""
     return get_current_items(chain.from_iterable(lists))
 

@@ -33,4 +33,4 @@ MAX_TRACES = 16
 """Traces of the same ops that are kept in TensorFlow, and as many with dynamic axes."""
 
 MANY_TRACES = 8
-"""Traces of the same ops after which their number is warned of, in TensorFlow."""
+"""Traces of the same ops after which a warning gives their number, in TensorFlow."""

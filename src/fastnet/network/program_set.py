@@ -110,9 +110,10 @@ class ProgramSet(Generic[P]):
         """Find the program for the next step, and move it to the front.
 
         Returns:
-            The program and the tensors of the batch; or None, an empty list, and the reason why no
-            program is valid, if there are some: first what has changed, then what differs in the
-            batch. Only PyTorch uses it; `GraphProgramSet.trace` finds one that names the key.
+            The program, the tensors of the batch, and None; or None, an empty list, and the reason
+            why no program is valid, which is None if there are no programs. A change takes
+            precedence over a difference of the batch. Only PyTorch uses the reason;
+            `GraphProgramSet.trace` finds one that names the key.
 
         Raises:
             KeyError: If the batch lacks a key.

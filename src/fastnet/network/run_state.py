@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
     """Find the stateful objects of a network and of the user, each once, by their paths."""
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for path, item in named_items(network, stateful).items():
         if is_stateful(item):
-            found[path] = item
+            objects[path] = item
         elif callable(getattr(item, "state_dict", None)):
             warn(
                 f"{path} ({type(item).__name__}) has a state_dict but no load_state_dict, so that "
@@ -36,8 +36,8 @@ def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str
     for index, model in enumerate(network.models):
         scheduler = get_metadata(model, "optimizer")
         if is_scheduler(scheduler) and is_stateful(scheduler):
-            found[f"optimizers/{index}"] = scheduler
-    return found
+            objects[f"optimizers/{index}"] = scheduler
+    return objects
 
 
 def states_of(objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 def restored_afterwards(
     network: BaseNetwork, objects: Mapping[str, Any], only_on_error: bool = False
 ) -> Iterator[None]:
-    """Restore models, optimizers, `objects` and random numbers after the block."""
+    """Restore models, optimizers, `objects` and random numbers after the block, or on an error."""
     preserved_models = get_framework(network.target_type).PreservedState(network.models)
     states = copy.deepcopy(states_of(objects))
     random_states = random_state()
@@ -143,8 +143,12 @@ def state_for_rank(
     for path, state in rank_parts["states"].items():
         rank_states = [saved["states"][path] for saved in all_parts if path in saved["states"]]
         states[path] = _with_average_gradients(state, rank_states, world_size)
-    kept_parts = {part: rank_parts[part] for part in ("random", "variables")}
-    return {**parts, **kept_parts, "states": states}
+    return {
+        **parts,
+        "random": rank_parts["random"],
+        "variables": rank_parts["variables"],
+        "states": states,
+    }
 
 
 def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: int) -> Any:
@@ -153,7 +157,7 @@ def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: 
     keys = {"merged", "gradients", "names"}
     if not all(isinstance(values, dict) and keys <= values.keys() for values in saved):
         return state
-    # The last ones are of parameters that a rank has frozen meanwhile, and may differ.
+    # The last parameters are those that a rank has frozen meanwhile, so ranks may differ in them.
     by_name = [
         dict(zip(_numbered(values["names"]), values["gradients"], strict=True)) for values in saved
     ]
@@ -169,7 +173,7 @@ def _with_average_gradients(state: Any, rank_states: Sequence[Any], world_size: 
 
 
 def _numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield names with the number of the same ones before: parameters of no model have none."""
+    """Number equal names from 0: all parameters that are in no model have the empty name."""
     counts: Counter[str] = Counter()
     for name in names:
         yield name, counts[name]
@@ -178,5 +182,5 @@ def _numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 def _mean(gradients: Sequence[Any]) -> Any:
     """Average gradients, where None means zeros."""
-    given = [gradient for gradient in gradients if gradient is not None]
-    return sum(given[1:], given[0]) / len(gradients) if given else None
+    present = [gradient for gradient in gradients if gradient is not None]
+    return sum(present[1:], present[0]) / len(gradients) if present else None

@@ -23,26 +23,26 @@ def require_same_plans(
     state: State,
     models: Iterable[Model],
     named_trainable_parameters: Callable[[Model], Iterable[tuple[str, Any]]],
-    others: Iterable[str] = (),
+    more_lines: Iterable[str] = (),
 ) -> None:
     """Raise a ValueError on every process if what a session will run differs.
 
     Only a digest is communicated unless it differs. `named_trainable_parameters` yields the
-    trainable weights of a model, with names, and `others` describes what else the processes must
+    trainable weights of a model, with names, and `more_lines` describe what else the processes must
     have in common.
     """
-    lines = [*_describe(plan, state, models, named_trainable_parameters), *others]
+    lines = [*_describe(plan, state, models, named_trainable_parameters), *more_lines]
     digest = sha256("\n".join(lines).encode()).digest()
     if len(set(processes.all_gather_object(digest))) == 1:
         return
-    first, *rest = processes.all_gather_object(lines)
-    for other, theirs in enumerate(rest, 1):
-        for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
-            if mine != its:
+    first_lines, *lines_of_others = processes.all_gather_object(lines)
+    for rank, rank_lines in enumerate(lines_of_others, 1):
+        for first_line, line in zip_longest(first_lines, rank_lines, fillvalue="nothing more"):
+            if first_line != line:
                 raise ValueError(
-                    f"The ranks would train with different ops or settings: rank 0 has {mine}, but "
-                    f"rank {other} has {its}. Make the network with the same code on each rank, "
-                    "and enter it with the same arguments."
+                    "The ranks would train with different ops or settings: rank 0 has "
+                    f"{first_line}, but rank {rank} has {line}. Make the network with the same "
+                    "code on each rank, and enter it with the same arguments."
                 )
 
 
@@ -61,11 +61,12 @@ def _describe(
             names = sorted(map(name_of, adapted.get_fe_models()))
             yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
     for slicer in plan.slicers:
-        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
-        yield f"{type(slicer).__name__} (slices {keys[0]}, unslices {keys[1]})"
+        sliced = list(getattr(slicer, "slice_inputs", ()))
+        unsliced = list(getattr(slicer, "unslice_inputs", ()))
+        yield f"{type(slicer).__name__} (slices {sliced}, unslices {unsliced})"
     for model in sorted(models, key=name_of):
-        for name, one in named_trainable_parameters(model):
-            kind = f"{tuple(one.shape)}, {one.dtype}"
+        for name, weight in named_trainable_parameters(model):
+            kind = f"{tuple(weight.shape)}, {weight.dtype}"
             yield f"trained weight {name} of model '{name_of(model)}', {kind}"
         optimizer = get_metadata(model, "current_optimizer")
         while hasattr(optimizer, "inner_optimizer"):  # Keras's, inside one that scales losses

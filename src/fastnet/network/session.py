@@ -132,11 +132,11 @@ class Session:
         return results
 
     def close(self, error: BaseException | None = None) -> None:
-        """Run what is due when the network is left, and release the devices.
+        """Run the exit calls, and release the devices.
 
         Args:
-            error: The exception that the network is left with. What is due at the end is skipped
-                then, except for a generator that entered the network and is closed.
+            error: The exception that the network is left with. The exit calls are skipped then,
+                unless a generator that entered the network is closed.
         """
         try:
             if error is None or isinstance(error, GeneratorExit):
@@ -147,7 +147,7 @@ class Session:
             self._release()
 
     def skip_exit_calls(self) -> None:
-        """Skip what is due when the network is left without an error."""
+        """Run no exit calls when the network is left."""
         self._exit_calls = ()
 
     def check_loader(self, loader: Any) -> None:
@@ -194,7 +194,7 @@ class Session:
             return StepMeter(ranges.before, ranges.after)
         return None
 
-    # What the frameworks override.
+    # The methods that the frameworks override.
 
     def _acquire(self) -> None:
         """Prepare the active models, and the state for the ops of this session."""

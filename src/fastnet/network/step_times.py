@@ -43,7 +43,11 @@ class StepTimes:
         self._compiled.append(seconds)
 
     def describe_if_slower(self, uncompiled: str) -> str | None:
-        """Describe both times if compiled steps take longer; `uncompiled` is how others run."""
+        """Describe both times if compiled steps take longer.
+
+        Args:
+            uncompiled: How uncompiled steps run: "eagerly" or "as a graph".
+        """
         fastest, fastest_uncompiled = min(self._compiled), min(self._uncompiled)
         if fastest < _MIN_RATIO * fastest_uncompiled:
             return None

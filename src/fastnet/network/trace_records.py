@@ -120,26 +120,26 @@ class Records:
 
 
 def describe_step(models: Iterable[Model], mode: str) -> str:
-    """Describe a step by its models and mode, so that those of two networks are told apart."""
+    """Describe a step by its models and mode, which distinguishes the steps of two networks."""
     names = ", ".join(f"'{name_of(model)}'" for model in models)
     return f"a step of {names} in mode '{mode}'" if names else f"a step in mode '{mode}'"
 
 
 @contextmanager
-def report_if_slow(what: str, last_seconds: float | None = None) -> Iterator[None]:
+def report_if_slow(task: str, last_seconds: float | None = None) -> Iterator[None]:
     """Print a line to the standard error if the body takes over two seconds.
 
     Args:
-        what: What the body does.
+        task: A phrase for the task of the body, such as "compiling a step".
         last_seconds: How long that took the last time, if it was done before.
     """
     if last_seconds is not None:
-        what = f"{what} ({last_seconds:.0f} s the last time)"
+        task = f"{task} ({last_seconds:.0f} s the last time)"
     stream = sys.stderr
     if stream is None or not is_main():
         yield
         return
-    timer = threading.Timer(2.0, print, [f"fastnet: {what} ..."], {"file": stream})
+    timer = threading.Timer(2.0, print, [f"fastnet: {task} ..."], {"file": stream})
     timer.daemon = True
     timer.start()
     try:

@@ -51,13 +51,14 @@ def find_untrained(
         for _, parameter in named_trainable_parameters(value)
     }
     for index, op, attributes in contents:
-        untrained = {
-            f"{name}.{inner}" if inner else name: id(parameter)
-            for name, value in attributes
-            for inner, parameter in named_trainable_parameters(value)
-            if id(parameter) not in trained
-            and (inner or hasattr(value, "requires_grad") or not only_certain)
-        }
+        untrained: dict[str, int] = {}
+        for name, value in attributes:
+            for inner_name, parameter in named_trainable_parameters(value):
+                # TensorFlow's variables, and layers that are not built, have neither.
+                is_certain = inner_name or hasattr(value, "requires_grad")
+                if id(parameter) not in trained and (is_certain or not only_certain):
+                    path = f"{name}.{inner_name}" if inner_name else name
+                    untrained[path] = id(parameter)
         if untrained:
             trained.update(untrained.values())  # Each is described once.
             names = list(untrained)

@@ -102,7 +102,7 @@ def _end_windows_call(
             for flush in flushes:
                 flush()
             run_deferred(deferred)
-            # After an error, windows are carried.
+            # After an error this is not reached, so windows are carried over.
             for drop in drops:
                 drop()
         except BaseException as error:
@@ -247,17 +247,17 @@ def _check_deferred_outputs(update: UpdateOp, index: int, ops: Sequence[Any]) ->
 
 def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
     """Check that a model's deferred updates treat gradients alike, and only the last reports."""
-    who = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
+    start = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
     for setting in ALIKE_SETTINGS:
         values = list(dict.fromkeys(getattr(update, setting) for update in updates))
         if len(values) > 1:
             raise ValueError(
-                f"{who} together, but have {setting}={values[0]} and {setting}={values[1]}. Pass "
+                f"{start} together, but have {setting}={values[0]} and {setting}={values[1]}. Pass "
                 "the same to all of them."
             )
     early = [key for update in updates[:-1] for key in update.outputs]
     if early:
         raise ValueError(
-            f"{who} together, which the last one reports, but the outputs {early} belong to an "
+            f"{start} together, which the last one reports, but the outputs {early} belong to an "
             "earlier one. Pass them to the last."
         )

@@ -107,7 +107,7 @@ def warn_of_logits(network: BaseNetwork, plan: ExecutionPlan) -> None:
 
 
 def losses_of_probabilities(network: BaseNetwork, plan: ExecutionPlan) -> dict[str, str]:
-    """Describe the cross-entropies whose probabilities no step has shown yet, by their keys."""
+    """Describe, by their keys, the cross-entropies of probabilities that are not checked yet."""
     return {
         op.inputs[0]: describe_op(op, index)
         for index, op in enumerate(plan.ops)
@@ -119,17 +119,17 @@ def warn_of_values(network: BaseNetwork, plan: ExecutionPlan, result: Mapping[st
     """Warn, once each, of cross-entropies of probabilities that are given other values."""
     value_range = get_framework(network.target_type).value_range
     for key, described in losses_of_probabilities(network, plan).items():
-        found = value_range(result[key]) if key in result else None
-        if found is None:
+        extremes = value_range(result[key]) if key in result else None
+        if extremes is None:
             continue
         network._warned.update(
             id(op) for op in plan.ops if type(op) is CrossEntropy and op.inputs[0] == key
         )
-        least, largest = found
-        if least < -_ROUNDING or largest > 1 + _ROUNDING:
+        minimum, maximum = extremes
+        if minimum < -_ROUNDING or maximum > 1 + _ROUNDING:
             warn(
-                f"{described} expects probabilities, but '{key}' has values from {least:.3g} to "
-                f"{largest:.3g}. Pass from_logits=True, or end the model with a softmax or sigmoid."
+                f"{described} expects probabilities, but '{key}' has values from {minimum:.3g} to "
+                f"{maximum:.3g}. Pass from_logits=True, or end the model with a softmax or sigmoid."
             )
 
 
@@ -145,9 +145,17 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
         if not any(model in as_tensor_op(op).get_fe_models() for op in plan.ops if _is_update(op)):
             continue
         _compared.add(optimizer)
-        optimized = {id(parameter) for parameter in _optimized(model)}
-        optimized_anywhere = {id(one) for other in known_models() for one in _optimized(other)}
-        trainable = [item for item in model.named_parameters() if item[1].requires_grad]
+        optimized = {id(parameter) for parameter in _optimized_parameters(model)}
+        optimized_anywhere = {
+            id(parameter)
+            for known_model in known_models()
+            for parameter in _optimized_parameters(known_model)
+        }
+        trainable = [
+            (name, parameter)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        ]
         missing = [name for name, parameter in trainable if id(parameter) not in optimized_anywhere]
         if missing and any(id(parameter) in optimized for _, parameter in trainable):
             shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -158,7 +166,7 @@ def warn_of_partial_optimizers(plan: ExecutionPlan) -> None:
             )
 
 
-def _optimized(model: Model) -> Iterator[Any]:
+def _optimized_parameters(model: Model) -> Iterator[Any]:
     """Yield the parameters of all torch optimizers of a model."""
     for optimizer in every_optimizer_of(model):
         for group in getattr(optimizer, "param_groups", ()):
@@ -181,12 +189,18 @@ def _lacks_update(network: BaseNetwork, model: Model) -> bool:
     if not optimizers or not any(network._trainable_in(model)):
         return False
     # One optimizer may belong to several models, or hold the parameters of others.
-    updated_models = [known for known in known_models() if known in _updated]
-    stepped = {id(parameter) for updated in updated_models for parameter in _optimized(updated)}
-    if stepped.issuperset(id(parameter) for _, parameter in network._trainable_in(model)):
+    updated_models = [known_model for known_model in known_models() if known_model in _updated]
+    optimized = {
+        id(parameter)
+        for updated_model in updated_models
+        for parameter in _optimized_parameters(updated_model)
+    }
+    if optimized.issuperset(id(parameter) for _, parameter in network._trainable_in(model)):
         return False
     updated_ids = {
-        id(item) for updated in updated_models for item in (updated, *every_optimizer_of(updated))
+        id(item)
+        for updated_model in updated_models
+        for item in (updated_model, *every_optimizer_of(updated_model))
     }
     return updated_ids.isdisjoint(map(id, (model, *optimizers)))
 

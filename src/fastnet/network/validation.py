@@ -55,9 +55,9 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
             raise _wrong_item(op, index, "postprocessing op", "a NumpyOp")
         _check_op(op, index, checked)
         if hasattr(op, "filter_fn") or hasattr(op, "collate_fn"):
-            does = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
+            action = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
             raise ValueError(
-                f"{describe_op(op, index)} {does}, which postprocessing cannot do: the network's "
+                f"{describe_op(op, index)} {action}, which postprocessing cannot do: the network's "
                 "results are already made. Use it in the data pipeline."
             )
     for index, slicer in _each_value(slicers):
@@ -79,7 +79,7 @@ def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
-    """Check the keys of an op, and once for each Python function that it takes data and state."""
+    """Check the keys of an op, and, once per function, that its forward takes data and state."""
     try:
         if isinstance(op, Op):
             op.check_keys()
@@ -139,7 +139,8 @@ def check_request(
         )
     number = _as_int(epoch)
     if number is None or number < first_epoch:
-        raise (TypeError if number is None else ValueError)(
+        error_type = TypeError if number is None else ValueError
+        raise error_type(
             f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
@@ -149,8 +150,8 @@ def check_request(
             f"{shorten(ds_id)} of type {type(ds_id).__name__}."
         )
     keys = () if desired_output_keys is None else desired_output_keys
-    is_one = isinstance(keys, str) or not isinstance(keys, Iterable)
-    desired = frozenset([keys] if is_one else keys)
+    is_single_key = isinstance(keys, str) or not isinstance(keys, Iterable)
+    desired = frozenset([keys] if is_single_key else keys)
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(

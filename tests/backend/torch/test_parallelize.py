@@ -49,7 +49,7 @@ def test_no_group(monkeypatch: pytest.MonkeyPatch, parallel: Any) -> None:
             fastnet.build(line, None, model_name="m", parallel=parallel)
     for name, value in {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=r"^This process is one of 3 of torchrun, but there"):
+    with pytest.raises(ValueError, match=r"^There is no .*, but torchrun has started 3 processes"):
         fastnet.build(line, None, model_name="m", parallel=parallel)
     model = line()
     assert fastnet.build(model, None, parallel=None) is model
@@ -99,7 +99,7 @@ def refusals() -> dict[str, str]:
 @pytest.mark.slow
 def test_what_is_refused_on_every_rank() -> None:
     expected = {
-        "early": "that are none of the sharded model's",
+        "early": "updates no parameter of the sharded model",
         "other": "Model 'm' already is 'ddp', so parallel='fsdp' and the options [] come too late",
         "late": "so parallel='auto' and the options ['static_graph'] come too late",
         "frozen": "UpdateOp of 'm' would update a model in one of 2 processes, but nothing",

@@ -467,7 +467,10 @@ UNFIT = {
         set_at("models.net.optimizers.0.names.3", "2.weight"),
         "its parameter 3 is '2.weight', where the model's is '2.bias'",
     ),
-    "an optimizer's class": (set_at("models.net.optimizers.1.optimizer", "Adam"), "it is of Adam"),
+    "an optimizer's class": (
+        set_at("models.net.optimizers.1.optimizer", "Adam"),
+        "it was saved by Adam",
+    ),
     "a parameter": (set_at(f"{STATE}.9", {}), "does not fit the optimizer, Adam: it has no 9"),
     "no optimizers": (
         set_at("models.net.optimizers", []),

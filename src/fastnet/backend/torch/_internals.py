@@ -1,7 +1,7 @@
 """Every private name of torch that fastnet uses.
 
-A private name is used in an eager step only where it saves at least 3 % of one, as its comment
-says (torch 2.13, one thread). The other names are here because torch offers no public way.
+A private name is used in an eager step only where that saves at least 3 % of the step, as its
+comment says (torch 2.13, one thread). The other names are here because torch offers no public way.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def parameter_count_of(wrapper: Any) -> int | None:
 
 
 def has_communication_hooks(wrapper: Any) -> bool:
-    """Return whether a program has told DistributedDataParallel how to communicate."""
+    """Return whether a program has registered communication hooks of DistributedDataParallel."""
     return bool(wrapper._comm_hooks) or hasattr(wrapper, "buffer_hook")
 
 
@@ -110,7 +110,7 @@ HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def hook_tables_of(parameters: Iterable[torch.Tensor]) -> list[dict[int, Any]]:
     """List the tables of the hooks on the gradients of parameters; most have none."""
-    tables = (getattr(one, name) for one in parameters for name in HOOK_TABLES)
+    tables = (getattr(parameter, name) for parameter in parameters for name in HOOK_TABLES)
     return [table for table in tables if table is not None]
 
 
@@ -198,8 +198,8 @@ def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     if not tensors:
         return lambda: True
     addresses = MemberGuard(tensors, methods=("data_ptr",))
-    sizes: Any = [list(one.shape) for one in tensors]
-    strides: Any = [list(one.stride()) for one in tensors]
+    sizes: Any = [list(tensor.shape) for tensor in tensors]
+    strides: Any = [list(tensor.stride()) for tensor in tensors]
     guards = torch._C._dynamo.guards.TensorGuards(
         *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     )
@@ -219,7 +219,8 @@ DISTRIBUTION_CHECKS = {
 def checks_by_default(distribution: Distribution) -> bool:
     """Return whether a distribution checks only because all of them do by default."""
     holders = [distribution, *type(distribution).__mro__]
-    return next(one for one in holders if "_validate_args" in vars(one)) is Distribution
+    first = next(holder for holder in holders if "_validate_args" in vars(holder))
+    return first is Distribution
 
 
 def weight_hook_of(module: torch.nn.Module) -> str | None:
@@ -249,7 +250,7 @@ def import_dynamo() -> None:
     install_generation_tagging_init()
 
 
-def fake_mode(open_sizes: bool) -> Any:
+def fake_mode(symbolic_sizes: bool) -> Any:
     """Return a mode in which tensors have no values, and sizes may be symbols."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -257,7 +258,7 @@ def fake_mode(open_sizes: bool) -> Any:
     return FakeTensorMode(
         allow_non_fake_inputs=True,
         shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False),
-        static_shapes=not open_sizes,
+        static_shapes=not symbolic_sizes,
     )
 
 
@@ -311,6 +312,8 @@ def decompositions(fallback_random: bool) -> dict[Any, Any]:
 
 
 class _LayerCount(int):
+    """A number of layers that makes `num_layers < i - 1` true, so that torch applies dropout."""
+
     def __lt__(self, other: int) -> bool:
         return True
 
@@ -320,7 +323,8 @@ def eager_recurrent_layers() -> Iterator[None]:
     """Let a trace in this thread keep recurrent layers as eager torch runs them.
 
     Torch's decomposition unrolls an LSTM layer over time if its input requires gradients, as behind
-    an embedding. It leaves out the dropout between layers, by testing `num_layers < i - 1`.
+    an embedding. It leaves out the dropout between layers, because it tests `num_layers < i - 1`
+    before it makes the right comparison, `i < num_layers - 1`.
     """
     from torch._decomp import decompositions
 
@@ -352,10 +356,10 @@ def has_onednn_product() -> bool:
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def onednn_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def onednn_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Multiply two float32 matrices on the CPU with oneDNN."""
     multiply = torch.ops.mkldnn._linear_pointwise.default
-    return multiply(one, other.t(), None, "none", [], "")  # type: ignore[no-any-return]
+    return multiply(left, right.t(), None, "none", [], "")  # type: ignore[no-any-return]
 
 
 _OWN_NAMESPACES = ("aten", "mkldnn", "prim", "prims", "fastnet")
@@ -377,8 +381,8 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
 
     settings: dict[str, Any] = {
         "fallback_random": fallback_random,
-        # The caller compares dtypes, shapes and strides of inputs. Custom operators may return
-        # others than their fake implementations do.
+        # The caller compares dtypes, shapes and strides of inputs. Results of custom operators may
+        # differ in these from the results of their fake implementations.
         "size_asserts": any(map(_is_custom, graph.graph.nodes)),
         # Without it, Inductor compiles a test program for each instruction set, for 4 s each.
         "cpp.vec_isa_ok": config.cpp.vec_isa_ok is not False,
@@ -388,7 +392,7 @@ def compile_graph(graph: Any, inputs: Sequence[Any], mode: Any, fallback_random:
         "max_fusion_buffer_group_pairwise_attempts": 8,
     }
     backward = torch.ops.aten.convolution_backward.default
-    is_on_cpu = not any(getattr(one, "is_cuda", False) for one in inputs)
+    is_on_cpu = not any(getattr(value, "is_cuda", False) for value in inputs)
     if is_on_cpu and any(node.target is backward for node in graph.graph.nodes):
         # Layouts that are faster in forward passes cost more in backward passes than they save.
         settings["layout_optimization"] = False

@@ -29,30 +29,35 @@ def average_gradients(
 
     Raises:
         ValueError: If a gradient is sparse.
-        RuntimeError: If there is no gradient of a parameter in a trace.
+        RuntimeError: If a parameter has no gradient while the step is traced.
     """
     groups = list(groups)
     are_sharded = any(map(is_sharded, gradients))
-    averaged = [i for i, one in enumerate(parameters) if not (are_sharded and is_sharded(one))]
+    indices = [
+        index
+        for index, parameter in enumerate(parameters)
+        if not (are_sharded and is_sharded(parameter))
+    ]
     averages = list(gradients)
-    for bucket in _buckets(averaged, parameters):
-        own = [gradients[i] for i in bucket]
-        has_all = all(one is not None for one in own)
+    for bucket in _buckets(indices, parameters):
+        bucket_gradients = [gradients[i] for i in bucket]
+        has_all = all(gradient is not None for gradient in bucket_gradients)
         if are_traced() and not has_all:
             raise RuntimeError(
                 "a parameter that is trained has no gradient here, but may have one in another "
                 "process; freeze it by requires_grad_(False)"
             )
-        flat = average_over(_flatten(own, [parameters[i] for i in bucket]), groups)
+        flat = average_over(_flatten(bucket_gradients, [parameters[i] for i in bucket]), groups)
         sizes = [*(parameters[i].numel() for i in bucket), len(bucket)]
-        *means, exist = torch.split(flat, sizes)
-        # Reading numbers waits for the device.
-        counts = [1.0] * len(bucket) if has_all else exist.tolist()
-        for i, mean, count in zip(bucket, means, counts, strict=True):
-            if count:
-                # Clipping writes to them. A graph would copy the bucket for each write to a view.
-                own_mean = mean.clone() if are_traced() else mean
-                averages[i] = shard_like(own_mean.view(parameters[i].shape), parameters[i])
+        *means, share_tensor = torch.split(flat, sizes)
+        # The shares of processes that have each gradient. Reading them waits for the device.
+        shares = [1.0] * len(bucket) if has_all else share_tensor.tolist()
+        for i, mean, share in zip(bucket, means, shares, strict=True):
+            if share:
+                # Clipping writes to the averages, and for each write to a view a graph would copy
+                # the whole bucket.
+                average = mean.clone() if are_traced() else mean
+                averages[i] = shard_like(average.view(parameters[i].shape), parameters[i])
     return averages
 
 
@@ -74,7 +79,8 @@ def broadcast_buffers(model: DistributedDataParallel) -> None:
     """Broadcast the buffers of rank 0, once after each update, as the wrapper's forward does."""
     if model.require_forward_param_sync and model.broadcast_buffers:
         ignored = model.parameters_to_ignore
-        buffers = [one for name, one in model.module.named_buffers() if name not in ignored]
+        named_buffers = model.module.named_buffers()
+        buffers = [buffer for name, buffer in named_buffers if name not in ignored]
         if buffers:
             with torch.no_grad():
                 results = broadcast_from_first(buffers, model.process_group)
@@ -85,20 +91,20 @@ def broadcast_buffers(model: DistributedDataParallel) -> None:
 
 
 def _flatten(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    """Concatenate gradients, followed by a 1 for each that exists and a 0 for each other."""
-    first = torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)
+    """Concatenate gradients, zeros for missing ones, and a flag each: 1 if it exists, else 0."""
+    template = torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)
     pieces = []
     for gradient, parameter in zip(gradients, parameters, strict=True):
         if gradient is None:
-            pieces.append(first.new_zeros(parameter.numel()))
+            pieces.append(template.new_zeros(parameter.numel()))
             continue
         if gradient.layout != torch.strided:
             raise ValueError(
                 "A sparse gradient cannot be averaged over processes. Use dense gradients "
                 "(nn.Embedding(..., sparse=False))."
             )
-        pieces.append(gradient.detach().to(first).reshape(-1))
+        pieces.append(gradient.detach().to(template).reshape(-1))
     if all(gradient is not None for gradient in gradients):
-        return torch.cat([*pieces, first.new_ones(len(pieces))])
-    exist = [float(gradient is not None) for gradient in gradients]
-    return torch.cat([*pieces, first.new_tensor(exist)])
+        return torch.cat([*pieces, template.new_ones(len(pieces))])
+    flags = [float(gradient is not None) for gradient in gradients]
+    return torch.cat([*pieces, template.new_tensor(flags)])

@@ -96,16 +96,15 @@ def backward(loss: Tensor, parameters: Sequence[Tensor] | None, retain_graph: bo
 
 
 def isolated_backward(
-    loss: Tensor, retain_graph: bool, model: Module, optimizer: Any, others: Iterable[Module]
+    loss: Tensor, retain_graph: bool, model: Module, optimizer: Any, other_models: Iterable[Module]
 ) -> None:
     """Accumulate a loss's gradients in all leaves except the parameters of other models.
 
-    A parameter of the model or of its optimizer is never another model's, whoever shares it.
+    A parameter of the model or of its optimizer is not excepted, even if another model shares it.
     """
     leaves, may_have_more = graph_leaves(loss)
-    foreign = parameters_of_others(
-        others, set(map(id, model_and_optimizer_parameters(model, optimizer)))
-    )
+    trained_ids = set(map(id, model_and_optimizer_parameters(model, optimizer)))
+    foreign = parameters_of_others(other_models, trained_ids)
     foreign_ids = set(map(id, foreign))
     if not leaves and not may_have_more:
         backward(loss, None, retain_graph)  # Raises, as there is nothing to differentiate.
@@ -113,6 +112,6 @@ def isolated_backward(
     # Autograd functions written in Python and custom `backward` methods need the whole graph.
     needs_whole_graph = may_have_more or not _has_default_backward(loss)
     inputs = None if needs_whole_graph else [leaf for leaf in leaves if id(leaf) not in foreign_ids]
-    # A leaf that is left may pass its gradient on to a foreign parameter.
+    # A hook on another leaf may write to the gradients of foreign parameters.
     with gradients_set_aside(foreign):
         backward(loss, inputs, retain_graph)

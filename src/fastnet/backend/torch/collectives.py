@@ -1,11 +1,11 @@
 """Collectives of a step as operators, so that compiled steps exchange what eager ones do.
 
-Ranks need not run the same: where one runs a step eagerly and another one a program, both send the
-same messages in the same order.
+One rank may run a step eagerly while another runs a compiled program: both send the same messages
+in the same order.
 
-Torch's functional collectives can be traced as well. But one rank may verify a program in a step in
-which others do not, and then runs the step several times. The operators here communicate in the
-first run, and in the others repeat what it has received.
+Torch's functional collectives can be traced as well. But a rank may verify a program in a step in
+which other ranks do not, and then runs the step several times. The operators here communicate only
+in the first of these runs, and replay in the others the messages that it has received.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def broadcast_from_first(tensors: Sequence[Tensor], group: Any) -> _Tensors:
 
 
 class Messages:
-    """What a process has sent and received in a step, to run the step again by itself.
+    """Records the messages of a step, so that a process can run the step again by itself.
 
-    In such a run the other processes are taken to send what they sent in the step.
+    Such a run assumes that the other processes send what they sent in the recorded step.
 
     Attributes:
         sent: The tensors that were sent in the step, or in the last run of it.
@@ -79,7 +79,7 @@ class Messages:
     def __init__(self) -> None:
         self.sent: _Tensors = []
         self._is_recording = False
-        # What was sent and received by each collective of the step.
+        # The tensors that each collective of the step has sent and received.
         self._recorded: list[tuple[_Tensors, _Tensors]] = []
         self._remaining: Iterator[tuple[_Tensors, _Tensors]] = iter(())
 
@@ -115,14 +115,15 @@ class Messages:
         repeat: Callable[[_Tensors, _Tensors], _Tensors],
     ) -> _Tensors:
         """Return what a collective receives; see `_exchange`."""
-        own = [tensor.clone() for tensor in tensors]
-        self.sent += own
+        copies = [tensor.clone() for tensor in tensors]
+        self.sent += copies
         if self._is_recording:
             received = communicate()
-            self._recorded.append((own, [tensor.clone() for tensor in received]))
+            self._recorded.append((copies, [tensor.clone() for tensor in received]))
             return received
         sent, received = next(self._remaining, ([], []))
-        if [(one.shape, one.dtype) for one in sent] != [(one.shape, one.dtype) for one in own]:
+        sent_types = [(tensor.shape, tensor.dtype) for tensor in sent]
+        if sent_types != [(tensor.shape, tensor.dtype) for tensor in copies]:
             raise RuntimeError("the step sends other messages to the other processes")
         return repeat(sent, received)
 
@@ -135,9 +136,10 @@ def _exchange(
     """Return what a collective receives.
 
     Args:
-        tensors: What this process sends.
-        communicate: Receives from the other processes.
-        repeat: Returns what would be received, given what was sent and received in another run.
+        tensors: The tensors that this process sends.
+        communicate: Exchanges tensors with the other processes; returns those received.
+        repeat: Returns the tensors that would be received, given those that were sent and received
+            in the recorded run.
     """
     messages = _messages.get()
     return communicate() if messages is None else messages.exchange(tensors, communicate, repeat)
@@ -201,4 +203,4 @@ def _broadcast_of_fake(tensors: Sequence[Tensor], group: str, previous: Tensor |
 COLLECTIVES: frozenset[Any] = frozenset(
     (torch.ops.fastnet.average.default, torch.ops.fastnet.broadcast.default)
 )
-"""The operators."""
+"""The operators that communicate with other processes."""

@@ -37,7 +37,7 @@ def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def _autocast_disabled() -> Iterator[None]:
-    """Disable autocast for all types of devices; weights that it has cast stay in its cache."""
+    """Disable autocast for all types of devices, without clearing its cache of cast weights."""
     enabled = list(filter(is_autocast_enabled, _device_types()))
     try:
         for device_type in enabled:

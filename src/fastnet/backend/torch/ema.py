@@ -60,7 +60,7 @@ class WeightAverager:
         self._model = model
         self._averaged = averaged
         self._updates = 0
-        # What the next update depends on. A compiled step compares it, and takes a decay that
+        # The next update depends on this. A compiled step compares it, and takes a decay that
         # changes as an input.
         self.state: dict[str, Any] = {}
         self.configure(decay, use_buffers)
@@ -79,7 +79,7 @@ class WeightAverager:
     @updates.setter
     def updates(self, updates: int) -> None:
         decay = self._decay
-        # The first update does not need it.
+        # The first update copies the weights, so the decay after 0 updates is never used.
         rate = decay_after(decay, max(updates, 1), self._model) if callable(decay) else decay
         self._updates = updates
         self.state.update(has_begun=updates > 0, decay=rate)
@@ -113,12 +113,12 @@ class WeightAverager:
         for mean, value in copied:
             mean.copy_(value)
 
-    def _paired(self, listed: str) -> list[tuple[Tensor, Tensor]]:
+    def _paired(self, method: str) -> list[tuple[Tensor, Tensor]]:
         """Pair the parameters or buffers of the average with the model's of the same names."""
+        # The copy may list a shared tensor under another name first, so take all names.
         means, values = (
-            # Of a shared tensor each side may list another name first.
-            dict(getattr(one, listed)(remove_duplicate=False))
-            for one in (self._averaged, unwrap(self._model))
+            dict(getattr(module, method)(remove_duplicate=False))
+            for module in (self._averaged, unwrap(self._model))
         )
         names = match_names(means, values)
         if names is None:

@@ -45,15 +45,15 @@ def _full_tensor(value: Any) -> Any:
     return value.detach().full_tensor().cpu() if is_sharded(value) else value
 
 
-def shard_like(value: Any, own: Any) -> Any:
-    """Return this process's shard of a full tensor, if `own` is sharded, else the value itself."""
-    if not is_sharded(own) or is_sharded(value) or not isinstance(value, Tensor):
+def shard_like(value: Any, like: Any) -> Any:
+    """Shard a full tensor as `like` is sharded; return any other value as it is."""
+    if not is_sharded(like) or is_sharded(value) or not isinstance(value, Tensor):
         return value
     from torch.distributed.tensor import distribute_tensor
 
     # Every process has the full tensor, so that none has to send it.
     return distribute_tensor(
-        value.to(own.device), own.device_mesh, own.placements, src_data_rank=None
+        value.to(like.device), like.device_mesh, like.placements, src_data_rank=None
     )
 
 

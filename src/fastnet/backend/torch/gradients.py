@@ -37,16 +37,17 @@ def get_gradient(
     retain_graph: bool = True,
 ) -> Any:
     single = isinstance(sources, Tensor)
-    by = (sources,) if isinstance(sources, Tensor) else tuple(sources)
+    inputs = (sources,) if isinstance(sources, Tensor) else tuple(sources)
     try:
-        if by and engine_suffices(target, *by) and torch.autograd.grad is _grad:
-            gradients = call_engine(target, by, retain_graph, higher_order, accumulate=False)
+        if inputs and engine_suffices(target, *inputs) and torch.autograd.grad is _grad:
+            gradients = call_engine(target, inputs, retain_graph, higher_order, accumulate=False)
         else:
+            ones = torch.ones_like(target)
             gradients = torch.autograd.grad(
-                target, by, torch.ones_like(target), retain_graph, higher_order, allow_unused=True
+                target, inputs, ones, retain_graph, higher_order, allow_unused=True
             )
     except RuntimeError as error:
-        if not all(one.requires_grad for one in (target, *by)):
+        if not all(tensor.requires_grad for tensor in (target, *inputs)):
             add_note(error, GRADIENT_ADVICE)
         raise
     return gradients[0] if single else gradients
@@ -60,7 +61,7 @@ def compute_differentiable(target: Tensor, sources: Sequence[Tensor] | Tensor, s
     scaler = _scaler_of(target, state)
     if scaler is None:
         return get_gradient(target, sources, True)
-    # In half precision they would underflow on their way to the sources.
+    # In half precision unscaled gradients would underflow on their way to the sources.
     gradients = get_gradient(scaler.scale(target), sources, True)
     if isinstance(sources, Tensor):
         return unscale_gradients([gradients], scaler)[0]
@@ -69,11 +70,13 @@ def compute_differentiable(target: Tensor, sources: Sequence[Tensor] | Tensor, s
 
 def _scaler_of(target: Tensor, state: State) -> Any:
     """Return the scaler of a trained model that a tensor depends on, or None."""
-    optimizers = [get_metadata(one, "current_optimizer") for one in state.get(TRAINED, ())]
-    scaled = [one for one in optimizers if getattr(one, "scaler", None) is not None]
-    leaves = {id(leaf) for leaf in graph_leaves(target)[0]} if scaled else set()
+    optimizers = [get_metadata(model, "current_optimizer") for model in state.get(TRAINED, ())]
+    scaled = [
+        optimizer for optimizer in optimizers if getattr(optimizer, "scaler", None) is not None
+    ]
+    leaf_ids = {id(leaf) for leaf in graph_leaves(target)[0]} if scaled else set()
     for optimizer in scaled:
-        if any(id(one) in leaves for one in optimizer_parameters(optimizer)):
+        if any(id(parameter) in leaf_ids for parameter in optimizer_parameters(optimizer)):
             return optimizer.scaler
     return None
 
@@ -98,6 +101,6 @@ def update_model(
     scaler = getattr(optimizer, "scaler", None)
     if scaler is not None:
         # The optimizer's step unscales them.
-        gradients = [None if one is None else scaler.scale(one) for one in gradients]
+        gradients = [None if gradient is None else scaler.scale(gradient) for gradient in gradients]
     accumulate_gradients(parameters, gradients)
     PendingStep(optimizer, model, name_of(model)).take_or_defer(defer, deferred)

@@ -21,26 +21,25 @@ def submodules_of(value: Any) -> dict[str, Any] | None:
 
 
 def attributes_of(module: Any, is_saved: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a module, without those that are saved with a model."""
+    """Yield the attributes of a module; without saved parameters and buffers if `is_saved`."""
     for name, value in vars(module).items():
         is_part = name in TABLES or name.endswith("_hooks")
         if not is_part and not (isinstance(value, Optimizer) and has_custom_state_dict(value)):
             yield name, value
     unsaved = unsaved_buffers(module)
-    for name, tensor in (item for table in tables_of(module) for item in table.items()):
-        if not is_saved or name in unsaved:
-            yield name, tensor
+    for table in tables_of(module):
+        for name, tensor in table.items():
+            if not is_saved or name in unsaved:
+                yield name, tensor
 
 
 def saved_tensors_of(model: Model) -> list[torch.Tensor]:
     """List the tensors of a model that are saved with it."""
     module = unwrap_all(model)
-    unsaved = {
-        id(buffers[name])
-        for inner in module.modules()
-        for _, buffers in [tables_of(inner)]
-        for name in unsaved_buffers(inner)
-    }
+    unsaved: set[int] = set()
+    for submodule in module.modules():
+        _, buffers = tables_of(submodule)
+        unsaved.update(id(buffers[name]) for name in unsaved_buffers(submodule))
     tensors: Any = (*module.parameters(), *module.buffers())
     return [tensor for tensor in tensors if id(tensor) not in unsaved]
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from fastnet.backend.losses import check_class_weights, fractional_label
 
-# An index that no label has, so that no label is ignored in silence, as -100 is by torch. The
-# minimum int64 is taken: NaN and overflowing labels convert to it.
+# torch ignores the label -100 in silence unless it is given another index to ignore. No label has
+# this one. It is not the minimum int64, because NaN and overflowing labels convert to that.
 _NO_CLASS = -8_236_914_705_318_624_517
 
 # The dtypes in which torch's own mean on the CPU is exact: for others it sums in half precision.
@@ -116,7 +116,7 @@ def sparse_categorical_crossentropy(
         uniform = -y_pred.mean(1).masked_fill(y_true == ignored, 0)
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     if class_weights:
-        # An ignored index may be that of no class. Its loss is 0.
+        # An ignored index may be outside of the classes. Its loss is 0, so any class will do.
         classes = y_true.clamp(0, y_pred.shape[1] - 1)
         loss = loss * _row_of(class_weights, y_pred).take(classes)
     if not average_loss:
@@ -177,14 +177,14 @@ def focal(y_true: Tensor, y_pred: Tensor, gamma: float, alpha: float, from_logit
     """Return the focal loss of each element."""
     probability = y_pred.sigmoid() if from_logits else y_pred
     entropy = _binary_entropy(y_pred, y_true, from_logits)
-    # torch's operators for `rsub` and `pow` go through Python.
+    # `rsub` and `pow` are native calls, while the operators `-` and `**` go through Python.
     negative = torch.rsub(y_true, 1)
-    right = probability * y_true + torch.rsub(probability, 1) * negative
+    probability_of_label = probability * y_true + torch.rsub(probability, 1) * negative
     if y_true.requires_grad:
         # A second node, so that gradients are accumulated in FastEstimator's order.
         negative = torch.rsub(y_true, 1)
     weight = alpha * y_true + (1 - alpha) * negative
-    return weight * (entropy * torch.rsub(right, 1).pow(gamma))
+    return weight * (entropy * torch.rsub(probability_of_label, 1).pow(gamma))
 
 
 def _binary_entropy(y_pred: Tensor, y_true: Tensor, from_logits: bool) -> Tensor:
@@ -194,7 +194,7 @@ def _binary_entropy(y_pred: Tensor, y_true: Tensor, from_logits: bool) -> Tensor
 
 
 def _row_of(class_weights: Mapping[int, float], like: Tensor) -> Tensor:
-    """Return the weights of all classes, of which `like` has an entry on axis 1 each."""
+    """Return a tensor of the weights of all classes; axis 1 of `like` is that of the classes."""
     if not isinstance(class_weights, ClassWeights):
         class_weights = ClassWeights(class_weights)
     return class_weights.row(like)
@@ -208,8 +208,9 @@ class ClassWeights(dict[int, float]):
         self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
     def row(self, like: Tensor) -> Tensor:
-        """Return the weights of all classes on the device of `like`."""
-        key = count, device = like.shape[1], like.device
+        """Return a tensor of the weights of all classes on the device of `like`."""
+        count, device = like.shape[1], like.device
+        key = count, device
         # A trace, whose tensors are of another type, takes the numbers as constants.
         is_traced = type(like) is not Tensor
         row = None if is_traced else self._rows.get(key)

@@ -73,8 +73,8 @@ class _LambertW(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor) -> Tensor:
         wide = z.float() if z.dtype in _HALVES else z
-        found: Tensor = solve(wide, _digits(z), _FUNCTIONS).to(z.dtype)
-        return found
+        result: Tensor = solve(wide, _digits(z), _FUNCTIONS).to(z.dtype)
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -83,13 +83,14 @@ class _LambertW(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Tensor | None:
-        (of_w,) = gradients
-        if of_w is None:  # SuperLoss defines its own gradient.
+        (gradient_of_w,) = gradients
+        if gradient_of_w is None:  # SuperLoss defines its own gradient.
             return None
         z, w = ctx.saved_tensors
         if w.dtype in _HALVES:
             z, w = z.float(), w.float()
-        gradient: Tensor = of_w * slope(z, w, _digits(z), _FUNCTIONS).to(of_w.dtype)
+        derivative = slope(z, w, _digits(z), _FUNCTIONS).to(gradient_of_w.dtype)
+        gradient: Tensor = gradient_of_w * derivative
         return gradient
 
 

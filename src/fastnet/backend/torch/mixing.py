@@ -54,7 +54,7 @@ def cut_mix(
 
 
 def _blend(values: Tensor, share: Tensor) -> Tensor:
-    """Add the rest of the previous value to a share of each; integers become floats."""
+    """Add a share of each value and the rest of the previous one; integers become floats."""
     if values.dtype is not share.dtype and values.is_floating_point():
         share = share.to(values.dtype)
     return values * share + values.roll(1, 0) * torch.rsub(share, 1)

@@ -49,12 +49,12 @@ class TrainingSwitch:
         self._eval_names = {layer for layer in eval_layers if isinstance(layer, str)}
         self._eval_classes = tuple(layer for layer in eval_layers if not isinstance(layer, str))
         self._mode: bool | None = None
-        # The flags and modules that `train` left, as `same_entries` compares them.
-        self._left: tuple[list[Any], list[Any], int] = [], [], 0
+        # The flags and modules after the last call of `train`, as `same_entries` compares them.
+        self._last_entries: tuple[list[Any], list[Any], int] = [], [], 0
 
     def __getstate__(self) -> dict[str, Any]:
         # A copied model has flags of its own.
-        return {**vars(self), "_mode": None, "_left": ([], [], 0)}
+        return {**vars(self), "_mode": None, "_last_entries": ([], [], 0)}
 
     def refresh(self) -> None:
         """Call `model.train()` in the next step."""
@@ -62,7 +62,7 @@ class TrainingSwitch:
 
     def set(self, training: bool) -> None:
         """Set training mode, or evaluation mode."""
-        if training is self._mode and same_entries(*self._left):
+        if training is self._mode and same_entries(*self._last_entries):
             return
         self._mode = None
         self._model.train(training)
@@ -77,7 +77,7 @@ class TrainingSwitch:
             tables = [vars(module)[SUBMODULES] for module in modules]
             entries += [(table, key) for table in tables for key in table]
             values = [(table, key, table[key]) for table, key in entries]
-            self._left = values, tables, sum(map(len, tables))
+            self._last_entries = values, tables, sum(map(len, tables))
             self._mode = training
         # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
@@ -86,29 +86,36 @@ class InputSpec:
     """The shapes and dtypes of a model's last input, as nests, and its device."""
 
     def __init__(self, data: Any) -> None:
-        tensors = [one for one in leaves_of(data) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in leaves_of(data) if isinstance(leaf, Tensor)]
         self.device = tensors[0].device if tensors else None
         # Tensors of the device "meta" have no values.
-        self._inputs = map_leaves(data, lambda one: _only_tensor(one, torch.empty_like, "meta"))
-        self.shape = map_leaves(self._inputs, lambda one: None if one is None else tuple(one.shape))
-        self.dtype = map_leaves(self._inputs, lambda one: None if one is None else one.dtype)
+        self._inputs = map_leaves(data, lambda leaf: _tensor_like(leaf, torch.empty_like, "meta"))
+        self.shape = map_leaves(
+            self._inputs, lambda tensor: None if tensor is None else tuple(tensor.shape)
+        )
+        self.dtype = map_leaves(
+            self._inputs, lambda tensor: None if tensor is None else tensor.dtype
+        )
 
     def get_dummy_input(self) -> Any:
         """Return a nest of tensors of ones with these shapes and dtypes."""
-        return map_leaves(self._inputs, lambda one: _only_tensor(one, torch.ones_like, self.device))
+        return map_leaves(
+            self._inputs, lambda tensor: _tensor_like(tensor, torch.ones_like, self.device)
+        )
 
 
-def _only_tensor(value: Any, make: Callable[..., Tensor], device: Any) -> Any:
+def _tensor_like(value: Any, make: Callable[..., Tensor], device: Any) -> Any:
+    """Make a tensor of the shape and dtype of another; return None for anything else."""
     return make(value, device=device) if isinstance(value, Tensor) else None
 
 
 def l2_regularization(model: Module, beta: float) -> Tensor:
-    squares = [(one**2).sum() for one in model.parameters() if one.requires_grad]
-    if any(map(is_sharded, squares)):
+    sums = [(parameter**2).sum() for parameter in model.parameters() if parameter.requires_grad]
+    if any(map(is_sharded, sums)):
         # All sharded sums are reduced in one collective.
-        sharded: Any = torch.stack([one for one in squares if is_sharded(one)]).sum()
-        squares = [*(one for one in squares if not is_sharded(one)), sharded.full_tensor()]
-    return beta * ((torch.stack(squares) / 2).sum() if squares else torch.zeros(()))
+        sharded: Any = torch.stack([total for total in sums if is_sharded(total)]).sum()
+        sums = [*(total for total in sums if not is_sharded(total)), sharded.full_tensor()]
+    return beta * ((torch.stack(sums) / 2).sum() if sums else torch.zeros(()))
 
 
 def add_l2_regularization(loss: Tensor, model: Module, beta: float) -> Tensor:
@@ -118,7 +125,7 @@ def add_l2_regularization(loss: Tensor, model: Module, beta: float) -> Tensor:
 class TorchPass:
     """Runs a torch model for a ModelOp, by position or by name.
 
-    `split` makes a value of each output of the model.
+    `split` splits the result of the model into one value per output.
     """
 
     def __init__(self, op: Any, split: Callable[[Any], Iterable[Any]]) -> None:
@@ -137,24 +144,24 @@ class TorchPass:
             self._called = self._by_name = ByName(model, title, arguments, results)
         has_several = arguments is None and len(op.inputs) > 1
         self._unpacks_arguments = has_several and takes_several_arguments(unwrap(model).forward)
-        own = _layers_of(model)
+        layers = _layers_of(model)
         for layer in op.eval_layers:
             if isinstance(layer, str):
-                find_layer(own, layer, model, "eval_layers")
+                find_layer(layers, layer, model, "eval_layers")
         self._switch = TrainingSwitch(model, op.eval_layers)
         is_data_parallel = isinstance(model, torch.nn.DataParallel)
         # All layers are found before any hook is registered: one of them may be missing.
-        found = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
-        self._captures = [_Capture(module, layer, is_data_parallel) for module, layer in found]
+        captured = [(find_layer(layers, layer, model), layer) for layer in op.intermediate_layers]
+        self._captures = [_Capture(module, layer, is_data_parallel) for module, layer in captured]
         self._session_state: State | None = None
         self._epoch: Any = None
 
     def __call__(self, data: Any, state: State) -> Any:
-        """Run the model; with layers return a list of its own outputs and theirs."""
+        """Run the model; with intermediate layers return a list of its outputs and theirs."""
         if type(data) is not Tensor:
             data = to_tensor(data, "torch")
         if state is not self._session_state:
-            self._open(data, state)
+            self._begin_session(data, state)
         self._switch.set(self._trainable and state["mode"] == "train")
         if self._captures:
             return self._run_capturing(data)
@@ -179,17 +186,17 @@ class TorchPass:
         try:
             for capture in self._captures:
                 capture.start()
-            own = self._split(self._run(data))
-            return [*own, *[capture.result() for capture in self._captures]]
+            outputs = self._split(self._run(data))
+            return [*outputs, *[capture.result() for capture in self._captures]]
         finally:
             for capture in self._captures:
                 capture.stop()
 
-    def _open(self, data: Any, state: State) -> None:
+    def _begin_session(self, data: Any, state: State) -> None:
         """Prepare the model in the first step of a session."""
         self._switch.refresh()
-        # Read by dict's own method: a compiled step refuses ops that read the epoch, but what the
-        # model computes does not depend on it here.
+        # Read by dict's own method: a compiled step refuses ops that read the epoch, but the
+        # outputs of the model do not depend on this.
         epoch = dict.__getitem__(state, "epoch")
         if epoch != self._epoch:
             set_metadata(self._model, "fe_input_spec", InputSpec(data))
@@ -233,18 +240,18 @@ class _Capture:
         self._hook.remove()
 
     def result(self) -> Any:
-        found = self._outputs[self._listener()]
-        if not found:
+        by_device = self._outputs[self._listener()]
+        if not by_device:
             raise RuntimeError(
                 f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
                 "so it has no output. Name a layer that runs on every pass."
             )
-        devices = sorted(found, key=lambda device: getattr(device, "index", None) or 0)
-        outputs = [found[device] for device in devices]
+        devices = sorted(by_device, key=lambda device: getattr(device, "index", None) or 0)
+        outputs = [by_device[device] for device in devices]
         if not all(isinstance(output, Tensor) for output in outputs):
             return outputs[0]
         if len(outputs) == 1:
-            # As by stacking, an output without a batch axis gets one.
+            # `torch.vstack` would add a batch axis to an output without one, so add it here, too.
             return outputs[0] if outputs[0].dim() > 1 else outputs[0].reshape(1, -1)
         return torch.vstack([output.to(outputs[0].device) for output in outputs])
 

@@ -17,7 +17,7 @@ from fastnet.backend.torch.wrappers import reshard, unwrap_all
 from fastnet.util.warnings import is_library
 
 _NUMBERS = (bool, int, float, type(None))
-# What torch's optimizers have in their `state_dict`.
+# The keys of the `state_dict` of torch's optimizers.
 _PARTS = frozenset(("state", "param_groups"))
 # Optimizers of torch whose state has other shapes than their parameters.
 _OTHER_SHAPES = (torch.optim.Adafactor, torch.optim.LBFGS)
@@ -77,7 +77,7 @@ def has_custom_state_dict(optimizer: Any) -> bool:
 
 
 def _load_groups(optimizer: Any, model: torch.nn.Module, state: Any) -> None:
-    """Restore the groups and the state of parameters, and what an optimizer saves beside them."""
+    """Restore an optimizer's groups, the state of its parameters, and its custom entries."""
     groups = _fitting_groups(state, optimizer)
     settings = [dict(group) for group in optimizer.param_groups]
     keys = [key for group in groups for key in group["params"]]
@@ -100,7 +100,7 @@ def _load_groups(optimizer: Any, model: torch.nn.Module, state: Any) -> None:
 
 @torch.no_grad()
 def _fill_settings(optimizer: Any, before: list[dict[str, Any]]) -> None:
-    """Put settings that are tensors, which groups may share, back into the tensors from before."""
+    """Write settings that are tensors into the tensors from before, which groups may share."""
     for group, settings in zip(optimizer.param_groups, before, strict=True):
         for name, value in group.items():
             tensor = settings.get(name)
@@ -113,7 +113,7 @@ def _fill_settings(optimizer: Any, before: list[dict[str, Any]]) -> None:
 def _require_kind(state: Any, optimizer: Any) -> None:
     kind = state.get("optimizer", type(optimizer).__name__)
     if kind != type(optimizer).__name__:
-        raise ValueError(f"it is of {kind}")
+        raise ValueError(f"it was saved by {kind}")
 
 
 def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
@@ -146,13 +146,13 @@ def names_of(parameters: Iterable[torch.nn.Parameter], model: torch.nn.Module) -
     """Return the name of each parameter in a model, or with the name of another model before it."""
     parameters = list(parameters)
     names: dict[Any, str] = {}
-    for other in [model, *known_models()]:
+    for owner in [model, *known_models()]:
         if all(parameter in names for parameter in parameters):
             break
-        if isinstance(other, torch.nn.Module):
-            reshard(unwrap_all(other))
-            prefix = "" if other is model else f"{name_of(other)}: "
-            for name, parameter in unwrap_all(other).named_parameters():
+        if isinstance(owner, torch.nn.Module):
+            reshard(unwrap_all(owner))
+            prefix = "" if owner is model else f"{name_of(owner)}: "
+            for name, parameter in unwrap_all(owner).named_parameters():
                 names.setdefault(parameter, prefix + without_wrappers(name))
     return [names.get(parameter, "") for parameter in parameters]
 
@@ -168,14 +168,16 @@ def _require_names(state: Any, names: list[str]) -> None:
 def _require_shapes(state: Any, parameters: dict[int, torch.Tensor], optimizer: Any) -> None:
     """Raise an error for state of other shapes, which torch would load and may broadcast."""
     is_torch = type(optimizer).__module__.startswith("torch.optim.")
-    is_like = is_torch and not isinstance(optimizer, _OTHER_SHAPES)
+    has_shapes_of_parameters = is_torch and not isinstance(optimizer, _OTHER_SHAPES)
     saved_shapes = dict(zip(parameters, state.get("shapes", ()), strict=False))
     for key in state["state"].keys() & parameters.keys():
         parameter_shape = tuple(parameters[key].shape)
         # A file of torch has the shapes of the state only.
-        tensors = [v for v in state["state"][key].values() if isinstance(v, torch.Tensor)]
+        values = state["state"][key].values()
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
         shapes = [saved_shapes.get(key, parameter_shape)]
-        shapes += [tensor.shape for tensor in tensors if is_like and tensor.dim()]
+        if has_shapes_of_parameters:
+            shapes += [tensor.shape for tensor in tensors if tensor.dim()]
         for shape in shapes:
             if tuple(shape) != parameter_shape:
                 raise ValueError(
@@ -188,14 +190,20 @@ def _load_without_casting(
     optimizer: Any, state_dict: Any, values: dict[Any, Any], parameters: dict[int, torch.Tensor]
 ) -> None:
     """Load state as it was saved, where torch would convert it to the dtype of its parameter."""
-    known, exact = dict(values), {}
+    loaded_by_torch, exact = dict(values), {}
     for key in values.keys() & parameters.keys():
         items = values[key].items()
         # torch cannot load strings and arrays in the state of a parameter.
-        known[key] = {n: one for n, one in items if isinstance(one, (torch.Tensor, *_NUMBERS))}
+        loaded_by_torch[key] = {
+            name: value for name, value in items if isinstance(value, (torch.Tensor, *_NUMBERS))
+        }
         # torch knows on which device an optimizer counts its steps.
-        exact[key] = {n: one for n, one in items if n != "step" and not isinstance(one, _NUMBERS)}
-    optimizer.load_state_dict({**state_dict, "state": known})
+        exact[key] = {
+            name: value
+            for name, value in items
+            if name != "step" and not isinstance(value, _NUMBERS)
+        }
+    optimizer.load_state_dict({**state_dict, "state": loaded_by_torch})
     for key, state in exact.items():
         move = partial(_move, device=parameters[key].device)
         optimizer.state[parameters[key]].update(map_leaves(state, move))
@@ -208,10 +216,12 @@ def _move(value: Any, device: torch.device) -> Any:
 def _fitting_values(
     values: dict[str, Any], parameter: torch.Tensor, optimizer: Any
 ) -> dict[str, Any]:
-    """Return the state of a parameter, sharded like the parameter."""
-    before = optimizer.state.get(parameter, {})
+    """Return the state of a parameter, sharded like the parameter, or as the present state is."""
+    present = optimizer.state.get(parameter, {})
     shape = parameter.shape or None  # A scalar is not sharded.
-    return {
-        name: shard_like(v, parameter if getattr(v, "shape", ()) == shape else before.get(name))
-        for name, v in values.items()
-    }
+    fitting = {}
+    for name, value in values.items():
+        has_shape_of_parameter = getattr(value, "shape", ()) == shape
+        like = parameter if has_shape_of_parameter else present.get(name)
+        fitting[name] = shard_like(value, like)
+    return fitting

@@ -197,7 +197,7 @@ def _index_of_step(functions: Sequence[object]) -> int | None:
 
     Functions that ops of the user have added are not steps.
     """
-    return next((index for index, one in enumerate(functions) if _is_step(one)), None)
+    return next((index for index, function in enumerate(functions) if _is_step(function)), None)
 
 
 def _is_step(function: object) -> bool:
@@ -235,37 +235,42 @@ def _logical_and(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 
 def _coalesce_gradients(parameters: Iterable[Parameter]) -> None:
     """Add the values of sparse gradients that have the same index."""
-    for one in parameters:
-        if one.grad is not None and one.grad.layout is torch.sparse_coo:
-            one.grad = one.grad.coalesce()
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.layout is torch.sparse_coo:
+            parameter.grad = parameter.grad.coalesce()
 
 
 def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
     """Return whether all elements of gradients are finite, a boolean scalar."""
     checks = []
-    for gradient in [one.grad for one in parameters if one.grad is not None]:
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
         if is_sharded(gradient):
-            # The sum over all shards of 0 for each finite element, and NaN for each other one. A
-            # norm of finite elements may overflow.
+            # 0 times a finite element is 0, and times any other NaN, so the sum over all shards is
+            # finite if all elements are. A norm may overflow even then.
             total: Any = (gradient * 0).sum()
             checks.append(torch.isfinite(total.full_tensor()))
         else:
             checks.append(torch.isfinite(_dense_view(gradient)).all())
     if not checks:
         return torch.ones((), dtype=torch.bool)
-    return torch.stack([one.to(checks[0].device) for one in checks]).all()
+    return torch.stack([check.to(checks[0].device) for check in checks]).all()
 
 
 def _clip_gradients(settings: OptimizerStepSettings, parameters: list[Parameter]) -> Tensor | None:
-    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
+    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before that, if needed.
 
     Sparse and sharded gradients are clipped, too, which these functions do not support.
     """
     max_norm, max_value = settings.clip_norm, settings.clip_value
     if max_norm is None and max_value is None and not settings.needs_norm:
         return None
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    is_plain = all(
+        gradient.layout is torch.strided and not is_sharded(gradient) for gradient in gradients
+    )
     norm: Tensor | None = None
     with torch.no_grad():
         if max_norm is not None and gradients and is_plain:
@@ -273,9 +278,9 @@ def _clip_gradients(settings: OptimizerStepSettings, parameters: list[Parameter]
         elif max_norm is not None or settings.needs_norm:
             norm = _total_norm(gradients)
             if max_norm is not None:
-                share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+                factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
                 for gradient in gradients:
-                    _dense_view(gradient).mul_(share.to(gradient.device))
+                    _dense_view(gradient).mul_(factor.to(gradient.device))
         if max_value is not None and is_plain:
             torch.nn.utils.clip_grad_value_(parameters, max_value)
         elif max_value is not None:

@@ -2,9 +2,9 @@
 
 FSDP2 averages gradients in every backward pass. DistributedDataParallel does so only in a single
 backward pass after a forward pass through the wrapper. Where a step has nothing else, the wrapper
-runs; otherwise the model inside it runs, and the update averages the gradients that it needs. So it
-does in networks with compiled steps, whether or not a step is compiled: all ranks then communicate
-alike, although one may run a step eagerly and another one compiled.
+runs; otherwise the model inside it runs, and the update averages the gradients that it needs.
+Networks that compile steps always take the second way, also for steps that are not compiled: all
+ranks then communicate alike, although one may run a step eagerly and another may run it compiled.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def note_parameters(model: Module) -> None:
     wrapper = without_compile(model)
     if isinstance(wrapper, DistributedDataParallel) and wrapper not in _reduced:
         parameters = trainable_parameters(wrapper)
-        # Some may have been frozen or unfrozen since it was made, and it cannot be told which.
+        # If the counts differ, some were frozen or unfrozen since the wrapper was made, and nothing
+        # tells which.
         is_known = parameter_count_of(wrapper) == len(parameters)
         _reduced[wrapper] = parameters if is_known else []
 
@@ -102,7 +103,7 @@ def _wrappers_of(parameters: set[int]) -> list[DistributedDataParallel]:
 
 
 def shares_parameters_with_others(wrapper: Module, wrappers: Collection[Module]) -> bool:
-    """Return whether a wrapper that is none of some shares parameters, and has buffers."""
+    """Return whether a wrapper that is not in `wrappers` shares parameters, and has buffers."""
     return any(
         other not in wrappers and any(True for _ in other.buffers())
         for other in _wrappers_of(set(map(id, wrapper.parameters())))
@@ -119,7 +120,7 @@ def _is_reduced_by_ddp(model: Module, wrapper: Module, state: State) -> bool:
         # False inside `no_sync`.
         and bool(wrapper.require_backward_grad_sync)
         # The wrapper would wait for the gradient of a parameter that was frozen.
-        and all(one.requires_grad for one in reduced or ())
+        and all(parameter.requires_grad for parameter in reduced or ())
     )
 
 
@@ -199,30 +200,36 @@ class ParallelUpdate(TorchUpdate):
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Accumulate the averaged gradients of the loss in `.grad`."""
-        self._add_own_gradients(data, optimizer, retain_graph)
-        done: set[int] = set()
+        self._add_local_gradients(data, optimizer, retain_graph)
+        averaged: set[int] = set()
         if self._is_sharded or _is_reduced_by_ddp(
             self._model, self._wrapper, self._session_state or {}
         ):
-            done = self._averaged_by_wrapper
-        rest = [one for one in optimizer_parameters(optimizer) if id(one) not in done]
-        rest = [one for one in rest if one.requires_grad and not is_sharded(one)]
-        if rest:
-            # The order of the optimizer's groups may be that of a set, another one in each process.
-            rest = in_order_of_model(rest, self._model)
-        averages = average_gradients([one.grad for one in rest], rest, self._groups)
-        for parameter, gradient in zip(rest, averages, strict=True):
-            parameter.grad = gradient
+            averaged = self._averaged_by_wrapper
+        remaining = [
+            parameter
+            for parameter in optimizer_parameters(optimizer)
+            if id(parameter) not in averaged
+            and parameter.requires_grad
+            and not is_sharded(parameter)
+        ]
+        if remaining:
+            # The optimizer's groups may have been made from a set, whose order differs by process.
+            remaining = in_order_of_model(remaining, self._model)
+        gradients = [parameter.grad for parameter in remaining]
+        averages = average_gradients(gradients, remaining, self._groups)
+        for parameter, average in zip(remaining, averages, strict=True):
+            parameter.grad = average
         self._expect_buffers()
 
-    def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        """Accumulate gradients, of this process only unless DDP or FSDP2 averages them."""
+    def _add_local_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Accumulate gradients of this process, which DDP or FSDP2 may average over processes."""
         if not (self._other_models and self._isolates_shards):
             super().add_gradients(data, optimizer, retain_graph)
             return
-        own = set(map(id, self.trained_parameters()))
+        trained_ids = set(map(id, self.trained_parameters()))
         # The leaves of the graph are gathered parameters, so they cannot tell the models apart.
-        with gradients_set_aside(parameters_of_others(self._other_models, own)):
+        with gradients_set_aside(parameters_of_others(self._other_models, trained_ids)):
             backward(self.scaled_loss(data, optimizer), None, retain_graph)
 
     def _expect_buffers(self) -> None:
@@ -231,10 +238,12 @@ class ParallelUpdate(TorchUpdate):
             wrapper.require_forward_param_sync = True
 
     def prepare_given(self, gradients: Any, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Check the given gradients and average them; averages of averages are the same."""
+        """Check the given gradients and average them; averaging averages changes nothing."""
         checked = super().prepare_given(gradients, parameters)
         if self.is_merging:
-            return [one.full_tensor() if is_sharded(one) else one for one in checked]
+            return [
+                gradient.full_tensor() if is_sharded(gradient) else gradient for gradient in checked
+            ]
         self._expect_buffers()
         return average_gradients(checked, parameters, self._groups)
 
@@ -242,14 +251,18 @@ class ParallelUpdate(TorchUpdate):
         self, data: Any, optimizer: Any, parameters: Sequence[Parameter], retain_graph: bool
     ) -> list[Tensor | None]:
         """Compute full gradients of this process apart from those in `.grad`."""
-        # FSDP2 keeps what it has not communicated, in a dtype of its own, in a private place.
+        # If FSDP2 reduces gradients in another dtype, those that it has not communicated are in a
+        # private attribute, so it must communicate.
         communicates = self._is_sharded and reduces_in_own_dtype(self._model)
         models = [] if communicates else [self._model, *self._other_models]
         with gradients_set_aside(parameters), fsdp_no_sync(models):
-            self._add_own_gradients(data, optimizer, retain_graph)
-            own = map(id, self._parameters)
-            gathered = dict(zip(own, self._model.parameters(), strict=False))
-            return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
+            self._add_local_gradients(data, optimizer, retain_graph)
+            sharded_ids = map(id, self._parameters)
+            gathered = dict(zip(sharded_ids, self._model.parameters(), strict=False))
+            return [
+                _full_gradient(parameter, gathered.get(id(parameter), parameter))
+                for parameter in parameters
+            ]
 
     def average_over_ranks(self, weight: Tensor) -> Tensor:
         """Return the average of a weight over the processes that train the model together."""
@@ -267,7 +280,7 @@ class ParallelUpdate(TorchUpdate):
         """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         # Another process may have merged gradients of other parameters.
         merged = self._merged_by_any_rank(parameters, sums)
-        means = [sums[one] / divisor if one in sums else None for one in merged]
+        means = [sums[parameter] / divisor if parameter in sums else None for parameter in merged]
         accumulate_gradients(merged, average_gradients(means, merged, self._groups))
         self._expect_buffers()
 
@@ -275,42 +288,42 @@ class ParallelUpdate(TorchUpdate):
         self, parameters: Sequence[Parameter], sums: Mapping[Parameter, Tensor]
     ) -> list[Parameter]:
         """List trainable parameters, and those frozen since some process merged their gradients."""
-        frozen = [one for one in parameters if not one.requires_grad]
+        frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         if frozen:
-            # Gradients of a large frozen part of the model are not communicated.
-            own = [float(one in sums) for one in frozen]
-            if any(own) and are_traced():
+            # Only these flags are communicated, and not the gradients of a large frozen part.
+            flags = [float(parameter in sums) for parameter in frozen]
+            if any(flags) and are_traced():
                 raise RuntimeError("a parameter was frozen since its gradients were merged")
-            is_merged = torch.tensor(own, device=frozen[0].device)
-            (shares,) = average_gradients([is_merged], [is_merged], self._groups)
-            assert shares is not None
-            # A process that has merged some takes this step eagerly. If this one has not, their
-            # next messages differ in size, which is an error.
-            counts = own if are_traced() else shares.tolist()
-            frozen = [one for one, count in zip(frozen, counts, strict=True) if count]
-        return [one for one in parameters if one.requires_grad] + frozen
+            flag_tensor = torch.tensor(flags, device=frozen[0].device)
+            (mean_flags,) = average_gradients([flag_tensor], [flag_tensor], self._groups)
+            assert mean_flags is not None
+            # A trace cannot read the means. A process that has merged such gradients runs this step
+            # eagerly, and its next message then differs in size, which is an error.
+            is_merged = flags if are_traced() else mean_flags.tolist()
+            frozen = [parameter for parameter, flag in zip(frozen, is_merged, strict=True) if flag]
+        return [parameter for parameter in parameters if parameter.requires_grad] + frozen
 
     def updated_parameters(self) -> list[Parameter]:
         """List the parameters of the model, then others that its optimizer updates."""
         if not self._is_sharded:
             return super().updated_parameters()
         optimizer = getattr(self._optimizer_holder, "current_optimizer", None)
-        parameters = {id(one): one for one in (*self._parameters, *optimizer_parameters(optimizer))}
-        return list(parameters.values())
+        parameters = (*self._parameters, *optimizer_parameters(optimizer))
+        return list({id(parameter): parameter for parameter in parameters}.values())
 
 
 def _full_gradient(parameter: Parameter, gathered: Parameter) -> Tensor | None:
     """Return the full gradient of a parameter, which ops may have used sharded and gathered."""
-    gradient: Tensor | None = None if gathered is parameter else gathered.grad
-    if parameter.grad is None:
-        return gradient
-    sharded: Any = parameter.grad
-    own: Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
-    return own if gradient is None else gradient + own
+    gathered_gradient: Tensor | None = None if gathered is parameter else gathered.grad
+    gradient: Any = parameter.grad
+    if gradient is None:
+        return gathered_gradient
+    full: Tensor = gradient.full_tensor() if is_sharded(gradient) else gradient
+    return full if gathered_gradient is None else gathered_gradient + full
 
 
 def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any]] | None:
-    """Return what computes the gradients of a tensor for a GradientOp; None for a plain model.
+    """Return the function that computes gradients for a GradientOp, or None for a plain model.
 
     In training they are averages over the processes, sharded as the parameters are.
     """
@@ -318,7 +331,7 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
     if kind not in ("ddp", "fsdp"):
         return None
     groups = groups_of(model)
-    own = list(model.parameters())
+    model_parameters = list(model.parameters())
 
     def differentiate(final: Tensor, state: State, retain_graph: bool) -> list[Any]:
         if kind == "ddp":
@@ -328,16 +341,13 @@ def gradient_function(model: Module) -> Callable[[Tensor, State, bool], list[Any
                 return gradients
             return average_gradients(gradients, parameters, groups)
         # FSDP2 leaves its averages in `.grad` in a backward pass only.
-        parameters = [one for one in own if one.requires_grad]
-        others = [
-            one
-            for other in (*state.get(TRAINED, ()), model)
-            for one in model_and_optimizer_parameters(
-                other, get_metadata(other, "current_optimizer")
-            )
-        ]
+        parameters = [parameter for parameter in model_parameters if parameter.requires_grad]
+        updated: list[Parameter] = []
+        for updated_model in (*state.get(TRAINED, ()), model):
+            optimizer = get_metadata(updated_model, "current_optimizer")
+            updated += model_and_optimizer_parameters(updated_model, optimizer)
         leaves, _ = graph_leaves(final)
-        with gradients_set_aside([*leaves, *others, *parameters]):
+        with gradients_set_aside([*leaves, *updated, *parameters]):
             backward(final.sum(), None, retain_graph)
             return [parameter.grad for parameter in parameters]
 

@@ -41,9 +41,10 @@ def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torc
     """
     placed = _place(model, placement, name)
     reserve(placed)
-    given = placement.device is not None or parallel_type(placed) is not None
+    is_placed = placement.device is not None or parallel_type(placed) is not None
     first = next(placed.parameters(), None)
-    set_metadata(placed, "fe_device", first.device if given and first is not None else None)
+    device = first.device if is_placed and first is not None else None
+    set_metadata(placed, "fe_device", device)
     set_metadata(placed, "fe_alone", placement.parallel is None)
     return placed
 
@@ -78,7 +79,8 @@ def _place(model: torch.nn.Module, placement: Placement, name: str) -> torch.nn.
 def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:
     if world_size() > 1:
         # DistributedDataParallel rejects a model without trainable parameters.
-        return "ddp" if any(one.requires_grad for one in model.parameters()) else None
+        is_trainable = any(parameter.requires_grad for parameter in model.parameters())
+        return "ddp" if is_trainable else None
     if torch_processes() > 1 and "LOCAL_RANK" in os.environ and not has_group():
         raise _no_group("auto", name)
     return None
@@ -92,19 +94,20 @@ def _check_options(placement: Placement, name: str) -> None:
     unknown = [option for option in placement.options if option not in known]
     if unknown:
         raise TypeError(
-            f"build of model '{name}' got {unknown}, which neither it nor "
-            f"parallel={placement.parallel!r} has. To give an optimizer settings pass a function, "
+            f"build of model '{name}' got {unknown}, which are options of neither build nor "
+            f"parallel={placement.parallel!r}. Pass the settings of an optimizer in a function, "
             "such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
         )
 
 
 def _no_group(parallel: str | None, name: str) -> ValueError:
+    problem = f"There is no process group for model '{name}' (parallel={parallel!r})"
     count = torch_processes()
-    launched = f"This process is one of {count} of torchrun, but t" if count > 1 else "T"
+    if count > 1:
+        problem += f", but torchrun has started {count} processes"
     return ValueError(
-        f"{launched}here is no process group for model '{name}' (parallel={parallel!r}). Call "
-        "fastnet.distributed.init() before fastnet.build, or pass parallel=None for a model that "
-        "each process trains alone."
+        f"{problem}. Call fastnet.distributed.init() before fastnet.build, or pass parallel=None "
+        "for a model that each process trains alone."
     )
 
 
@@ -127,7 +130,7 @@ def _shard(
     blocks = _find_blocks(options.pop("blocks", ()), model)
     if "mesh" not in options:
         options["mesh"] = init_device_mesh(device.type, (dist.get_world_size(),))
-    if not any(one.is_meta for one in model.parameters()):
+    if not any(parameter.is_meta for parameter in model.parameters()):
         model.to(device)
         _broadcast_weights(model, options["mesh"])
     # Inner modules come first, because each shards the parameters that are left.
@@ -140,13 +143,15 @@ def _shard(
 def _find_blocks(blocks: Any, model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the modules to shard separately, outer ones first."""
     classes = blocks if isinstance(blocks, type) else tuple(blocks)
-    found = [one for one in model.modules() if one is not model and isinstance(one, classes)]
-    if blocks and not found:
+    modules = [
+        module for module in model.modules() if module is not model and isinstance(module, classes)
+    ]
+    if blocks and not modules:
         raise ValueError(
             f"No module inside the model is one of blocks={shorten(blocks)}. Pass classes of "
             "modules; print(model) shows them."
         )
-    return found
+    return modules
 
 
 def _broadcast_weights(model: torch.nn.Module, mesh: Any) -> None:

@@ -48,23 +48,24 @@ def model_and_optimizer_parameters(model: Module, optimizer: Any) -> list[Parame
 
 
 def parameters_of_others(
-    others: Iterable[Module], excluded_ids: Collection[int]
+    other_models: Iterable[Module], excluded_ids: Collection[int]
 ) -> list[Parameter]:
     """List the parameters of other models and their optimizers, except those with given ids."""
     return [
         parameter
-        for other in others
+        for model in other_models
         for parameter in model_and_optimizer_parameters(
-            other, get_metadata(other, "current_optimizer")
+            model, get_metadata(model, "current_optimizer")
         )
         if id(parameter) not in excluded_ids
     ]
 
 
 def in_order_of_model(parameters: Iterable[Parameter], model: Module) -> list[Parameter]:
-    """Return parameters as `model.parameters()` lists them, with those of no model at the end."""
+    """Sort parameters as `model.parameters()` lists them, those that are not in it last."""
     positions = {id(parameter): index for index, parameter in enumerate(model.parameters())}
-    return sorted(parameters, key=lambda one: positions.get(id(one), len(positions)))
+    last = len(positions)
+    return sorted(parameters, key=lambda parameter: positions.get(id(parameter), last))
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def gradients_set_aside(parameters: Iterable[Tensor]) -> Iterator[None]:
 def accumulate_gradients(
     parameters: Iterable[Parameter], gradients: Iterable[Tensor | None]
 ) -> None:
-    """Add gradients to those in `.grad`; they are neither changed nor kept."""
+    """Add gradients to those in `.grad`, without changing or keeping the given tensors."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             continue
@@ -120,10 +121,13 @@ def graph_leaves(loss: Tensor) -> tuple[list[Tensor], bool]:
 
 def is_about_parameter(error: str, models: Iterable[Module]) -> bool:
     """Return whether autograd's error for an overwritten tensor is about a model's parameter."""
-    found = re.search(r"\[\S+ \[([\d, ]*)\]\].* is at version (\d+)", error)
-    if found is None:
+    match = re.search(r"\[\S+ \[([\d, ]*)\]\].* is at version (\d+)", error)
+    if match is None:
         return False
-    # A layer may save a view of its weight, which has the same version.
-    key = math.prod(map(int, re.findall(r"\d+", found[1]))), int(found[2])
-    parameters = (one for model in models for one in model.parameters())
-    return any((one.numel(), version_of(one)) == key for one in parameters)
+    # The shape may differ: a layer may save a view of its weight, which has the same version.
+    size = math.prod(map(int, re.findall(r"\d+", match[1])))
+    version = int(match[2])
+    parameters = (parameter for model in models for parameter in model.parameters())
+    return any(
+        parameter.numel() == size and version_of(parameter) == version for parameter in parameters
+    )

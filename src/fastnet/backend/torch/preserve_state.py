@@ -17,26 +17,31 @@ from fastnet.types import Model
 
 
 class PreservedState:
-    """A copy of the state that training changes, on the CPU; as a context, restored on errors."""
+    """A copy, on the CPU, of the state that training changes.
+
+    As a context manager it restores the state if the block raises an error.
+    """
 
     def __init__(self, models: Iterable[Model]) -> None:
         models = list(models)
         for model in models:
             reshard(unwrap_all(model))
-        self._modules = [(one, one.training) for model in models for one in model.modules()]
+        self._modules = [
+            (module, module.training) for model in models for module in model.modules()
+        ]
         named = [
             (module, name, tensor)
             for module, _ in self._modules
             for name, tensor in _named_tensors(module)
         ]
-        lazy: list[Any] = [one for _, _, one in named if _is_lazy(one)]
+        lazy: list[Any] = [tensor for _, _, tensor in named if _is_lazy(tensor)]
         self._lazy = [(tensor, type(tensor)) for tensor in lazy]
         self._tensors = [
             (module, name, tensor, _copy(tensor))
             for module, name, tensor in named
             if not _is_lazy(tensor)
         ]
-        parameters = [one for _, _, one in named if isinstance(one, torch.nn.Parameter)]
+        parameters = [tensor for _, _, tensor in named if isinstance(tensor, torch.nn.Parameter)]
         self._trainable = [(parameter, parameter.requires_grad) for parameter in parameters]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
@@ -49,8 +54,11 @@ class PreservedState:
             for module, _ in self._modules
             if type(module).get_extra_state is not default
         ]
-        optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
-        self._optimizers = [_PreservedOptimizer(one) for one in optimizers.values()]
+        # Models may share an optimizer.
+        optimizers = {
+            id(optimizer): optimizer for model in models for optimizer in every_optimizer_of(model)
+        }
+        self._optimizers = list(map(_PreservedOptimizer, optimizers.values()))
         self._random = random_state()
 
     def __enter__(self) -> None:
@@ -104,7 +112,9 @@ class _PreservedOptimizer:
         ]
         scaler = getattr(optimizer, "scaler", None)
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
-        self._own = deepcopy(optimizer.state_dict()) if has_custom_state_dict(optimizer) else None
+        self._custom_state: Any = None
+        if has_custom_state_dict(optimizer):
+            self._custom_state = deepcopy(optimizer.state_dict())
 
     def restore(self) -> None:
         state, groups = self._objects
@@ -121,8 +131,8 @@ class _PreservedOptimizer:
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
             group.update({name: _filled(*pair) for name, pair in settings.items()})
-        if self._own is not None:
-            self._optimizer.load_state_dict(deepcopy(self._own))
+        if self._custom_state is not None:
+            self._optimizer.load_state_dict(deepcopy(self._custom_state))
         if self._scaler:
             self._optimizer.scaler.load_state_dict(self._scaler)
 

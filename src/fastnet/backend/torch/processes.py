@@ -63,8 +63,8 @@ def explain_failure(error: BaseException) -> None:
     if isinstance(error, dist.DistError) or "gloo" in str(error):
         add_note(
             error,
-            "Another rank has failed, has ended, or is elsewhere in the program. All ranks need as "
-            "many training steps: a DistributedSampler gives them as many batches.",
+            "Another rank has failed, has ended, or is elsewhere in the program. All ranks need "
+            "the same number of training steps, and so of batches: use a DistributedSampler.",
         )
     get_error_handler().record_exception(error)
 
@@ -95,19 +95,23 @@ def describe_parallelism(model: torch.nn.Module) -> str | None:
 
 @contextmanager
 def time_collectives() -> Iterator[dict[str, list[float]]]:
-    """Time collectives with torch's profiler; the dict is filled when the context is left."""
-    found: dict[str, list[float]] = {}
+    """Time collectives with torch's profiler; the dict is filled when the context is left.
+
+    It stays empty if a profiler is on already.
+    """
+    seconds_by_name: dict[str, list[float]] = {}
     if profiler_is_on():
-        yield found
+        yield seconds_by_name
         return
     devices = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         devices.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=devices) as profile:
-        yield found
+        yield seconds_by_name
     for event in profile.events():
         if event.name.startswith(_COLLECTIVES):
-            found.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
+            seconds = event.time_range.elapsed_us() / 1e6
+            seconds_by_name.setdefault(event.name, []).append(seconds)
 
 
 def _backend_for(device: torch.device) -> str:

@@ -28,8 +28,8 @@ def reduce_mean(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
         return tensor.mean(axis[0], keepdims)
     # The order of the axes decides the last bit: FastEstimator reduces the last axis first.
     ordered = sorted(axis, reverse=True)
-    for each in ordered:
-        tensor = tensor.mean(dim=each, keepdim=True)
+    for index in ordered:
+        tensor = tensor.mean(dim=index, keepdim=True)
     return tensor if keepdims or not ordered else tensor.squeeze(tuple(ordered))
 
 
@@ -51,7 +51,7 @@ def reduce_std(tensor: Tensor, axis: Axes, keepdims: bool) -> Tensor:
 
 
 def value_range(tensor: Any) -> tuple[float, float] | None:
-    # Those of subclasses may be sharded, or have no values.
+    # Tensors of subclasses may be sharded, or have no values.
     if type(tensor) is not Tensor or not tensor.is_floating_point() or not tensor.numel():
         return None
     minimum, maximum = extremes(tensor)

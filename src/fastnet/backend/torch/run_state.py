@@ -27,8 +27,12 @@ def model_state(model: Model) -> dict[str, Any]:
     return {
         "weights": weights,
         "versions": versions_in(weights) or {},
-        "trainable": {name: one.requires_grad for name, one in _parameters_of(model).items()},
-        "optimizers": [full_tensors(optimizer_state(one, model)) for one in optimizers_of(model)],
+        "trainable": {
+            name: parameter.requires_grad for name, parameter in _parameters_of(model).items()
+        },
+        "optimizers": [
+            full_tensors(optimizer_state(optimizer, model)) for optimizer in optimizers_of(model)
+        ],
     }
 
 
@@ -46,8 +50,8 @@ def load_model_state(model: Model, state: Any) -> None:
         raise ValueError(f"{source} has other parameters than the model: {shorten(differing)}")
     for name, flag in flags.items():
         parameters[names[name]].requires_grad_(flag)
-    for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
-        load_optimizer_state(optimizer, model, one, source)
+    for optimizer, saved in zip(optimizers_of(model), state["optimizers"], strict=True):
+        load_optimizer_state(optimizer, model, saved, source)
 
 
 def _parameters_of(model: Model) -> dict[str, torch.nn.Parameter]:
@@ -71,7 +75,7 @@ def to_block(value: Any) -> Block | list[Any] | None:
 
 
 def tensor_makers(read: Callable[[str], Block]) -> dict[str, Callable[..., torch.Tensor]]:
-    """Return what makes tensors of the results of `to_block`, by their kind."""
+    """Return the functions that make tensors of the results of `to_block`, by kind."""
     return {"tensor": lambda key: _from_block(read(key)), "sparse": _sparse_tensor}
 
 

@@ -39,7 +39,7 @@ def save_model(
         )
     sharded = has_shards(list(model.parameters()))
     contents: dict[str, Any] = {}
-    if save_optimizer:  # First, since its state may be invalid.
+    if save_optimizer:  # Written first, because `_write` raises an error for an invalid state.
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
     contents[f"{stem}.pt"] = full_weights(model)
     with raise_on_all_ranks(processes if sharded else None, "Saving a model"):
@@ -84,11 +84,11 @@ def _write(content: Any, path: str) -> None:
 
 
 def _optimizer_states(model: Model) -> dict[str, Any]:
-    """Return the state of the current optimizer as torch does, and those of a schedule with it."""
+    """Return the state of the current optimizer; under "scheduled" those of all in a schedule."""
     state = optimizer_state(get_metadata(model, "current_optimizer"), model)
     optimizers = optimizers_of(model)
     if len(optimizers) > 1 and current_place(model) is not None:
-        state["scheduled"] = [optimizer_state(one, model) for one in optimizers]
+        state["scheduled"] = [optimizer_state(optimizer, model) for optimizer in optimizers]
     return state
 
 
@@ -97,5 +97,5 @@ def _load_optimizers(model: Model, path: str) -> None:
     source = f"The optimizer file '{path}'"
     state = read_file(path, "optimizer file", "save_model(model, save_dir, save_optimizer=True)")
     scheduled = state.get("scheduled", ()) if isinstance(state, dict) else ()
-    for optimizer, one in pair_optimizers(model, state, scheduled, source):
-        load_optimizer_state(optimizer, model, one, source)
+    for optimizer, saved in pair_optimizers(model, state, scheduled, source):
+        load_optimizer_state(optimizer, model, saved, source)

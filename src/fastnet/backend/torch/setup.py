@@ -21,15 +21,17 @@ _RATES = {"sgd": 0.01}
 
 
 @cache
-def _by_name() -> dict[str, Callable[..., torch.optim.Optimizer]]:
+def _optimizers_by_name() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     """Return the optimizers of torch by their lower-case names."""
-    found: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        name.lower(): one
-        for name, one in vars(torch.optim).items()
-        if isinstance(one, type) and issubclass(one, torch.optim.Optimizer)
+    optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
     }
-    del found["optimizer"]
-    return found | {name: partial(found[name], lr=rate) for name, rate in _RATES.items()}
+    del optimizers["optimizer"]
+    for name, rate in _RATES.items():
+        optimizers[name] = partial(optimizers[name], lr=rate)
+    return optimizers
 
 
 def require_values(model: Module, name: str) -> None:
@@ -48,7 +50,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Make an optimizer by name or function. Its `scaler` is None unless losses are scaled."""
     optimizer: torch.optim.Optimizer = call_optimizer_fn(
-        source, model, name, _by_name, model.parameters()
+        source, model, name, _optimizers_by_name, model.parameters()
     )
     check_owner(optimizer, model, name, must_own=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -62,25 +64,24 @@ def make_optimizer(
 def check_owner(optimizer: Any, model: Module, name: str, *, must_own: bool = False) -> None:
     """Raise an error if an optimizer updates another model's parameters, and none of this one.
 
-    A new optimizer `must_own` some. Later the model may have replaced its parameters, as
-    `module.double()` can.
+    For a new optimizer, `must_own` also refuses parameters that belong to no known model. Later the
+    model may have replaced its parameters, as `module.double()` can.
     """
     reshard(model)
     updated = set(map(id, optimizer_parameters(optimizer)))
-    own = trainable_parameters(model)
-    if not own or any(id(one) in updated for one in own):
+    trainable = trainable_parameters(model)
+    if not trainable or any(id(parameter) in updated for parameter in trainable):
         return
     if must_own and parallel_type(model) == "fsdp":
         raise WrongOptimizerError(
-            f"Model '{name}' has the optimizer {type(optimizer).__name__} of parameters that are "
-            "none of the sharded model's: it was made before parallel='fsdp' has put others in "
-            "their places. Pass an optimizer_fn that makes the optimizer of the parameters that it "
-            "is given."
+            f"The optimizer of model '{name}', {type(optimizer).__name__}, updates no parameter of "
+            "the sharded model: it was made before parallel='fsdp' replaced the parameters. Pass "
+            "an optimizer_fn that makes the optimizer from the parameters that it is given."
         )
 
     def is_owner(other: Any) -> bool:
         is_torch = isinstance(other, Module)
-        return is_torch and any(id(one) in updated for one in other.parameters())
+        return is_torch and any(id(parameter) in updated for parameter in other.parameters())
 
     owner = other_owner(model, is_owner)
     if owner is not None or must_own:

@@ -50,7 +50,7 @@ class MovingAverage:
 
 
 def weigh(excess: Tensor, regularization: float) -> tuple[Tensor, Tensor]:
-    """Weigh losses, minus the threshold, by the confidence in them; return both."""
+    """Weigh the excess of losses over the threshold by the confidence in them; return both."""
     beta = excess if regularization == 1 else excess / regularization
     # W is steep at its cut-off, so the value there is a constant and not a rounded result.
     log = torch.where(beta < LEAST, LEAST_LOG, -lambertw(0.5 * beta.clamp(min=LEAST)))

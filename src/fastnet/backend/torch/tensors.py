@@ -143,17 +143,17 @@ def dtype_of(dtype: Any) -> torch.dtype | None:
     """Return a dtype by its name, such as "float32"."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
-    if not isinstance(found, torch.dtype):
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else None
+    if not isinstance(torch_dtype, torch.dtype):
         raise ValueError(f"torch has no dtype named {shorten(dtype)}. Try 'float32' or 'int64'.")
-    return found
+    return torch_dtype
 
 
 def _indices(indices: Any, tensor: Tensor) -> Tensor:
     if not isinstance(indices, Tensor):
         indices = torch.as_tensor(to_number(indices))
-    found: Tensor = indices.squeeze().to(device=tensor.device, dtype=torch.int64)
-    return found
+    squeezed: Tensor = indices.squeeze().to(device=tensor.device, dtype=torch.int64)
+    return squeezed
 
 
 def _adopt(value: Any) -> Tensor | float | None:

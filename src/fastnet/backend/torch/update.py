@@ -69,12 +69,13 @@ class TorchUpdate(Update):
         super().__init__(op, reports)
         is_replicated = parallel_type(op.model) == "dp" and torch.cuda.device_count() > 1
         if self._always_merges and is_replicated:
-            has, instead = f"merge_grad={op.merge_grad}", "merge_grad=1"
+            settings, alternative = f"merge_grad={op.merge_grad}", "merge_grad=1"
             if self._weighted:
-                has, instead = f"{has} and weight={op.weight!r}", f"{instead} without a weight"
+                settings += f" and weight={op.weight!r}"
+                alternative += " without a weight"
             raise ValueError(
-                f"UpdateOp of '{name_of(op.model)}' has {has}, which is not supported on several "
-                f"devices. Use {instead}."
+                f"UpdateOp of '{name_of(op.model)}' has {settings}, which is not supported on "
+                f"several devices. Use {alternative}."
             )
         self._name_holder = holder_of(op.model, "model_name")
         self.window = Window(0, {})
@@ -96,7 +97,8 @@ class TorchUpdate(Update):
         """Prepare for the steps of a session, before the first one; `state` is the session's."""
         self._session_state = state
         self._is_reach_checked = False
-        self._other_models = [one for one in state.get(TRAINED, ()) if one is not self._model]
+        trained = state.get(TRAINED, ())
+        self._other_models = [model for model in trained if model is not self._model]
 
     def _run(
         self,
@@ -131,7 +133,8 @@ class TorchUpdate(Update):
             else:
                 self.add_gradients(data, optimizer, retain_graph)
                 if not self._is_reach_checked:
-                    self._check_reached(data, (one.grad for one in self._model.parameters()))
+                    gradients = (parameter.grad for parameter in self._model.parameters())
+                    self._check_reached(data, gradients)
         except BaseException as error:
             self._describe_failure(error, data)
             raise
@@ -162,14 +165,14 @@ class TorchUpdate(Update):
         step.take_or_defer(defer, state[DEFERRED])
 
     def _note_window(self, state: State) -> None:
-        """Note what a failed step of the network restores: the window from before its changes."""
+        """Note the window that a failed step of the network restores, unless one is noted."""
         if UNDO in state:
             state[UNDO].setdefault(self, partial(self._restore_window, self.window))
 
     def _note_used_window(self, state: State) -> None:
         """Note that the optimizer has used the merged gradients, which cannot be undone.
 
-        What was merged after them is still undone.
+        A failed step then restores an empty window, which drops what was merged afterwards.
         """
         state[UNDO][self] = partial(self._restore_window, Window(0, {}))
 
@@ -191,7 +194,7 @@ class TorchUpdate(Update):
         clear_model_gradients(self._model)
 
     def prepare_given(self, gradients: Any, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Return the given gradients as they are accumulated; raise a ValueError for others."""
+        """Return the given gradients as they are accumulated; raise a ValueError if they misfit."""
         return self.check_gradients(gradients, parameters)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
@@ -224,7 +227,7 @@ class TorchUpdate(Update):
             gradients = self.separate_gradients(data, optimizer, parameters, retain_graph)
             if not self._is_reach_checked:
                 self._check_reached(data, gradients)
-        # Until the update, the scale may change, and so may the optimizer.
+        # The sums are unscaled, because the scale and the optimizer may change before the update.
         gradients = unscale_gradients(gradients, getattr(optimizer, "scaler", None))
         steps, before, total_weight = self.window
         if self._weighted:
@@ -281,14 +284,17 @@ class TorchUpdate(Update):
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             # The scaler unscales them before the step, and finds those that have overflowed.
-            sums = {one: scaler.scale(total.to(one.device)) for one, total in sums.items()}
+            sums = {
+                parameter: scaler.scale(total.to(parameter.device))
+                for parameter, total in sums.items()
+            }
         if weight is None:
             # There are more steps than `merge_grad` if it was lowered meanwhile.
             self.apply_averages(known, sums, steps)
             return None
         weight = self.average_over_ranks(weight)
         is_weighted = weight != 0
-        # If all weights are 0, there is no step, and so it does not matter what they divide.
+        # If all weights are 0, no step is taken, so the averages may be anything.
         self.apply_averages(known, sums, torch.where(is_weighted, weight, 1))
         return is_weighted
 
@@ -303,14 +309,16 @@ class TorchUpdate(Update):
         divisor: int | Tensor,
     ) -> None:
         """Accumulate the averages of merged gradients in `.grad`."""
-        merged = [one for one in parameters if one in sums]
+        merged = [parameter for parameter in parameters if parameter in sums]
         # A parameter may have changed its dtype since its gradients were merged.
-        averages = [(sums[one] / _to_device(divisor, one)).to(one) for one in merged]
+        averages = [
+            (sums[parameter] / _to_device(divisor, parameter)).to(parameter) for parameter in merged
+        ]
         accumulate_gradients(merged, averages)
 
     def _new_reports(self, data: Any) -> dict[str, Tensor]:
         """Make the tensors to report; a step that is taken later fills them in then."""
-        device = next((one.device for one in self._model.parameters()), None)
+        device = next((parameter.device for parameter in self._model.parameters()), None)
         unknown = torch.full((), float("nan"), device=device)
         tensors = {
             "grad_norm": unknown,
@@ -346,7 +354,7 @@ class TorchUpdate(Update):
 
     def trained_parameters(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
-        return [one for one in self.updated_parameters() if one.requires_grad]
+        return [parameter for parameter in self.updated_parameters() if parameter.requires_grad]
 
     def updated_parameters(self) -> list[Parameter]:
         """List the parameters of the model, then others that its optimizer updates."""
@@ -356,7 +364,7 @@ class TorchUpdate(Update):
 
     def frozen_parameters(self) -> list[Parameter]:
         """List the parameters of the model and its optimizer that are not trainable now."""
-        return [one for one in self.updated_parameters() if not one.requires_grad]
+        return [parameter for parameter in self.updated_parameters() if not parameter.requires_grad]
 
     def shares_scaled_gradients(self, other: Update) -> bool:
         """Return whether both train a parameter, and each optimizer has a GradScaler of its own."""
@@ -383,7 +391,10 @@ class TorchUpdate(Update):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of an optimizer lose the attributes that torch does not know of.
-        scalers = [(one, getattr(one, "scaler", None)) for one in every_optimizer_of(self._model)]
+        scalers = [
+            (optimizer, getattr(optimizer, "scaler", None))
+            for optimizer in every_optimizer_of(self._model)
+        ]
         unset = dict.fromkeys(("_session_state", "_checked_optimizer"))
         return {**vars(self), **unset, "_other_models": [], "scalers": scalers}
 
@@ -397,8 +408,8 @@ class TorchUpdate(Update):
             check_optimizer(self._model, optimizer)
             self._checked_optimizer = optimizer
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                if one.requires_grad:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
                     return
         if not trainable_parameters(self._model):
             raise ValueError(
@@ -451,7 +462,9 @@ def unscale_gradients(gradients: Sequence[Tensor | None], scaler: Any) -> Sequen
     if scaler is None:
         return gradients
     scale_on = _cached_on(lambda device: scaler.scale(torch.ones((), device=device)))
-    return [None if one is None else one / scale_on(one.device) for one in gradients]
+    return [
+        None if gradient is None else gradient / scale_on(gradient.device) for gradient in gradients
+    ]
 
 
 def _add(total: Tensor | None, gradient: Tensor) -> Tensor:
@@ -464,7 +477,7 @@ def _add(total: Tensor | None, gradient: Tensor) -> Tensor:
 
 
 def _weight_from(number: float) -> Tensor:
-    """Return a saved weight as the scalar that it was, up to a dtype in which sums are equal."""
+    """Return a saved weight as a scalar tensor: int64, float32 if that is exact, or float64."""
     if isinstance(number, int):
         return torch.tensor(number, dtype=torch.int64)
     single = torch.tensor(number, dtype=torch.float32)
@@ -482,7 +495,7 @@ def _multiply_by_weight(gradients: Sequence[Tensor | None], weight: Tensor) -> l
         # An optimizer of sparse gradients would move rows whose gradients are 0.
         return gradient.coalesce() * factor if factor != 0 else torch.zeros_like(gradient)
 
-    return [None if one is None else multiply(one) for one in gradients]
+    return [None if gradient is None else multiply(gradient) for gradient in gradients]
 
 
 def _sum_dtype(gradient: Tensor) -> torch.dtype:

@@ -25,12 +25,14 @@ def load_weights(
     torch converts weights of another dtype, which is an error if `exact` is true.
     """
     inner = unwrap_all(model)
-    own = inner.state_dict()
+    present = inner.state_dict()
     fitted = fit_names(weights, inner)
     try:
         for name, value in fitted.items():
-            _require_fit(name, value, own.get(name), exact)
-        shards = OrderedDict((name, shard_like(one, own.get(name))) for name, one in fitted.items())
+            _require_fit(name, value, present.get(name), exact)
+        shards = OrderedDict(
+            (name, shard_like(value, present.get(name))) for name, value in fitted.items()
+        )
         put_versions(shards, versions_in(fitted))
         inner.load_state_dict(shards)
     except Exception as error:  # A module may load its weights in its own way.
@@ -39,12 +41,14 @@ def load_weights(
         ) from error
 
 
-def _require_fit(name: str, value: Any, own: Any, exact: bool) -> None:
+def _require_fit(name: str, value: Any, present: Any, exact: bool) -> None:
     """Raise an error for weights of a dtype that does not fit."""
-    if not isinstance(own, torch.Tensor) or not isinstance(value, torch.Tensor):
+    if not isinstance(present, torch.Tensor) or not isinstance(value, torch.Tensor):
         return
-    if value.dtype != own.dtype and (exact or not torch.can_cast(value.dtype, own.dtype)):
-        raise ValueError(f"'{name}' has the dtype {value.dtype}, where the model's is {own.dtype}")
+    if value.dtype != present.dtype and (exact or not torch.can_cast(value.dtype, present.dtype)):
+        raise ValueError(
+            f"'{name}' has the dtype {value.dtype}, where the model's is {present.dtype}"
+        )
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -82,26 +86,31 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
 
     The model itself is not wrapped, but parts of it may be.
     """
-    own = list(model.state_dict())
-    names = match_names(state, own)
+    model_names = list(model.state_dict())
+    names = match_names(state, model_names)
     if names is None:
         return dict(state)
     fitted: dict[str, Any] = OrderedDict((names[name], state[name]) for name in state)
     versions = versions_in(state)
     if versions is not None:
-        form: Callable[[str], str] = str if set(own) == set(state) else without_wrappers
-        modules = {form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
-        put_versions(fitted, {modules.get(form(name), name): versions[name] for name in versions})
+        is_same = set(model_names) == set(state)
+        simplify: Callable[[str], str] = str if is_same else without_wrappers
+        modules = {simplify(name): name for name, _ in model.named_modules(remove_duplicate=False)}
+        put_versions(
+            fitted, {modules.get(simplify(name), name): versions[name] for name in versions}
+        )
     return fitted
 
 
-def match_names(names: Collection[str], own: Collection[str]) -> dict[str, str] | None:
-    """Pair names with those of a model, from which wrappers may make a difference, else None."""
-    if set(names) == set(own):
+def match_names(names: Collection[str], model_names: Collection[str]) -> dict[str, str] | None:
+    """Pair names with those of a model, up to wrappers; return None if they do not match."""
+    if set(names) == set(model_names):
         return {name: name for name in names}
-    known = {without_wrappers(name): name for name in own}
+    known = {without_wrappers(name): name for name in model_names}
+    if len(known) < len(model_names):
+        return None  # Without wrappers, two weights of the model have the same name.
     matched = {name: known.get(without_wrappers(name), "") for name in names}
-    if len(known) < len(own) or set(matched.values()) != set(own) or len(matched) != len(own):
+    if set(matched.values()) != set(model_names) or len(matched) != len(model_names):
         return None
     return matched
 

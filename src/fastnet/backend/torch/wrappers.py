@@ -50,12 +50,12 @@ def original_module_of(model: Module) -> Module | None:
 
 
 def groups_of(model: Module) -> list[Any]:
-    """Return the process groups of a model, one per dimension of its mesh; without one none."""
+    """Return the process groups of a model, one per dimension of its mesh; none if it has none."""
     wrapper: Any = without_compile(model)
     if isinstance(wrapper, DistributedDataParallel):
         return [wrapper.process_group]
     reshard(model)
-    sharded: Any = next((one for one in model.parameters() if is_sharded(one)), None)
+    sharded: Any = next(filter(is_sharded, model.parameters()), None)
     if sharded is None:
         return []
     mesh = sharded.device_mesh
@@ -128,4 +128,4 @@ def _sharded_modules(model: Module) -> Iterator[Any]:
     """Yield the modules that `fully_shard` was called with, outer ones first."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None:  # Otherwise nothing was sharded.
-        yield from (one for one in model.modules() if isinstance(one, fsdp.FSDPModule))
+        yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))

@@ -202,7 +202,10 @@ class TorchNetwork(BaseNetwork):
                 built_on.setdefault(device, []).append(model)
         if self._given_device is None:
             if len(built_on) > 1:
-                names = {str(device): list(map(name_of, own)) for device, own in built_on.items()}
+                names = {
+                    str(device): list(map(name_of, device_models))
+                    for device, device_models in built_on.items()
+                }
                 raise ValueError(
                     f"All models of a network must be on one device, but were built on {names}. "
                     "Build them on one device, or pass `device` to the network."

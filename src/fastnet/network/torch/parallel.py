@@ -31,8 +31,8 @@ def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model 
     update = gradient_ops[0]
     if update.gradients is not None or update.updater().is_merging:
         return None
-    others = [op for op in plan.ops if op is not update]
-    runs = [op for op in others if update.model in as_tensor_op(op).get_fe_models()]
+    other_ops = [op for op in plan.ops if op is not update]
+    runs = [op for op in other_ops if update.model in as_tensor_op(op).get_fe_models()]
     runs_once = len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients
     return update.model if runs_once and parallel_type(update.model) == "ddp" else None
 
@@ -76,10 +76,10 @@ def compare_plans(plan: ExecutionPlan, state: State, may_be_captured: bool) -> b
     """
     if not plan.takes_gradients or state["warmup"]:
         return False
-    models = [one for one in plan.models if parallel_type(one) in ("ddp", "fsdp")]
+    models = [model for model in plan.models if parallel_type(model) in ("ddp", "fsdp")]
     groups = [group for model in models for group in groups_of(model)]
     # Ranks outside of a smaller group may run something else.
-    if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
+    if not groups or any(dist.get_world_size(group) != processes.world_size() for group in groups):
         return False
     averages = "compiled steps" if may_be_captured else "no compiled steps"
     require_same_plans(processes, plan, state, models, named_trainable_parameters, [averages])
@@ -92,7 +92,7 @@ def compare_batches(batches: Any) -> None:
     if len(set(counts)) > 1:
         raise ValueError(
             f"The loaders of the ranks have {counts} batches, but in training each step waits for "
-            "all ranks. Give each rank as many batches: a DistributedSampler does, and "
+            "all ranks. Give each rank the same number of batches: a DistributedSampler does, and "
             "drop_last=True leaves out the rest. Or train with "
             "`with network('train', epoch), torch.distributed.algorithms.join.Join([model]):`."
         )

@@ -63,7 +63,7 @@ class TorchSession(Session):
         self._device = network.device
         if network.mixed_precision:
             self.context_row = "autocast", "autocast"
-        # What the optimizers of the active models update.
+        # The parameters that the optimizers of the active models update.
         self._updated: set[torch.Tensor] = set()
         self._compiled: CompiledSession | None = None
 
@@ -79,8 +79,8 @@ class TorchSession(Session):
         training old gradients are cleared, and the state gets what updates read.
 
         Raises:
-            ValueError: If a model would be updated that is not synchronized between processes, or a
-                gradient differentiated twice beside a sharded one.
+            ValueError: If a model would be updated that is not synchronized between processes, or
+                second-order gradients are taken beside a sharded model.
         """
         plan, state = self.plan, self.state
         state["tape"] = _NO_TAPE
@@ -112,13 +112,14 @@ class TorchSession(Session):
             self._note_trained_models()
 
     def _clear_gradients(self) -> None:
-        """Clear the gradients of all that is updated, except for what others are training."""
+        """Clear the gradients of updated parameters, but not of those that open sessions train."""
         for optimizer in self.optimizers:
             self._updated.update(optimizer_parameters(optimizer))
         with _training_lock:
             # A step may be running in another thread, or around the op that enters this network.
-            others: set[torch.Tensor] = set().union(*(session._updated for session in _training))
-            for parameter in self._updated - others:
+            in_training: set[torch.Tensor] = set()
+            in_training.update(*(session._updated for session in _training))
+            for parameter in self._updated - in_training:
                 parameter.grad = None
             _training.add(self)
 
