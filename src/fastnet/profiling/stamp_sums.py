@@ -50,8 +50,8 @@ class Sums:
 
     def __init__(self, cost: StampCost) -> None:
         self._cost = cost
-        # Of each part the stamp's cost, whether it is counted once in a step, and whether it is
-        # outside of minibatches.
+        # For each part: the cost of its stamp, whether it is counted once in a step, and whether it
+        # is outside of minibatches.
         self._part_arrays: tuple[bytes, bytes, bytes] = b"", b"", b""
         self._times: list[NDArray[np.float64]] = []
         self._minibatches: list[NDArray[np.float64]] = []
