@@ -173,7 +173,11 @@ class TestMissing:
     @pytest.mark.parametrize(
         ("ops", "read", "part"),
         [
-            ([passing("x", "y"), Delete("y")], "y", "'y', which postprocessing op 0, LambdaOp"),
+            (
+                [passing("x", "y"), Delete("y")],
+                "y",
+                "is deleted before postprocessing op 0, LambdaOp",
+            ),
             ([passing("x", "y", mode="eval")], "y", "LambdaOp would, but runs in mode 'eval' only"),
             ([passing("x", "y_pred")], "y_prd", "Did you mean 'y_pred', which op 0"),
         ],

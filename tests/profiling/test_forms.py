@@ -246,7 +246,7 @@ class TestComparison:
         assert [(row.title, row.ratio) for row in rows] == [("output x", None), ("input x", None)]
 
     def test_profiles_without_common_section_raise(self, profile: Profile) -> None:
-        with pytest.raises(ValueError, match="These profiles have no section in common: one has"):
+        with pytest.raises(ValueError, match="no section in common: the first has"):
             profile.compare(Profile())
         with pytest.raises(TypeError, match=r"not 'before\.json'.*Profile\.from_json"):
             profile.compare("before.json")  # type: ignore[arg-type]

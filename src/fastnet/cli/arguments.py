@@ -37,12 +37,12 @@ def add_context(command: argparse.ArgumentParser) -> None:
     )
 
 
-def integer_from(least: int) -> Callable[[str], int]:
-    """Return an argument type for integers of at least `least`."""
+def integer_from(minimum: int) -> Callable[[str], int]:
+    """Return an argument type for integers of at least `minimum`."""
 
     def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}.")
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}.")
         return int(text)
 
     return parse

@@ -42,18 +42,18 @@ def load_network(place: str) -> BaseNetwork:
     return value
 
 
-def load_batches(asked: str, target_type: str, limit: int) -> list[Batch]:
+def load_batches(source: str, target_type: str, limit: int) -> list[Batch]:
     """Return up to `limit` batches of a framework's tensors.
 
-    `asked` is "MODULE:NAME", a file of numpy arrays, or a description of random data.
+    `source` is "MODULE:NAME", a file of numpy arrays, or a description of random data.
     """
     try:
-        if asked.endswith(".npz"):
-            batches = [_read_file(asked)]
-        elif re.fullmatch(rf"{_RANDOM.pattern}.*", asked) or asked.count(":") > 1:
-            batches = [_draw(asked)]
+        if source.endswith(".npz"):
+            batches = [_read_file(source)]
+        elif re.fullmatch(rf"{_RANDOM.pattern}.*", source) or source.count(":") > 1:
+            batches = [_draw(source)]
         else:
-            batches = _take(asked, limit)
+            batches = _load_named_batches(source, limit)
     except UsageError as error:
         raise UsageError(f"--batch: {error}") from None
 
@@ -73,29 +73,29 @@ def _read_file(path: str) -> Batch:
         raise UsageError(f"{path!r} cannot be read as an .npz file of arrays: {error}") from error
 
 
-def _draw(asked: str) -> Batch:
+def _draw(description: str) -> Batch:
     generator = np.random.default_rng(0)
     batch: dict[str, Any] = {}
-    for entry in asked.split(","):
-        found = _RANDOM.fullmatch(entry.strip())
-        if found is None:
+    for entry in description.split(","):
+        match = _RANDOM.fullmatch(entry.strip())
+        if match is None:
             raise UsageError(
                 f"{shorten(entry)} is not KEY:DTYPE:SHAPE or KEY:DTYPE:SHAPE:HIGH. Write for "
                 f"example {_EXAMPLE}. A dtype is float32, int64, bool and so on."
             )
-        dtype, shape = found["dtype"], tuple(map(int, found["shape"].split("x")))
+        dtype, shape = match["dtype"], tuple(map(int, match["shape"].split("x")))
         try:
             if dtype.startswith("float"):
                 values: Any = generator.standard_normal(shape).astype(dtype)
             else:
-                values = generator.integers(0, int(found["high"] or 2), shape, dtype=dtype)
+                values = generator.integers(0, int(match["high"] or 2), shape, dtype=dtype)
         except (MemoryError, ValueError) as error:
             raise UsageError(f"{shorten(entry)} cannot be drawn: {error}.") from None
-        batch[found["key"]] = values
+        batch[match["key"]] = values
     return batch
 
 
-def _take(place: str, limit: int) -> list[Batch]:
+def _load_named_batches(place: str, limit: int) -> list[Batch]:
     value = _call(_find(place, "NAME"), (Mapping, Iterable))
     if isinstance(value, Mapping):
         return [value]
@@ -108,12 +108,12 @@ def _take(place: str, limit: int) -> list[Batch]:
     return batches
 
 
-def _find(place: str, what: str) -> Any:
+def _find(place: str, kind: str) -> Any:
     """Return the value that "MODULE:NAME" names; MODULE is a module's name or a file."""
     where, _, name = place.rpartition(":")
     if not where or not name or (where.startswith(".") and not where.endswith(".py")):
         raise UsageError(
-            f"{place!r} is not MODULE:{what}: the name of a module or a file, a colon, and a name "
+            f"{place!r} is not MODULE:{kind}: the name of a module or a file, a colon, and a name "
             "in it, such as networks.py:make_network."
         )
     module = _import_file(where) if where.endswith(".py") else _import(where)
@@ -121,9 +121,9 @@ def _find(place: str, what: str) -> Any:
         return getattr(module, name)
     # A module such as `np`, or a class, is neither a network nor batches.
     names = [
-        other
-        for other, value in vars(module).items()
-        if not (other.startswith("_") or isinstance(value, (ModuleType, type)))
+        candidate
+        for candidate, value in vars(module).items()
+        if not candidate.startswith("_") and not isinstance(value, (ModuleType, type))
     ]
     near = nearest_name(name, names)
     hint = "" if near is None else f" Did you mean {where}:{near}?"

@@ -128,8 +128,9 @@ def _load_profile(arguments: argparse.Namespace) -> Any:
         profile = Profile.from_json(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"--compare: {str(path)!r} is not a file of --json: {error}") from error
-    if (arguments.mode, arguments.eager) not in [(one.mode, one.eager) for one in profile.sections]:
-        names = ", ".join(section.name for section in profile.sections)
-        asked = f"{arguments.mode}{', eager' * arguments.eager}"
-        raise UsageError(f"--compare: {str(path)!r} is of {names}, not of {asked}.")
+    saved = [(section.mode, section.eager) for section in profile.sections]
+    if (arguments.mode, arguments.eager) not in saved:
+        saved_names = ", ".join(section.name for section in profile.sections)
+        name = f"{arguments.mode}, eager" if arguments.eager else arguments.mode
+        raise UsageError(f"--compare: {str(path)!r} is of {saved_names}, not of {name}.")
     return profile

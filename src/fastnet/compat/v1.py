@@ -1,7 +1,7 @@
 """Networks with the API that FastEstimator had from 1.0 to 1.5.
 
 An epoch is loaded and unloaded instead of entered and left, and a step returns the batch and the
-predictions apart. All else is as in `fastnet.network`.
+predictions separately. Everything else is as in `fastnet.network`.
 
 >>> import torch
 >>> from fastnet.op.tensorop import LambdaOp
@@ -42,9 +42,10 @@ class _OutputsSession(Session):
     def _convert_result(self, run: RunStep) -> RunStep:
         if run == self.bound.step:
             return self.bound.run
-        # What postprocessing writes is returned whether it is wanted or not.
-        after = [key for op in self.plan.postprocessing for key in op.outputs]
-        returned = {*self.plan.kernel.resolution.outputs.names(), *after}
+        # Outputs of postprocessing are returned even if they are not among the desired keys.
+        returned = set(self.plan.kernel.resolution.outputs.names())
+        for op in self.plan.postprocessing:
+            returned.update(op.outputs)
 
         def run_outputs(batch: Mapping[str, Any]) -> dict[str, Any]:
             return {key: value for key, value in run(batch).items() if key in returned}
@@ -83,7 +84,8 @@ class BaseNetwork(base.BaseNetwork):
         self.effective_outputs: dict[str, set[str]] = {}
         self.epoch_state: State = {}
         self._loaded: Session | None = None
-        self._handled: BaseException | None = None
+        # The error that the program was handling when it loaded the epoch.
+        self._handled_error: BaseException | None = None
 
     def load_epoch(
         self,
@@ -94,52 +96,55 @@ class BaseNetwork(base.BaseNetwork):
         warmup: bool = False,
         eager: bool = False,
     ) -> None:
-        """Get ready to run an epoch.
+        """Prepare the network to run an epoch, and unload an epoch that is loaded.
 
         Args:
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1.
-            ds_id: The id of the dataset. In the oldest form of this call it is left out, and
-                `output_keys` and `warmup` stand in the third and fourth place.
-            output_keys: The keys wanted back. None or empty for all that ops write.
+            ds_id: The id of the dataset. The oldest form of this call has no `ds_id`: there
+                `output_keys` and `warmup` are the third and the fourth argument.
+            output_keys: The keys to return. None or empty for all that ops write.
             warmup: Whether this is a trial run that updates no weights.
             eager: Whether to run op by op even where a graph could be used (TensorFlow only).
 
         Raises:
-            TypeError: As opening a network does.
-            ValueError: As opening a network does.
+            TypeError: As for calling a network.
+            ValueError: As for calling and entering a network.
         """
-        wanted: Any = output_keys
-        dataset: Any = ds_id
-        if isinstance(wanted, bool):
-            # The oldest form has the keys in the third place, and `warmup` in the fourth.
-            wanted, warmup = None, wanted or warmup
-        if dataset is None and wanted is None:
-            dataset = ""
-        elif dataset is not None and not isinstance(dataset, str):
-            dataset, wanted, warmup = "", dataset, bool(wanted) or warmup
+        desired_keys: Any = output_keys
+        dataset_id: Any = ds_id
+        if isinstance(desired_keys, bool):
+            # In the oldest form the fourth argument is `warmup`.
+            desired_keys, warmup = None, desired_keys or warmup
+        if dataset_id is None and desired_keys is None:
+            dataset_id = ""
+        elif dataset_id is not None and not isinstance(dataset_id, str):
+            # In the oldest form the third argument has the keys.
+            warmup = bool(desired_keys) or warmup
+            dataset_id, desired_keys = "", dataset_id
         self.unload_epoch()
-        self(mode, epoch, dataset, wanted, warmup, eager)
-        # before it is entered: an interrupt in between must not leave a network that nobody unloads
+        self(mode, epoch, dataset_id, desired_keys, warmup, eager)
+        # Assigned before the network is entered, so that `unload_epoch` leaves it also after an
+        # interrupt between the two.
         self._loaded = self._configured.session
-        self._handled = sys.exc_info()[1]
+        self._handled_error = sys.exc_info()[1]
         try:
             self.__enter__()
         except BaseException:
             if self._session is not self._loaded:
-                self._loaded = self._handled = None
+                self._loaded = self._handled_error = None
             raise
 
     def unload_epoch(self) -> None:
-        """Restore the epoch; one that is not loaded is none to give back."""
+        """Leave the network; does nothing if no epoch is loaded."""
         if self._session is not None and self._session is self._loaded:
             error = sys.exc_info()[1]
-            # What the program was handling when it loaded the epoch is not an error of the epoch.
-            self.__exit__(None, None if error is self._handled else error)
-            self._loaded = self._handled = None
+            # An error that the program was handling already is not an error of the epoch.
+            self.__exit__(None, None if error is self._handled_error else error)
+            self._loaded = self._handled_error = None
 
     def run_step(self, batch: Mapping[str, Any]) -> Any:
-        """Run one batch through the ops in force, and through postprocessing.
+        """Run a batch through the active ops, and through postprocessing.
 
         Args:
             batch: The values by key. It is not changed.
@@ -149,8 +154,8 @@ class BaseNetwork(base.BaseNetwork):
 
         Raises:
             ValueError: If no epoch is loaded.
-            KeyError: If a key that is needed is not in the batch.
-            Exception: Whatever an op raises, with a note that names the op.
+            KeyError: If the batch lacks a key that ops need.
+            Exception: Any error of an op, with a note that names the op.
         """
         session = self._session
         if session is None:
@@ -167,16 +172,16 @@ class BaseNetwork(base.BaseNetwork):
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
     ) -> Any:
-        """Run data through the network, loading an epoch for just this; a loaded one is unloaded.
+        """Run data through the network, in an epoch of its own; a loaded epoch is unloaded.
 
         Args:
-            data: A batch, or batches, as for the main class.
+            data: A batch, or batches, as for `fastnet.Network`.
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1.
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a bar (with tqdm) where the number of batches is known.
-            desired_output_keys: The keys wanted back. None or empty for all that ops write.
-            device: Where to run for just this, as for the main class.
+            desired_output_keys: The keys to return. None or empty for all that ops write.
+            device: The device to run on in this call, as for `fastnet.Network`.
 
         Returns:
             For a batch its result, else a list of results: each a `ChainMap` of the outputs and
@@ -207,7 +212,7 @@ class BaseNetwork(base.BaseNetwork):
         return ChainMap(prediction, batch)
 
     def get_effective_input_keys(self, mode: str, epoch: int, ds_id: str = "") -> set[str]:
-        """List the keys that an epoch needs from its batch.
+        """Return the keys that an epoch needs from its batch.
 
         Args:
             mode: The mode.
@@ -220,7 +225,7 @@ class BaseNetwork(base.BaseNetwork):
         return self._resolution(mode, epoch, ds_id).inputs.names()
 
     def get_all_output_keys(self, mode: str, epoch: int, ds_id: str = "") -> set[str]:
-        """List the keys that ops and postprocessing write in an epoch.
+        """Return the keys that ops and postprocessing write in an epoch.
 
         Args:
             mode: The mode.
@@ -238,20 +243,20 @@ class BaseNetwork(base.BaseNetwork):
 
 
 def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
-    """Make the network that fits the models of some ops.
+    """Create the network that fits the models of some ops.
 
     Args:
-        ops: The ops, in order; None, and schedulers of ops, may be among them.
-        pops: Postprocessing ops, which run on batches of numpy arrays after the rest.
-        slicers: What cuts a batch into minibatches and joins their results.
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
+        slicers: Slicers, which slice a batch into minibatches and unslice their results.
 
     Returns:
         A `TorchNetwork` or a `TFNetwork` of this module.
 
     Raises:
-        AssertionError: If models of two frameworks, or two models of one name (case aside), are
-            among the ops.
-        ValueError: If a model is of no known framework.
+        AssertionError: If the ops hold models of two frameworks, or models of equal names (case
+            aside).
+        ValueError: If the framework of a model is unknown.
     """
     make = __getattr__("TFNetwork" if framework_for(ops) == "tf" else "TorchNetwork")
     network: BaseNetwork = make(ops, pops, slicers)
@@ -259,23 +264,23 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
 
 
 def __getattr__(name: str) -> Any:
-    """Make a framework's class when it is first asked for, so that no other one is imported."""
-    main: type[base.BaseNetwork]
+    """Make a framework's class when it is first used, so that no other framework is imported."""
+    main_class: type[base.BaseNetwork]
     if name == "TorchNetwork":
-        from fastnet.network.torch import TorchNetwork as main
+        from fastnet.network.torch import TorchNetwork as main_class
     elif name == "TFNetwork":
-        from fastnet.network.tf import TFNetwork as main
+        from fastnet.network.tf import TFNetwork as main_class
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in globals():
-        doc = (main.__doc__ or "").partition(">>>")[0].rstrip()
+        doc = (main_class.__doc__ or "").partition(">>>")[0].rstrip()
         globals()[name] = type(
             name,
-            (BaseNetwork, main),
+            (BaseNetwork, main_class),
             {
                 "__doc__": doc,
                 "__module__": __name__,
-                "__signature__": signature(main),
+                "__signature__": signature(main_class),
             },
         )
     return globals()[name]

@@ -109,10 +109,10 @@ def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -
 def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
     """Return the accuracy on the held-out digits."""
     # `transform` enters the network, runs every batch, and returns all results.
-    given = batches(held, network.target_type)
-    results = network.transform(given, mode="eval", epoch=epoch)
-    right = [np.asarray(result["guess"]) == np.asarray(result["label"]) for result in results]
-    return float(np.concatenate(right).mean())
+    held_batches = batches(held, network.target_type)
+    results = network.transform(held_batches, mode="eval", epoch=epoch)
+    is_right = [np.asarray(result["guess"]) == np.asarray(result["label"]) for result in results]
+    return float(np.concatenate(is_right).mean())
 
 
 def run(framework_name: str, epochs: int, seed: int) -> int:
@@ -155,10 +155,10 @@ def show_step_cost(framework: ModuleType, batch: Batch) -> None:
         rounds = [[timeit.timeit(step, number=STEPS) for step in steps] for _ in range(ROUNDS + 1)]
     # The first round warms up.
     medians = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
-    hand, fast = (seconds / STEPS * 1e6 for seconds in medians)
+    loop_time, fastnet_time = (seconds / STEPS * 1e6 for seconds in medians)
     print(
-        f"A training step of {len(batch['label'])} images on one thread: {fast:.0f} us, "
-        f"{fast / hand:.2f} of a hand-written loop's {hand:.0f} us "
+        f"A training step of {len(batch['label'])} images on one thread: {fastnet_time:.0f} us, "
+        f"{fastnet_time / loop_time:.2f} of a hand-written loop's {loop_time:.0f} us "
         f"(medians of {ROUNDS} interleaved rounds)."
     )
 

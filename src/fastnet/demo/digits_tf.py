@@ -24,7 +24,7 @@ def use_one_thread() -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Seed what weights are drawn from."""
+    """Seed the generator that draws the initial weights."""
     tf.keras.utils.set_random_seed(seed)
 
 

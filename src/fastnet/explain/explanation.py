@@ -182,19 +182,19 @@ def make_explanation(
     """
     # Only the plan knows the keys that the network has resolved.
     flows = {} if plan is None else {"ops": plan.flow}
-    found = {
-        part: find_items(lists[part], read, mode, epoch, ds_id, flows.get(part, ()))
-        for part in lists
-    }
-    ops, postprocessing, slicers = (items for items, _ in found.values())
+    active_items, inactive = {}, {}
+    for list_name, entries in lists.items():
+        flow = flows.get(list_name, ())
+        active, absent = find_items(entries, read, mode, epoch, ds_id, flow)
+        active_items[list_name], inactive[list_name] = active, tuple(absent)
+    ops, postprocessing, slicers = active_items.values()
     ops[first_deferred:] = [
         replace(item, deferred=item.takes_gradients) for item in ops[first_deferred:]
     ]
     mark_unneeded(None if returns_all else desired, ops, postprocessing)
     keys = find_keys(plan, ops, postprocessing, slicers)
-    active = {name for item in ops for name in item.models}
-    optimizers = current_optimizers(models, active, epoch)
-    inactive = {part: tuple(items) for part, (_, items) in found.items()}
+    active_models = {name for item in ops for name in item.models}
+    optimizers = current_optimizers(models, active_models, epoch)
     findings = list_findings(
         mode, desired, ops, postprocessing, inactive, keys, optimizers, untrained
     )
@@ -217,6 +217,6 @@ def make_explanation(
         outputs=() if plan is None else tuple(sorted(plan.resolution.outputs.names())),
         schedules=tuple(find_schedules(lists, models if mode == "train" else ())),
         findings=tuple(findings),
-        parallelism={name: how for name, how in parallelism.items() if name in active},
+        parallelism={name: how for name, how in parallelism.items() if name in active_models},
         compiled=compiled,
     )

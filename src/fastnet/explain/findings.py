@@ -45,8 +45,10 @@ def mark_unneeded(
     An op is needed if it has effects besides its outputs, or if an output is returned, or read by
     an op that is needed, before it is overwritten. `desired` is None if all outputs are returned.
     """
-    needed = {key for item in [*ops, *postprocessing] for key in item.outputs}
-    needed = needed if desired is None else set(desired)
+    if desired is None:
+        needed = {key for item in [*ops, *postprocessing] for key in item.outputs}
+    else:
+        needed = set(desired)
     for items in (postprocessing, ops):
         for index, item in reversed([*enumerate(items)]):
             if item.deletes:
@@ -79,8 +81,9 @@ def list_findings(
     ]
     if mode == "train":
         # An update may be for other epochs or datasets, but not for other modes.
-        of_mode = [one for one in (*ops, *absent) if not one.modes or mode in one.modes]
-        updated = {name for item in of_mode if _is_update(item) for name in item.models}
+        updates = [item for item in (*ops, *absent) if _is_update(item)]
+        updates = [item for item in updates if not item.modes or mode in item.modes]
+        updated = {name for item in updates for name in item.models}
         findings += _no_update(optimizers, updated)
         findings += _updates_of_other_datasets(ops, absent)
         if updated:
@@ -105,7 +108,7 @@ def _unwritten_outputs(
         text = f"The key '{name}' is in desired_output_keys, but "
         if name not in written and (key is None or not key.required):
             near = nearest_name(name, [*written, *by_name])
-            text += f"no active op writes it{_find_writer(name, inactive)}."
+            text += f"no active op writes it{_describe_inactive_writer(name, inactive)}."
             text += f" Did you mean '{near}'?" if near is not None else ""
             text += " The result has it only if the batch does."
         elif key is not None and key.writers and key.result in (None, "batch"):
@@ -118,12 +121,12 @@ def _unwritten_outputs(
 
 
 def _is_update(item: Item) -> bool:
-    """Whether it updates models; EMA and LRSchedule have effects, but compute no gradients."""
+    """Return whether an item updates models; EMA and LRSchedule compute no gradients."""
     return item.has_effects and item.takes_gradients
 
 
-def _find_writer(key: str, inactive: list[Item]) -> str:
-    """Describe the first inactive op that makes a key from others."""
+def _describe_inactive_writer(key: str, inactive: list[Item]) -> str:
+    """Describe the first inactive op that makes a key from other keys, or return ""."""
     for item in inactive:
         if key in item.outputs and key not in item.inputs:
             return f": {item.name} would, but {item.reason}"
@@ -145,21 +148,21 @@ def _unwritten_keys(
                 yield Finding("unwritten_key", text, (reader,), (key.name,))
         later = [posts[index] for index in key.postprocessing_readers]
         if key.required and later and key.lifetimes and key.lifetimes[-1].end == "deleted":
-            text = f"The key '{key.name}', which {later[0]} reads, is deleted before."
+            text = f"The key '{key.name}' is deleted before {later[0]} reads it."
             yield Finding("unwritten_key", text, keys=(key.name,))
         if not key.required or key.writers:
             continue
         first = key.readers[:1]
         where = [f"op {index}, {ops[index].format()}" for index in first] or later
         text = f"No op writes the key '{key.name}', which {where[0]} reads"
-        writer = _find_writer(key.name, inactive)
+        writer = _describe_inactive_writer(key.name, inactive)
         near = None if writer else misspelled_name(key.name, unread)
         index = len(ops) if near is None else unread[near].writers[0]
         if near is not None and all(index < reader for reader in first):
             text += f". Did you mean '{near}', which op {index}, {ops[index].format()} writes?"
             text += " Otherwise the batch must have it."
             yield Finding("unwritten_key", text, (*first, index), (key.name, near))
-        elif writer or any(_is_update(ops[one]) and not ops[one].ops for one in first):
+        elif writer or any(_is_update(ops[reader]) and not ops[reader].ops for reader in first):
             text += writer or ". An update needs a loss that an op computes"
             yield Finding("unwritten_key", f"{text}.", first, (key.name,))
 
@@ -169,17 +172,15 @@ def _no_update(
 ) -> Iterator[Finding]:
     """Find models with an optimizer that no op updates, or trainable ones if no op updates any."""
     stepped = [optimizer for name, (_, optimizer) in optimizers.items() if name in updated]
-    names = sorted(
-        name
-        for name, (model, optimizer) in optimizers.items()
-        if name not in updated
-        and (optimizer is not None or not updated)
+    names = []
+    for name in sorted(optimizers):
+        model, optimizer = optimizers[name]
+        if name in updated or (optimizer is None and updated):
+            continue
         # A Keras model that is not built has no variables yet.
-        and (
-            not getattr(model, "built", True)
-            or _parameters_without_optimizer(model, optimizer, stepped)
-        )
-    )
+        is_unbuilt = not getattr(model, "built", True)
+        if is_unbuilt or _parameters_without_optimizer(model, optimizer, stepped):
+            names.append(name)
     if names:
         yield Finding(
             "no_update",
@@ -202,9 +203,11 @@ def _updates_of_other_datasets(ops: list[Item], absent: list[Item]) -> Iterator[
 
 def _no_optimizer(optimizers: Mapping[str, tuple[Model, Any]]) -> Iterator[Finding]:
     """Find trainable parameters that no optimizer updates, not even of another model or epoch."""
-    given = [one for model, _ in optimizers.values() for one in every_optimizer_of(model)]
+    all_optimizers = []
+    for model, _ in optimizers.values():
+        all_optimizers += every_optimizer_of(model)
     for name, (model, optimizer) in optimizers.items():
-        missing = _parameters_without_optimizer(model, optimizer, given)
+        missing = _parameters_without_optimizer(model, optimizer, all_optimizers)
         if missing:
             listed = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             yield Finding(
@@ -222,15 +225,20 @@ def _parameters_without_optimizer(
     if isinstance(optimizer, Exception):
         return []
     if hasattr(model, "named_parameters"):  # torch
-        groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
-        owned = {id(parameter) for group in groups for parameter in group["params"]}
+        optimized = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in getattr(optimizer, "param_groups", ())
+            for parameter in group["params"]
+        }
         return [
             name
             for name, parameter in model.named_parameters()
-            if parameter.requires_grad and id(parameter) not in owned
+            if parameter.requires_grad and id(parameter) not in optimized
         ]
     # A Keras optimizer takes all trainable variables, in the first update.
-    if any(optimizer is one for one in optimizers) or not getattr(model, "built", False):
+    is_used = any(optimizer is used for used in optimizers)
+    if is_used or not getattr(model, "built", False):
         return []
     return [variable.name for variable in model.trainable_variables]
 
@@ -254,9 +262,9 @@ def _first_order(ops: list[Item]) -> Iterator[Finding]:
                     )
             source = next((sources[key] for key in op.inputs if key in sources), None)
             for key in op.outputs:
-                found = (index, key) if op.is_first_order else source
-                if found is not None:
-                    sources[key] = found
+                key_source = (index, key) if op.is_first_order else source
+                if key_source is not None:
+                    sources[key] = key_source
                 else:
                     sources.pop(key, None)
 
@@ -273,19 +281,23 @@ def _unneeded_ops(ops: list[Item], keys: list[Key]) -> Iterator[Finding]:
     readers: dict[tuple[str, int | None], list[str]] = {}
     for key in keys:
         for life in key.lifetimes:
-            found = [f"op {index}" for index in life.readers if not ops[index].deletes]
+            names = [f"op {index}" for index in life.readers if not ops[index].deletes]
             if life.end == "returned":
-                found += [f"postprocessing op {index}" for index in key.postprocessing_readers]
-            readers[key.name, life.writer] = found
+                names += [f"postprocessing op {index}" for index in key.postprocessing_readers]
+            readers[key.name, life.writer] = names
     for index, item in enumerate(ops):
         if not item.unneeded:
             continue
-        reasons = [
-            f"'{key}' is read only by {', '.join(found)}, which is not needed either"
-            if (found := readers[key, index])
-            else f"'{key}' is neither read nor returned"
-            for key in item.outputs
-        ]
+        reasons = []
+        for output in item.outputs:
+            names = readers[output, index]
+            if names:
+                are = "is" if len(names) == 1 else "are"
+                reasons.append(
+                    f"'{output}' is read only by {', '.join(names)}, which {are} not needed either"
+                )
+            else:
+                reasons.append(f"'{output}' is neither read nor returned")
         text = f"Op {index}, {item.format()}, is not needed: {'; '.join(reasons)}."
         if item.models:
             text += " In mode 'train' it may still update buffers, such as running averages."

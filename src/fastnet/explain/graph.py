@@ -70,7 +70,8 @@ def _nodes(explanation: Any) -> dict[str, Item | None]:
 
 def _label(name: str, item: Item) -> Iterator[str]:
     models = f" of {', '.join(item.models)}" if item.models and not item.ops else ""
-    yield f"{'post ' * name.startswith('post')}{item.index} {item.name}{models}"
+    prefix = "post " if name.startswith("post") else ""
+    yield f"{prefix}{item.index} {item.name}{models}"
     if item.setting:
         yield item.setting
     for inner in item.ops:

@@ -114,14 +114,14 @@ def _values_of(entry: Any, epoch: int) -> Iterator[tuple[Any, str | None]]:
         return
     try:
         current = entry.get_current_value(epoch)
-        given = op_name(current) if is_given(current) else "nothing"
+        current_name = op_name(current) if is_given(current) else "nothing"
     except Exception as error:
         current = None
-        given = f"an error ({type(error).__name__})"
+        current_name = f"an error ({type(error).__name__})"
     # Keys are ids, so hold the values, which a scheduler may create for this call.
     values = {id(value): value for value in [current, *entry.get_all_values()] if is_given(value)}
     for value in values.values():
-        reason = f"{type(entry).__name__} gives {given} in epoch {epoch}"
+        reason = f"{type(entry).__name__} gives {current_name} in epoch {epoch}"
         yield value, None if value is current else reason
 
 
@@ -184,9 +184,12 @@ def _strings(value: Any, attribute: str) -> tuple[str, ...]:
 
 
 def _format_settings(value: Any, inner: tuple[Item, ...]) -> str:
-    """Return the settings of an op; of a meta op, such as ``"prob=0.5"``."""
+    """Describe the settings of an op, for a meta op such as ``"prob=0.5"``."""
     if not inner:
         return "; ".join(as_tensor_op(value).describe_settings())
-    given = [(name, getattr(value, name, None)) for name in _META_SETTINGS]
-    texts = [f"{name}={getattr(one, '__name__', one)}" for name, one in given if one is not None]
+    texts = []
+    for name in _META_SETTINGS:
+        setting = getattr(value, name, None)
+        if setting is not None:
+            texts.append(f"{name}={getattr(setting, '__name__', setting)}")
     return ", ".join(texts)

@@ -75,12 +75,12 @@ def find_keys(
     unsliced_by = {key: item.name for item in slicers for key in item.outputs}
     lifetimes = _find_lifetimes(plan, ops)
     if plan is None:
-        to_device = {key for key, values in lifetimes.items() if values[0].writer is None}
+        to_device = {key for key, lives in lifetimes.items() if lives[0].writer is None}
         required, returned = to_device | set(sliced_by), set[str]()
     else:
         to_device = plan.resolution.device_inputs.names()
         required = plan.resolution.inputs.names() | set(sliced_by)
-        returned = {key for key, values in lifetimes.items() if values[-1].end == "returned"}
+        returned = {key for key, lives in lifetimes.items() if lives[-1].end == "returned"}
         returned &= plan.resolution.returned.names()
     results: dict[str, str | None] = {
         **dict.fromkeys(required, "batch"),

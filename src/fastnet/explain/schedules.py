@@ -43,7 +43,7 @@ def current_optimizers(
     models: Iterable[Model], names: Container[str], epoch: int
 ) -> dict[str, tuple[Model, Any]]:
     """Return models by name with their optimizers in the epoch, or a scheduler's exception."""
-    found: dict[str, tuple[Model, Any]] = {}
+    optimizers: dict[str, tuple[Model, Any]] = {}
     for model in models:
         if name_of(model) not in names:
             continue
@@ -53,8 +53,8 @@ def current_optimizers(
                 optimizer = optimizer.get_current_value(epoch)
             except Exception as error:
                 optimizer = error
-        found[name_of(model)] = model, optimizer
-    return found
+        optimizers[name_of(model)] = model, optimizer
+    return optimizers
 
 
 def format_optimizer(optimizer: Any) -> str:

@@ -77,16 +77,21 @@ def _format_items(explanation: Any, part: str) -> Iterator[str]:
 
 def _item_rows(item: Item, depth: int = 0) -> Iterator[tuple[str, str, str, str]]:
     own_models = () if item.ops else item.models  # The rows of inner ops have theirs.
-    notes = [
-        "not needed" * item.unneeded,
-        item.setting,
-        f"model {', '.join(map(repr, own_models))}" if own_models else "",
-        "computes gradients" * (item.takes_gradients and not item.ops),
-        "deferred" * item.deferred,
-        f"from {item.scheduler}" if item.scheduler is not None else "",
-    ]
-    text = "; ".join(filter(None, notes))
-    yield "" if depth else str(item.index), f"{'  ' * depth}{item.name}", item.format_keys(), text
+    notes = []
+    if item.unneeded:
+        notes.append("not needed")
+    if item.setting:
+        notes.append(item.setting)
+    if own_models:
+        notes.append(f"model {', '.join(map(repr, own_models))}")
+    if item.takes_gradients and not item.ops:
+        notes.append("computes gradients")
+    if item.deferred:
+        notes.append("deferred")
+    if item.scheduler is not None:
+        notes.append(f"from {item.scheduler}")
+    index = "" if depth else str(item.index)
+    yield index, f"{'  ' * depth}{item.name}", item.format_keys(), "; ".join(notes)
     for inner in item.ops:
         yield from _item_rows(inner, depth + 1)
 
@@ -103,14 +108,16 @@ def _key_rows(key: Key) -> Iterator[tuple[str, str, str, str, str]]:
     result = "-" if key.result is None else f"from {key.result}"
     if key.result is not None and key.unsliced_by is not None:
         result += f", unsliced by {key.unsliced_by}"
-    after = ", ".join(f"post {index}" for index in key.postprocessing_readers)
+    post_readers = ", ".join(f"post {index}" for index in key.postprocessing_readers)
     if not key.lifetimes:
         writers = ", ".join(f"post {index}" for index in key.postprocessing_writers)
-        yield key.name, "batch" if key.required else writers or "nowhere", after, "", result
+        yield key.name, "batch" if key.required else writers or "nowhere", post_readers, "", result
         return
     for life in key.lifetimes:
         is_last = life is key.lifetimes[-1]
-        readers = [f"op {index}" for index in life.readers] + ([after] if is_last and after else [])
+        readers = [f"op {index}" for index in life.readers]
+        if is_last and post_readers:
+            readers.append(post_readers)
         yield (
             key.name if life is key.lifetimes[0] else "",
             "batch" if life.writer is None else f"op {life.writer}",

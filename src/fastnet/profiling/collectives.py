@@ -9,8 +9,8 @@ from typing import Any
 from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
 
-# Communication is profiled in up to 3 skipped steps, but not in the first 2, which set it up.
-_MAX_STEPS, _FIRST_STEP = 3, 2
+_MAX_STEPS = 3
+_FIRST_STEP = 2  # The steps before set up the communication.
 
 
 class CollectiveTimer:
@@ -22,12 +22,12 @@ class CollectiveTimer:
             from fastnet.backend.torch.processes import time_collectives
 
             self._record = time_collectives
-        self._timed = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
+        self._timed_steps = range(max(_FIRST_STEP, skip - _MAX_STEPS), skip)
         self.steps: list[dict[str, list[float]]] = []
 
     def run_step(self, number: int, network: BaseNetwork, batch: Mapping[str, Any]) -> None:
-        """Run a step."""
-        if self._record is None or number not in self._timed:
+        """Run a step, and time its collectives if it is among the last of the skipped steps."""
+        if self._record is None or number not in self._timed_steps:
             network.run_step(batch)
             return
         with self._record() as times:

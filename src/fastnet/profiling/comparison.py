@@ -66,17 +66,22 @@ class Comparison:
     """
 
     def __init__(self, before: Sequence[Section], after: Sequence[Section]) -> None:
-        first = {section.name: section for section in before}
-        second = {section.name: section for section in after}
-        names = [name for name in first if name in second]
-        if not names:
+        sections_before = {section.name: section for section in before}
+        sections_after = {section.name: section for section in after}
+        pairs = [
+            (section, sections_after[name])
+            for name, section in sections_before.items()
+            if name in sections_after
+        ]
+        if not pairs:
             raise ValueError(
-                f"These profiles have no section in common: one has {sorted(first) or 'none'}, "
-                f"the other {sorted(second) or 'none'}."
+                "These profiles have no section in common: the first has "
+                f"{sorted(sections_before) or 'none'}, the second "
+                f"{sorted(sections_after) or 'none'}."
             )
-        self.steps = tuple(ComparedRow(first[name].step, second[name].step) for name in names)
-        self.rows = tuple(row for name in names for row in _parts(first[name], second[name]))
-        self.unmatched = tuple(sorted(first.keys() ^ second.keys()))
+        self.steps = tuple(ComparedRow(old.step, new.step) for old, new in pairs)
+        self.rows = tuple(row for old, new in pairs for row in _match_parts(old, new))
+        self.unmatched = tuple(sorted(sections_before.keys() ^ sections_after.keys()))
 
     def __str__(self) -> str:
         tables = []
@@ -95,21 +100,21 @@ class Comparison:
         return f"<Comparison of {len(self.rows)} rows>"
 
 
-def _parts(before: Section, after: Section) -> list[ComparedRow]:
+def _match_parts(before: Section, after: Section) -> list[ComparedRow]:
     """Match the parts of two steps; a new part follows the part that precedes it in `after`."""
-    first, second = _numbered(before), _numbered(after)
-    keys, position = list(first), 0
-    for key in second:
-        if key in first:
+    rows_before, rows_after = _parts_by_key(before), _parts_by_key(after)
+    keys, position = list(rows_before), 0
+    for key in rows_after:
+        if key in rows_before:
             position = keys.index(key) + 1
         else:
             keys.insert(position, key)
             position += 1
-    return [ComparedRow(first.get(key), second.get(key)) for key in keys]
+    return [ComparedRow(rows_before.get(key), rows_after.get(key)) for key in keys]
 
 
-def _numbered(section: Section) -> dict[tuple[str, str, int], Row]:
-    """Return the parts of a step by kind, name, and number among those of the same name."""
+def _parts_by_key(section: Section) -> dict[tuple[str, str, int], Row]:
+    """Return the parts of a step by kind, name, and number among parts of that kind and name."""
     counts = Counter[tuple[str, str]]()
     rows = {}
     for row in section.parts:

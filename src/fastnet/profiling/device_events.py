@@ -43,7 +43,7 @@ class DeviceEvents:
 
     def end_step(self, number: int) -> None:
         """Keep the events of a step."""
-        self._pending += [(number, *each) for each in self._step]
+        self._pending += [(number, index, start, end) for index, start, end in self._step]
         self._step.clear()
         if len(self._pending) > _MAX_PENDING:
             self._read()

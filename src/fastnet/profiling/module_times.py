@@ -35,9 +35,9 @@ class ModuleTimes:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Add hooks to the modules in a block."""
-        titles: dict[Any, str] = {}
         from fastnet.backend.torch.wrappers import unwrap
 
+        titles: dict[Any, str] = {}
         for model_name, model in self._models:
             for title, module in _called_children(unwrap(model), model_name):
                 titles.setdefault(module, title)
@@ -59,13 +59,13 @@ class ModuleTimes:
 
 
 def _called_children(module: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the direct children of a module; of those that are only containers, their own."""
+    """Yield the direct children of a module with titles; in place of containers, theirs."""
     torch = import_module("torch")
     for child_name, child in module.named_children():
         title = f"{name}.{child_name}"
         if isinstance(child, torch.jit.ScriptModule):
             continue  # It takes no hooks.
-        if type(child).forward is torch.nn.Module.forward:
+        if type(child).forward is torch.nn.Module.forward:  # A container, which is not called.
             yield from _called_children(child, title)
         else:
             yield title, child

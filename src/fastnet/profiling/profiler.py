@@ -166,13 +166,14 @@ def profile(
             "A compiled step is one program, which calls no modules. Pass eager=True to measure "
             "them, or leave modules=True out."
         )
-    skip, count = _SKIP if skip is None else skip, 0
+    skip = _SKIP if skip is None else skip
     collectives = CollectiveTimer(network, skip)
     module_times = ModuleTimes(network)
     # A list or tuple is in memory already.
-    waits = not isinstance(batches, (Mapping, Sequence))
+    has_waits = not isinstance(batches, (Mapping, Sequence))
     recorder = Recorder(skip, device_events_for(network), partial(traces_of, network))
     profile_result = Profile()
+    count = 0
     with (
         _recorded(network, recorder, profile_result),
         nullcontext() if update else _optimizers_preserved(network),
@@ -180,10 +181,10 @@ def profile(
         nullcontext() if update else _preserved(network),
         module_times.active() if modules else nullcontext(),
     ):
-        drawn = _choose_batches(batches, steps, skip)
-        if waits:
-            drawn = _time_waits(drawn, skip, partial(recorder.record, mode, DATA_WAIT_TITLE))
-        for batch in drawn:
+        chosen = _choose_batches(batches, steps, skip)
+        if has_waits:
+            chosen = _time_waits(chosen, skip, partial(recorder.record, mode, DATA_WAIT_TITLE))
+        for batch in chosen:
             with module_times.step():
                 collectives.run_step(count, network, batch)
             count += 1
@@ -202,26 +203,29 @@ def profile(
 def _add_rows(
     section: Section, kind: str, steps: Sequence[Mapping[str, Sequence[float]]]
 ) -> Section:
-    """Return a section with rows of times that are no parts of the step, by name."""
+    """Return a section with a row for each name in `steps`, which is not a part of the step.
+
+    `steps` has the seconds of each call in each step, by name.
+    """
+    rows = []
     names = dict.fromkeys(name for step in steps for name in step)
-    times = {name: [step.get(name, ()) for step in steps] for name in names}
-    rows = [
-        Row.of(
-            np.array([sum(seconds) for seconds in calls]),
+    for index, name in enumerate(names):
+        calls_of_steps = [step.get(name, ()) for step in steps]
+        row = Row.of(
+            np.array([sum(calls) for calls in calls_of_steps]),
             name=name,
             kind=kind,
             index=index,
             section=section.name,
-            count=sum(map(len, calls)),
+            count=sum(len(calls) for calls in calls_of_steps),
             in_step=False,
         )
-        for index, (name, calls) in enumerate(times.items())
-    ]
+        rows.append(row)
     return replace(section, rows=(*section.rows, *rows))
 
 
 def _time_waits(
-    batches: Iterator[Mapping[str, Any]], skip: int, waited: Callable[[float], None]
+    batches: Iterator[Mapping[str, Any]], skip: int, record_wait: Callable[[float], None]
 ) -> Iterator[Mapping[str, Any]]:
     """Iterate over batches, and record the wait for each, except the skipped ones."""
     for count in itertools.count():
@@ -231,7 +235,7 @@ def _time_waits(
         except StopIteration:
             return
         if count >= skip:
-            waited(perf_counter() - started)
+            record_wait(perf_counter() - started)
         yield batch
 
 
@@ -255,11 +259,11 @@ def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
     """Iterate over batches without end."""
     count = 0
     while True:
-        before = count
+        count_before = count
         for batch in batches:
             count += 1
             yield batch
-        if count == before:
+        if count == count_before:
             raise ValueError(
                 f"The batches end after {count}, and cannot be iterated over again. "
                 "Measure fewer steps, or pass a list."
@@ -268,7 +272,7 @@ def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
 
 @contextmanager
 def _optimizers_preserved(network: BaseNetwork) -> Iterator[None]:
-    """Make the same optimizers current again after entering the network in another epoch."""
+    """Restore the current optimizers of models, which entering another epoch may change."""
     before = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -24,7 +24,7 @@ from fastnet.types import RunStep, State
 
 # Stamps are summed up regularly: a long run needs little memory, and the stamps fit into a cache.
 _MAX_STAMPS = 1 << 14
-_NAMES = {
+_ROW_NAMES = {
     "grad_mode": "disable gradients",
     "deferred": DEFERRED_TITLE,
     "merge": "other batch entries",
@@ -35,7 +35,8 @@ _NAMES = {
 class SectionRecorder(StepMeter):
     """Records the steps of all sessions with one plan, mode and way to run.
 
-    `skip` returns whether the next step is not measured; after False it is not called again.
+    `skip` returns whether to skip the next step. Once it has returned False, it is not called
+    again.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class SectionRecorder(StepMeter):
         self.unmeasured = 0
         self.sizes: dict[tuple[str, str], int] | None = None
         self.parts: list[StepPart] = []
-        self._rows: dict[tuple[str, str, int | None], int] = {}
-        self._plans: dict[int, int] = {}
+        self._row_numbers: dict[tuple[str, str, int | None], int] = {}
+        self._first_rows: dict[int, int] = {}
         self._ranges = ranges
         self._events = events
         self._steps = 0
@@ -68,27 +69,29 @@ class SectionRecorder(StepMeter):
     def row(self, kind: str, name: str, index: int | None = None) -> int:
         """Return the row number for the time stamps of a part of the step."""
         key = kind, name, index
-        if key not in self._rows:
-            self._rows[key] = len(self.parts)
+        if key not in self._row_numbers:
+            self._row_numbers[key] = len(self.parts)
             self.parts.append(StepPart(*key))
-        return self._rows[key]
+        return self._row_numbers[key]
 
     def plan_rows(self, plan: KernelPlan) -> int:
         """Return the first row number for the time stamps that a plan makes."""
-        if id(plan) not in self._plans:
-            self._plans[id(plan)] = len(self.parts)
-            ops, counts = plan.ops, defaultdict[str, int](int)
-            for kind, which in plan.spans:
-                index = which if isinstance(which, int) else None
-                name = _NAMES.get(kind, kind) if which is None else str(which)
+        if id(plan) not in self._first_rows:
+            self._first_rows[id(plan)] = len(self.parts)
+            ops, key_counts = plan.ops, Counter[str]()
+            # A span is of an op by its index, of a key, or of the whole step.
+            for kind, op_or_key in plan.spans:
+                index: int | None = None
                 if kind == "op":
-                    name = op_title(ops[which])
-                elif which is not None:
-                    index = counts[kind]
-                    counts[kind] += 1
-                self._rows[kind, name, index] = len(self.parts)
+                    name, index = op_title(ops[op_or_key]), op_or_key
+                elif op_or_key is not None:
+                    name, index = str(op_or_key), key_counts[kind]
+                    key_counts[kind] += 1
+                else:
+                    name = _ROW_NAMES.get(kind, kind)
+                self._row_numbers[kind, name, index] = len(self.parts)
                 self.parts.append(StepPart(kind, name, index, in_kernel=True))
-        return self._plans[id(plan)]
+        return self._first_rows[id(plan)]
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
         """Return a function that runs and measures `step`, or runs `plain` if a step is running."""
@@ -103,17 +106,17 @@ class SectionRecorder(StepMeter):
                 self.unmeasured += 1
                 return plain(batch)
             try:
-                begun = len(log)
-                if begun > _MAX_STAMPS:
+                step_start = len(log)
+                if step_start > _MAX_STAMPS:
                     started = perf_counter()
                     self._sum_up()
-                    begun = 0
+                    step_start = 0
                     log.stamp_at(BEGIN, started)  # Summing up counts as measuring.
                 else:
                     stamp(BEGIN)
                 if self._skip is not None:
                     if self._skip():
-                        log.keep(begun)
+                        log.keep(step_start)
                         return plain(batch)
                     self._skip = None
                 shows_ranges = ranges_active()
@@ -123,7 +126,7 @@ class SectionRecorder(StepMeter):
                 try:
                     result = step(batch)
                 except BaseException:
-                    log.keep(begun)  # A failed step has no row.
+                    log.keep(step_start)  # A failed step has no row.
                     if events is not None:
                         events.drop_step()
                     raise
@@ -143,10 +146,13 @@ class SectionRecorder(StepMeter):
     def _surround(self, shows_ranges: bool) -> None:
         """Set the calls around each op: a framework's profiler may start between steps."""
         self._shows_ranges = shows_ranges
-        parts = (self._ranges if shows_ranges else None, self._events)
-        around = [one for one in parts if one is not None]
-        self.before = _call_all([one.before for one in around])
-        self.after = _call_all([one.after for one in reversed(around)])
+        observers: list[OpRanges | DeviceEvents] = []
+        if shows_ranges and self._ranges is not None:
+            observers.append(self._ranges)
+        if self._events is not None:
+            observers.append(self._events)
+        self.before = _call_all([observer.before for observer in observers])
+        self.after = _call_all([observer.after for observer in reversed(observers)])
 
     def _measure_sizes(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.sizes = {}
@@ -197,7 +203,7 @@ class Recorder:
         self._make_events = make_events
         self.cost = StampCost.measure()
         self.sections: dict[Any, SectionRecorder] = {}
-        self._between: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._entry_times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._skips_left = skip
         self._traces = traces
         # The number of the last trace before the skipped steps.
@@ -207,7 +213,7 @@ class Recorder:
 
     def record(self, mode: str, name: str, seconds: float) -> None:
         """Record the time that something between steps took."""
-        self._between[mode, name].append(seconds)
+        self._entry_times[mode, name].append(seconds)
 
     def open_step(
         self, plan: ExecutionPlan, state: State, ranges: OpRanges | None
@@ -257,7 +263,7 @@ class Recorder:
                 count=len(seconds),
                 in_step=False,
             )
-            for (mode, name), seconds in self._between.items()
+            for (mode, name), seconds in self._entry_times.items()
         )
 
 
@@ -275,8 +281,9 @@ def _leaf_bytes(leaf: Any) -> int:
     size = getattr(leaf, "nbytes", None)
     if isinstance(size, int):
         return size
-    # A TensorFlow tensor.
-    count = getattr(getattr(leaf, "shape", None), "num_elements", lambda: None)()
+    # A TensorFlow tensor has no nbytes.
+    num_elements = getattr(getattr(leaf, "shape", None), "num_elements", None)
+    count = None if num_elements is None else num_elements()
     return count * int(getattr(leaf.dtype, "size", 0)) if count else 0
 
 

@@ -52,7 +52,7 @@ class Profile:
     @property
     def rows(self) -> tuple[Row, ...]:
         """The rows of all sections, then those of `entries`."""
-        return tuple(row for one in self.sections for row in one.rows) + self.entries
+        return tuple(row for section in self.sections for row in section.rows) + self.entries
 
     def section(self, name: str) -> Section:
         """Return the section of a name.
@@ -85,8 +85,8 @@ class Profile:
         """
         schema = data.get("schema") if hasattr(data, "get") else None
         if schema != _SCHEMA:
-            given = "no schema" if schema is None else f"the schema {schema!r}"
-            raise ValueError(f"A profile has the schema {_SCHEMA!r}, but this has {given}.")
+            actual = "no schema" if schema is None else f"the schema {schema!r}"
+            raise ValueError(f"A profile has the schema {_SCHEMA!r}, but this has {actual}.")
         try:
             return cls(
                 tuple(map(Section.from_dict, data["sections"])),
@@ -206,15 +206,18 @@ def fill(profile: Profile, network: BaseNetwork, recorder: Recorder) -> None:
         "framework": network.target_type,
         "device": str(network.device or "as TensorFlow places it"),
         "python": platform.python_version(),
-        "versions": {name: str(one.__version__) for name, one in modules.items() if one},
+        "versions": {name: str(module.__version__) for name, module in modules.items() if module},
         "stamp_seconds": vars(recorder.cost),
     }
 
 
 def _section_name(recorded: SectionRecorder, taken: Collection[str]) -> str:
     """Return a name by the mode, and by the first epoch where other sections have the mode."""
-    ways = ["eager"] * recorded.eager + ["warming up"] * recorded.warmup
-    title = ", ".join([recorded.mode, *ways])
+    title = recorded.mode
+    if recorded.eager:
+        title += ", eager"
+    if recorded.warmup:
+        title += ", warming up"
     if title not in taken:
         return title
     title = f"{title}, from epoch {recorded.epoch}"

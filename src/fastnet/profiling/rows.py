@@ -29,10 +29,10 @@ ROW_KINDS = (
     "rest",  # All other work of the step.
     "measuring",  # The profile's own work, which is not part of the step.
 )
-"""The kinds of the rows that stamps end, in the order of the table.
+"""The kinds of rows that time stamps belong to, in the order of the table.
 
-All but "measuring" add up to a step. Rows of the step, of minibatches, modules, communication and
-entering are made elsewhere.
+All but "measuring" add up to a step. The other kinds are "step", "minibatch", "module",
+"communication" and "entry".
 """
 
 
@@ -123,7 +123,8 @@ class Section:
         eager: Whether ops ran eagerly although a graph could be used.
         steps: The number of measured steps.
         step: The time of a step, which the rows of its parts add up to.
-        rows: The parts of a step in order, and rows of what was measured beside them.
+        rows: The parts of a step in order, and rows that are not parts of it, such as those of
+            minibatches and modules.
         trains: Whether the steps updated models.
     """
 

@@ -14,7 +14,7 @@ from fastnet._stamps import StampLog
 from fastnet.profiling.rows import ROW_KINDS, Row, Section
 from fastnet.profiling.stamps import MEASURING, STAMP, DeviceSpan, StepPart, device_index
 
-_MAX_KEPT = 100_000  # stamps kept for a trace file
+_MAX_FIRST_STAMPS = 100_000  # About as many are kept for a trace file.
 # Kinds whose rows count once in a step, however many stamps it has of them.
 _COUNTED_ONCE = ("dispatch", "grad_mode", "autocast", "tape", "conversion", "rest", MEASURING)
 
@@ -50,29 +50,31 @@ class Sums:
 
     def __init__(self, cost: StampCost) -> None:
         self._cost = cost
-        self._columns: tuple[bytes, bytes, bytes] = b"", b"", b""
+        # For each part: the cost of its stamp, whether it is counted once in a step, and whether it
+        # is outside of minibatches.
+        self._part_arrays: tuple[bytes, bytes, bytes] = b"", b"", b""
         self._times: list[NDArray[np.float64]] = []
         self._minibatches: list[NDArray[np.float64]] = []
         self._counts: list[NDArray[np.int64]] = []
-        self._kept: list[NDArray[Any]] = []
+        self._first_stamps: list[NDArray[Any]] = []
 
     def add(self, log: StampLog, parts: Sequence[StepPart]) -> None:
         """Move the stamps of whole steps from a log into the sums."""
         if not len(log):
             return
-        if len(self._columns[1]) != len(parts):
+        if len(self._part_arrays[1]) != len(parts):
             costs = [self._cost.kernel if part.in_kernel else self._cost.python for part in parts]
-            self._columns = (
+            self._part_arrays = (
                 np.array(costs).tobytes(),
                 bytes(part.kind in _COUNTED_ONCE for part in parts),
                 bytes(part.kind == MEASURING for part in parts),
             )
-        steps, times, counts, minibatches = log.sum_up(*self._columns)
+        steps, times, counts, minibatches = log.sum_up(*self._part_arrays)
         self._times.append(np.frombuffer(times).reshape(steps, -1))
         self._counts.append(np.frombuffer(counts, np.int64).reshape(1, -1))
         self._minibatches.append(np.frombuffer(minibatches).reshape(steps, -1))
-        if sum(map(len, self._kept)) < _MAX_KEPT:
-            self._kept.append(np.frombuffer(log.take(), STAMP))
+        if sum(map(len, self._first_stamps)) < _MAX_FIRST_STAMPS:
+            self._first_stamps.append(np.frombuffer(log.take(), STAMP))
         else:
             log.keep(0)
 
@@ -91,11 +93,11 @@ class Sums:
             return None
         times = _stack(self._times, len(parts))
         counts = _stack(self._counts, len(parts)).sum(axis=0)
-        inside = [part.kind != MEASURING for part in parts]
-        on_device = _device_stats(device, len(times))
+        in_step = [part.kind != MEASURING for part in parts]
+        device_stats = _device_stats(device, len(times))
         rows = [
             Row.of(
-                column,
+                part_times,
                 name=part.name,
                 kind=part.kind,
                 index=part.index,
@@ -103,17 +105,17 @@ class Sums:
                 count=int(count),
                 in_step=part.kind != MEASURING,
                 bytes=sizes.get((part.kind, part.name)),
-                **on_device.get(device_index(part, parts), {}),
+                **device_stats.get(device_index(part, parts), {}),
             )
-            for part, count, column in zip(parts, counts, times.T, strict=True)
+            for part, count, part_times in zip(parts, counts, times.T, strict=True)
             if count
         ]
         rows.sort(key=lambda row: (ROW_KINDS.index(row.kind), row.index or 0))
         minibatches = _stack(self._minibatches, max(table.shape[1] for table in self._minibatches))
-        ran = np.count_nonzero(minibatches, axis=0).tolist()
+        minibatch_counts = np.count_nonzero(minibatches, axis=0).tolist()
         rows += [
             Row.of(
-                column,
+                minibatch_times,
                 name=f"minibatch {index}",
                 kind="minibatch",
                 index=index,
@@ -121,11 +123,12 @@ class Sums:
                 count=count,
                 in_step=False,
             )
-            for index, (column, count) in enumerate(zip(minibatches.T, ran, strict=True))
+            for index, (minibatch_times, count) in enumerate(
+                zip(minibatches.T, minibatch_counts, strict=True)
+            )
         ]
-        whole = times[:, inside].sum(axis=1)
         step = Row.of(
-            whole,
+            times[:, in_step].sum(axis=1),
             name="step",
             kind="step",
             index=None,
@@ -137,7 +140,7 @@ class Sums:
 
     def first_stamps(self) -> NDArray[Any]:
         """Return the stamps of the first steps, one by one."""
-        return np.concatenate([np.empty(0, STAMP), *self._kept])
+        return np.concatenate([np.empty(0, STAMP), *self._first_stamps])
 
 
 def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, dict[str, float]]:

@@ -14,12 +14,15 @@ BEGIN = -1
 # The kind of the time that the measuring takes, which is not part of the step.
 MEASURING = "measuring"
 STAMP = np.dtype([("at", "f8"), ("row", "i4"), ("minibatch", "i4")])
-"""What `StampLog.take` returns; minibatches count from 1, and 0 is outside of them."""
+"""The dtype of the stamps that `StampLog.take` returns.
+
+`row` is the index of a `StepPart`, or `BEGIN`. `minibatch` counts from 1; 0 is outside of them.
+"""
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of a step that stamps belong to; `in_kernel` if the kernel makes them."""
+    """A part of a step, which becomes a row of the profile; `in_kernel` if the kernel stamps it."""
 
     kind: str
     name: str
@@ -56,5 +59,5 @@ class Timeline:
 def device_index(part: StepPart, parts: Sequence[StepPart]) -> int | None:
     """Return the index of a part in the device's times, or None if it has none."""
     if part.kind == "deferred":
-        return sum(other.kind == "op" for other in parts)
+        return sum(step_part.kind == "op" for step_part in parts)
     return part.index if part.kind == "op" else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastnet.profiling.rows import Row, Section
 
 _COLUMNS = ("", "kind", "count", "share", "mean", "p50", "p95", "p99", "total")
-_LEFT = ("", "kind")
+_LEFT_ALIGNED = ("", "kind")
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,14 @@ def profile_tables(
 
 def _section_table(section: Section, update: bool) -> Table:
     has_device = any(row.device_mean is not None for row in section.rows)
-    columns = [*_COLUMNS, *(["device mean", "device p99"] * has_device), "bytes"]
-    beside = [row for row in section.rows if not row.in_step]
+    device_columns = ["device mean", "device p99"] if has_device else []
+    columns = [*_COLUMNS, *device_columns, "bytes"]
+    other_rows = [row for row in section.rows if not row.in_step]
     lines = []
-    for row in [*section.parts, section.step, *beside]:
+    for row in [*section.parts, section.step, *other_rows]:
         cells = _cells(row, row.title)
-        cells.insert(3, "" if row in beside else f"{section.share(row):.1%}")
+        share = "" if row in other_rows else f"{section.share(row):.1%}"
+        cells.insert(_COLUMNS.index("share"), share)
         if has_device:
             times = (row.device_mean, row.device_p99)
             cells += ["" if time is None else format_seconds(time) for time in times]
@@ -101,7 +103,7 @@ def _format_table(table: Table) -> str:
     text = [table.title]
     for cells in lines:
         padded = [
-            cell.ljust(width) if name in _LEFT else cell.rjust(width)
+            cell.ljust(width) if name in _LEFT_ALIGNED else cell.rjust(width)
             for name, cell, width in zip(table.columns, cells, widths, strict=True)
         ]
         text.append("  ".join(padded).rstrip())

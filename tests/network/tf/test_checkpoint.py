@@ -211,7 +211,7 @@ UNFIT = {
     "random numbers": (
         "random",
         lambda part: part["framework"].update(tensorflow=np.zeros(2, "int64")),
-        "its random numbers have the state",
+        "its random numbers have a state of shape and dtype",
     ),
     "a variable": (
         "variables",

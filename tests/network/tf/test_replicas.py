@@ -472,7 +472,7 @@ def test_unknown_number_of_samples_in_a_function_is_refused() -> None:
             spec = [{"x": tf.TensorSpec((rows, 2))}]
             step = tf.function(lambda batch: network.run_step(batch)["y"], input_signature=spec)
             if fails:
-                with pytest.raises(ValueError, match="how many samples 'x' has is unknown"):
+                with pytest.raises(ValueError, match="number of samples of 'x' is unknown"):
                     step({"x": tf.ones((4, 2))})
             else:
                 result = STRATEGY.experimental_local_results(step({"x": tf.ones((4, 2))}))

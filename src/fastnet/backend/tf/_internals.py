@@ -67,7 +67,8 @@ def source_of_error(error: Any) -> tuple[Exception, list[tuple[str, int, str]], 
     stack = getattr(getattr(source, "ag_error_metadata", None), "translated_stack", None)
     if stack is None:
         return None
-    return source, [(one.filename, one.lineno, one.function_name) for one in stack], layers
+    frames = [(frame.filename, frame.lineno, frame.function_name) for frame in stack]
+    return source, frames, layers
 
 
 _registry: Any = look_up("tensorflow.python.framework.ops.gradient_registry._registry")
@@ -129,8 +130,8 @@ def direct_call(
         return None
     if captured is None:
         captured = list(concrete.captured_inputs)
-    handles = any(result.dtype in (tf.resource, tf.variant) for result in results)
-    if handles or not all(type(one) is EAGER for one in captured):
+    has_handles = any(result.dtype in (tf.resource, tf.variant) for result in results)
+    if has_handles or not all(type(tensor) is EAGER for tensor in captured):
         return None
     call, name, count = _context().call_function, concrete.name, len(results)
     return lambda tensors: call(name, tensors + captured, count)
@@ -144,8 +145,8 @@ def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
-    (found,) = data.shape_and_type
-    return tf.TensorSpec(tf.TensorShape(found.shape), tf.dtypes.as_dtype(found.dtype))
+    (variable,) = data.shape_and_type
+    return tf.TensorSpec(tf.TensorShape(variable.shape), tf.dtypes.as_dtype(variable.dtype))
 
 
 _XlaContext: Any = look_up(

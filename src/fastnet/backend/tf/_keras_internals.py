@@ -52,16 +52,16 @@ def sublayers(layer: Any) -> list[Any]:
 
     If Keras lacks the private method, they are those in the `layers` of models.
     """
-    found: dict[int, Any] = {}
+    layers: dict[int, Any] = {}
 
     def walk(outer: Any) -> None:
         for child in children_of(outer):
-            if id(child) not in found:
-                found[id(child)] = child
+            if id(child) not in layers:
+                layers[id(child)] = child
                 walk(child)
 
     walk(layer)
-    return list(found.values())
+    return list(layers.values())
 
 
 def children_of(layer: Any) -> list[Any]:
@@ -77,20 +77,22 @@ def children_of(layer: Any) -> list[Any]:
 
 
 def own_weights(layer: Any) -> list[Any]:
-    """List the weights of a layer without those of nested layers, whatever is trainable.
+    """List the weights of a layer without those of nested layers, whether or not it is frozen.
 
     The list is empty if Keras lacks the private attributes.
     """
     kind = "variables" if is_keras3(layer) else "weights"
-    lists = [getattr(layer, f"_{name}_{kind}", ()) for name in ("trainable", "non_trainable")]
+    weights: list[Any] = []
+    for name in ("trainable", "non_trainable"):
+        weights += getattr(layer, f"_{name}_{kind}", ())
     # Layers of Keras 2 have the variables of their modules as well.
     flatten = getattr(layer, "_flatten_modules", None)
-    inner = [] if flatten is None else flatten(include_self=False, recursive=False)
-    layers = set(map(id, children_of(layer)))
-    return [
-        *(one for each in lists for one in each),
-        *(one for module in inner if id(module) not in layers for one in module.variables),
-    ]
+    if flatten is not None:
+        layers = set(map(id, children_of(layer)))
+        for module in flatten(include_self=False, recursive=False):
+            if id(module) not in layers:
+                weights += module.variables
+    return weights
 
 
 def next_call_updates_weights(optimizer: Any, pending_calls: Any = 0) -> Any:
@@ -120,13 +122,17 @@ def slot_names(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
                 names[id(optimizer.get_slot(weight, name))] = f"{name}/{key}"
         return names
     keys = _keys_by_index(optimizer, weights)
-    attributes = {name: one for name, one in vars(optimizer).items() if name not in _ALL_VARIABLES}
-    for name, value in attributes.items():
-        if isinstance(value, (list, tuple)):
-            of_weights = enumerate(value) if len(value) == max(keys, default=-1) + 1 else ()
-            names.update((id(one), f"{name}/{keys[at]}") for at, one in of_weights if at in keys)
-        else:
+    # Slots are in lists with a variable for each weight that the optimizer updates.
+    slot_count = max(keys, default=-1) + 1
+    for name, value in vars(optimizer).items():
+        if name in _ALL_VARIABLES:
+            continue
+        if not isinstance(value, (list, tuple)):
             names.setdefault(id(value), name)
+        elif len(value) == slot_count:
+            for index, slot in enumerate(value):
+                if index in keys:
+                    names[id(slot)] = f"{name}/{keys[index]}"
     return names
 
 
@@ -134,18 +140,23 @@ _ALL_VARIABLES = ("_trainable_variables", "_variables")
 
 
 def _keys_by_index(optimizer: Any, weights: dict[str, Any]) -> dict[int, str]:
-    """Return the keys of the weights that an optimizer updates, by its own indices of them."""
+    """Return the keys of the weights that an optimizer updates, by its own indices of them.
+
+    A weight that is not in `weights` has its index as the key.
+    """
     if is_keras3(optimizer):
-        keys = {id(one): key for key, one in weights.items()}
-        order = enumerate(getattr(optimizer, "_trainable_variables", ()))
-        return {index: keys.get(id(one), f"{index}") for index, one in order}
+        keys = {id(weight): key for key, weight in weights.items()}
+        updated = getattr(optimizer, "_trainable_variables", ())
+        return {index: keys.get(id(weight), f"{index}") for index, weight in enumerate(updated)}
     indices = dict(getattr(optimizer, "_index_dict", {}))
-    found = {
-        indices.pop(optimizer._var_key(one)): key
-        for key, one in weights.items()
-        if optimizer._var_key(one) in indices
-    }
-    return {**found, **{index: f"{index}" for index in indices.values()}}
+    keys_by_index = {}
+    for key, weight in weights.items():
+        variable_key = optimizer._var_key(weight)
+        if variable_key in indices:
+            keys_by_index[indices.pop(variable_key)] = key
+    for index in indices.values():
+        keys_by_index[index] = f"{index}"
+    return keys_by_index
 
 
 def trainable_if_unfrozen(model: Model) -> list[Any]:
@@ -158,9 +169,9 @@ def trainable_if_unfrozen(model: Model) -> list[Any]:
     if all(layer.trainable for layer in layers):
         return trained
     name = "_trainable_variables" if is_keras3(model) else "_trainable_weights"
-    wanted = {id(one) for layer in layers for one in getattr(layer, name, ())}
-    wanted.update(map(id, trained))
-    return [weight for weight in model.weights if id(weight) in wanted]
+    unfrozen = {id(weight) for layer in layers for weight in getattr(layer, name, ())}
+    unfrozen.update(map(id, trained))
+    return [weight for weight in model.weights if id(weight) in unfrozen]
 
 
 def is_compiled(model: Model) -> bool:
@@ -190,25 +201,28 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
 def optimizer_updates(optimizer: Any, variable: Any) -> bool:
     """Return whether an optimizer that is built updates a variable."""
     if is_keras3(optimizer):
-        return any(one is variable for one in optimizer._trainable_variables)
+        return any(updated is variable for updated in optimizer._trainable_variables)
     return optimizer._var_key(variable) in optimizer._index_dict
 
 
 def indices_of_updated_weights(optimizer: Any, weights: list[Any]) -> list[int] | None:
-    """List the indices of the weights of a model that an optimizer of Keras 3 updates."""
+    """List the indices of the weights of a model that an optimizer of Keras 3 updates.
+
+    Returns None if the optimizer is not built.
+    """
     if not is_keras3(optimizer):
         raise ValueError(f"copying its optimizer, {type(optimizer).__name__}, needs Keras 3")
     if not optimizer.built:
         return None
-    indices = {id(one): index for index, one in enumerate(weights)}
-    known = [indices.get(id(one)) for one in optimizer._trainable_variables]
-    found = [one for one in known if one is not None]
-    if len(found) < len(known):
+    indices = {id(weight): index for index, weight in enumerate(weights)}
+    updated = optimizer._trainable_variables
+    updated_indices = [indices[id(weight)] for weight in updated if id(weight) in indices]
+    if len(updated_indices) < len(updated):
         raise ValueError(
-            f"its optimizer, {type(optimizer).__name__}, updates {len(known) - len(found)} "
-            "variables that are none of its weights"
+            f"its optimizer, {type(optimizer).__name__}, updates "
+            f"{len(updated) - len(updated_indices)} variables that are none of its weights"
         )
-    return found
+    return updated_indices
 
 
 def schedule_of(optimizer: Any) -> Any:
@@ -234,8 +248,8 @@ def loss_scale_variables(optimizer: Any) -> list[Any]:
     The list is empty if Keras lacks the attributes.
     """
     scale = getattr(optimizer, "_loss_scale", None)
-    found = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
-    return [one for one in found if one is not None]
+    variables = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
+    return [variable for variable in variables if variable is not None]
 
 
 def seed_states(layer: Any) -> list[Any]:
@@ -243,7 +257,7 @@ def seed_states(layer: Any) -> list[Any]:
 
     The list is empty if Keras lacks the attribute.
     """
-    return [one.state for one in getattr(layer, "_seed_generators", ())]
+    return [generator.state for generator in getattr(layer, "_seed_generators", ())]
 
 
 def is_keras2_nadam(optimizer: Any) -> bool:
@@ -275,7 +289,7 @@ def trained_weights(layer: Any) -> list[Any]:
     The list is empty if Keras lacks the attributes.
     """
     names = ("_trainable_variables", "_trainable_weights")
-    return [one for name in names for one in vars(layer).get(name, ())]
+    return [weight for name in names for weight in vars(layer).get(name, ())]
 
 
 LISTS_OF_PARTS = (

@@ -17,7 +17,7 @@ from fastnet.guards import is_user_file
 
 
 def _folders_of(*packages: str) -> tuple[str, ...]:
-    """Return the folders of the installed ones of some packages, with a separator at the end."""
+    """Return the folders, with a separator at the end, of those packages that are installed."""
     specs = map(importlib.util.find_spec, packages)
     return tuple(
         os.path.join(os.path.dirname(spec.origin), "") for spec in specs if spec and spec.origin
@@ -40,7 +40,7 @@ def with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _converted_call() -> Any:
-    # The function that is called is converted, also where it is a method or a partial.
+    # AutoGraph converts what `_call` calls, also where that is a method or a partial.
     return tf.autograph.to_graph(_call)
 
 
@@ -70,10 +70,10 @@ def with_source_errors(function: Callable[..., Any], convert: bool) -> Callable[
 
 def _source_of_error(error: Exception) -> Exception:
     """Find the error that AutoGraph has wrapped, with notes of where it was raised."""
-    found = source_of_error(error)
-    if found is None:
+    unwrapped = source_of_error(error)
+    if unwrapped is None:
         return error
-    source, stack, layers = found
+    source, stack, layers = unwrapped
     frame = _frame_of_user(stack)
     if frame is not None:
         add_note(source, _line(*frame))
@@ -95,8 +95,8 @@ def source_of(graph: Any, node: str) -> str | None:
         if frame.filename.startswith(_FASTNET):
             break  # The caller of the network did not create the node.
         stack.append((frame.filename, frame.lineno, frame.name))
-    found = _frame_of_user(stack)
-    return None if found is None else _line(*found)
+    user_frame = _frame_of_user(stack)
+    return None if user_frame is None else _line(*user_frame)
 
 
 _Frame = tuple[str, int, str]
@@ -109,7 +109,10 @@ def _frame_of_user(stack: Sequence[_Frame]) -> _Frame | None:
     A library's frame is returned where there are no others: the program may be installed as well.
     """
     frames = [frame for frame in stack if not _is_library_file(frame[0])]
-    return next((frame for frame in frames if is_user_file(frame[0])), next(iter(frames), None))
+    for frame in frames:
+        if is_user_file(frame[0]):
+            return frame
+    return frames[0] if frames else None
 
 
 def _is_library_file(filename: str) -> bool:

@@ -39,9 +39,10 @@ from fastnet.backend.tf.setup import keep_optimizer_on_compile
 from fastnet.backend.tf.weights import named_weights, set_trainable_flags, trainable_flags
 from fastnet.types import Model
 
-_SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
+_PLAIN_METADATA = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 
 
+# Pickles refer to `_Saved`, its attributes and `_restored` by name.
 class _Saved:
     """An optimizer in the form that is saved."""
 
@@ -49,16 +50,17 @@ class _Saved:
         inner = inner_optimizer(optimizer)
         schedule = schedule_of(inner)
         # Keras finds classes of users by name only if they were registered.
-        self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
+        parts = (optimizer, inner, schedule)
+        self.classes = [type(part) for part in parts if part is not None]
         self.config = _config(optimizer)
         self.indices = indices_of_updated_weights(inner, list(named_weights(model).values()))
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Model) -> Any:
         """Make the optimizer for a copy of the model."""
-        known = {cls.__name__: cls for cls in self.classes}
+        classes = {cls.__name__: cls for cls in self.classes}
         cls: Any = self.classes[0]
-        with keras_package_of(model).utils.custom_object_scope(known):
+        with keras_package_of(model).utils.custom_object_scope(classes):
             optimizer = cls.from_config(self.config)
         make_weight_decay_variable(optimizer)
         if self.indices is not None:
@@ -80,19 +82,20 @@ def copy_model(model: Model, memo: dict[int, Any]) -> None:
     if id(model) in memo or not is_built(model):
         return
     function, args = _reduced(model)[:2]
-    made = function(*copy.deepcopy(args, memo))
+    copied_model = function(*copy.deepcopy(args, memo))
+    variables = [*zip(_variables_of(model), _variables_of(copied_model), strict=False)]
     pairs = [
-        (model, made),
-        *zip(all_layers(model), all_layers(made), strict=False),
-        *zip(_variables_of(model), _variables_of(made), strict=False),
-        *zip(every_optimizer_of(model), every_optimizer_of(made), strict=False),
+        (model, copied_model),
+        *zip(all_layers(model), all_layers(copied_model), strict=False),
+        *variables,
+        *zip(every_optimizer_of(model), every_optimizer_of(copied_model), strict=False),
     ]
-    for one, other in pairs:
-        memo[id(one)] = other
+    for original, copied in pairs:
+        memo[id(original)] = copied
     if is_keras3(model):
-        # The TensorFlow variables inside.
-        for one, other in zip(_variables_of(model), _variables_of(made), strict=False):
-            memo[id(one.value)] = other.value
+        # Variables of Keras 3 have TensorFlow variables inside.
+        for original, copied in variables:
+            memo[id(original.value)] = copied.value
 
 
 def _reduced(model: Model) -> Any:
@@ -100,15 +103,16 @@ def _reduced(model: Model) -> Any:
         return model.__reduce_ex__(4)
     try:
         with without_optimizer(model):
-            plain = model.__reduce_ex__(4)
-        known = {name: get_metadata(model, name) for name in _SIMPLE}
-        if isinstance(known["loss_name"], set):
-            # Keras has wrapped the set in one that refers to the model.
-            known["loss_name"] = set(known["loss_name"])
-        saved = {id(one): _Saved(one, model) for one in every_optimizer_of(model)}
+            reduced = model.__reduce_ex__(4)
+        metadata = {name: get_metadata(model, name) for name in _PLAIN_METADATA}
+        if isinstance(metadata["loss_name"], set):
+            # Keras has replaced the set by one of its own, which refers to the model.
+            metadata["loss_name"] = set(metadata["loss_name"])
+        optimizers = every_optimizer_of(model)
+        saved = {id(optimizer): _Saved(optimizer, model) for optimizer in optimizers}
         # A scheduler is copied with the saved optimizers in place of its own.
-        known["optimizer"] = copy.deepcopy(get_metadata(model, "optimizer"), dict(saved))
-        known["current_optimizer"] = saved.get(id(get_metadata(model, "current_optimizer")))
+        metadata["optimizer"] = copy.deepcopy(get_metadata(model, "optimizer"), dict(saved))
+        metadata["current_optimizer"] = saved.get(id(get_metadata(model, "current_optimizer")))
     except Exception as error:
         raise TypeError(
             f"The Keras model '{name_of(model)}' ({type(model).__name__}) cannot be copied or "
@@ -118,48 +122,48 @@ def _reduced(model: Model) -> Any:
     shapes = _shapes(named_weights(model).values())
     flags = trainable_flags(model)
     return _restored, (
-        plain,
+        reduced,
         taken_names(model),
-        known,
+        metadata,
         list(saved.values()),
         (values, shapes, flags),
     )
 
 
 def _restored(
-    plain: tuple[Any, ...],
+    reduced: tuple[Any, ...],
     taken: frozenset[str],
-    known: dict[str, Any],
+    metadata: dict[str, Any],
     saved: list[_Saved],
     state: tuple[list[Any], list[tuple[int, ...]], dict[str, dict[str, bool]]],
 ) -> Any:
-    function, args, *rest = plain
+    function, args, *rest = reduced
     model = function(*args)
     if rest and rest[0] is not None:
         vars(model).update(rest[0])
     if not is_keras3(model):
         model.input_spec = None
     values, shapes, flags = state
-    found = _shapes(named_weights(model).values())
-    if found != shapes:
+    loaded_shapes = _shapes(named_weights(model).values())
+    if loaded_shapes != shapes:
         raise TypeError(
-            f"The Keras model '{known['model_name']}' ({type(model).__name__}) has weights of the "
-            f"shapes {shapes}, but Keras has loaded it with {found}. Its `get_config` and `build` "
-            "must cover everything that its layers depend on."
+            f"The Keras model '{metadata['model_name']}' ({type(model).__name__}) has weights of "
+            f"the shapes {shapes}, but Keras has loaded it with {loaded_shapes}. Its `get_config` "
+            "and `build` must cover everything that its layers depend on."
         )
     set_trainable_flags(model, flags)
-    # Variables that are no weights, such as the states of generators.
+    # These include variables that are no weights, such as the states of generators.
     variables = _variables_of(model)
     if _shapes(variables) == [value.shape for value in values]:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
     reserve(model, lambda name: name not in taken)
-    made = {id(one): one.make(model) for one in saved}
-    for name in _SIMPLE:
-        if known[name] is not None:
-            set_metadata(model, name, known[name])
+    optimizers = {id(optimizer): optimizer.make(model) for optimizer in saved}
+    for name in _PLAIN_METADATA:
+        if metadata[name] is not None:
+            set_metadata(model, name, metadata[name])
     for name in ("optimizer", "current_optimizer"):
-        set_metadata(model, name, copy.deepcopy(known[name], dict(made)))
+        set_metadata(model, name, copy.deepcopy(metadata[name], dict(optimizers)))
     register_pickling(model)
     keep_optimizer_on_compile(model)
     return model
@@ -168,8 +172,8 @@ def _restored(
 def _variables_of(model: Model) -> list[Any]:
     """List the variables of a model, in an order that does not depend on what is trainable."""
     weights = list(named_weights(model).values())
-    known = set(map(id, weights))
-    return [*weights, *(one for one in model.variables if id(one) not in known)]
+    weight_ids = set(map(id, weights))
+    return [*weights, *(variable for variable in model.variables if id(variable) not in weight_ids)]
 
 
 def _shapes(variables: Iterable[Any]) -> list[tuple[int, ...]]:

@@ -21,17 +21,18 @@ def copy_for_average(model: Model, name: str) -> Model:
     if not model.built:
         raise no_variables(model, "and so none that EMA can average")
     memo: dict[int, Any] = {}
-    kept = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
+    optimizer = get_metadata(model, "optimizer")
+    current_optimizer = get_metadata(model, "current_optimizer")
     set_metadata(model, "optimizer", None)
     set_metadata(model, "current_optimizer", None)
     try:
         copy_model(model, memo)
     finally:
-        set_metadata(model, "optimizer", kept[0])
-        set_metadata(model, "current_optimizer", kept[1])
+        set_metadata(model, "optimizer", optimizer)
+        set_metadata(model, "current_optimizer", current_optimizer)
     averaged = memo[id(model)]
-    for one in all_layers(averaged):
-        one.trainable = True
+    for layer in all_layers(averaged):
+        layer.trainable = True
     set_metadata(averaged, "loss_name", None)
     set_metadata(averaged, "model_name", name)
     return averaged
@@ -43,7 +44,7 @@ class WeightAverager:
     Non-trainable floating-point weights are averaged if `use_buffers`, else copied.
     """
 
-    state: ClassVar[dict[str, Any]] = {}  # What depends on the updates is in variables.
+    state: ClassVar[dict[str, Any]] = {}  # Variables hold what updates change.
 
     def __init__(self, model: Model, averaged: Model, decay: Decay, use_buffers: bool) -> None:
         self._model = model
@@ -90,7 +91,7 @@ class WeightAverager:
 
     def move(self, stepped: Any = True) -> None:
         """Update the averages if the model has `stepped`; the first time, copy the weights."""
-        trained = {id(one) for one in self._model.trainable_variables}
+        trained = {id(variable) for variable in self._model.trainable_variables}
         means, values = named_weights(self._averaged), named_weights(self._model)
         if means.keys() != values.keys():
             changed = sorted(means.keys() ^ values.keys())
@@ -101,7 +102,7 @@ class WeightAverager:
         pairs = []
         for name, mean in means.items():
             value = values[name]
-            is_averaged = id(value) in trained or (self._use_buffers and _is_real(mean))
+            is_averaged = id(value) in trained or (self._use_buffers and _is_floating(mean))
             pairs.append((mean, value, is_averaged))
         if replica_count() > 1:
             context = tf.distribute.get_replica_context()
@@ -112,15 +113,17 @@ class WeightAverager:
     def _move_on_each(self, strategy: Any, pairs: Any, stepped: Any) -> None:
         local = strategy.experimental_local_results(stepped)[0]
 
-        def assign(mean: Any, value: Any, keeps: tf.Tensor) -> Any:
-            return mean.assign(_between(mean, value, keeps))
+        def assign(mean: Any, value: Any, old_share: tf.Tensor) -> Any:
+            return mean.assign(_between(mean, value, old_share))
 
         averaged, copied = self._shares(local)
         for mean, value, is_averaged in pairs:
             share = averaged if is_averaged else copied
             strategy.extended.update(_inner(mean), assign, args=(_inner(value), share))
         updates = self._updates.read_value() + tf.cast(local, tf.int64)
-        strategy.extended.update(self._updates, lambda one, now: one.assign(now), args=(updates,))
+        strategy.extended.update(
+            self._updates, lambda variable, value: variable.assign(value), args=(updates,)
+        )
 
     def _move_all(self, pairs: Any, stepped: Any) -> None:
         averaged, copied = self._shares(stepped)
@@ -161,18 +164,18 @@ def _inner(variable: Any) -> Any:
     return variable if callable(variable.value) else variable.value
 
 
-def _between(mean: Any, value: Any, stays: tf.Tensor) -> tf.Tensor:
+def _between(mean: Any, value: Any, old_share: tf.Tensor) -> tf.Tensor:
     mean, value = tf.convert_to_tensor(mean), tf.convert_to_tensor(value)
-    is_copied, is_kept = tf.equal(stays, 0.0), tf.equal(stays, 1.0)
+    is_copied, is_kept = tf.equal(old_share, 0.0), tf.equal(old_share, 1.0)
     if not mean.dtype.is_floating:
         return tf.where(is_kept, mean, value)
     # In half precision 0.999 would be rounded to a decay that is 2 % slower.
     wide = mean.dtype if mean.dtype.size > 2 else tf.float32
-    old, new = tf.cast(stays, wide), tf.cast(1.0 - stays, wide)
+    old, new = tf.cast(old_share, wide), tf.cast(1.0 - old_share, wide)
     mixed = tf.cast(old * tf.cast(mean, wide) + new * tf.cast(value, wide), mean.dtype)
     # At 0 and 1 the other operand must not contribute, because it may not be finite.
     return tf.where(is_copied, value, tf.where(is_kept, mean, mixed))
 
 
-def _is_real(variable: Any) -> bool:
+def _is_floating(variable: Any) -> bool:
     return bool(tf.as_dtype(variable.dtype).is_floating)

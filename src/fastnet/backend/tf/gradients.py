@@ -38,14 +38,14 @@ def compute_gradients(
     gradients = get_gradient(target, sources, higher_order, tape)
     if not isinstance(sources, list) or replica_count() == 1:
         return gradients
-    found = [one for one in gradients if one is not None]
+    present = [gradient for gradient in gradients if gradient is not None]
     context = tf.distribute.get_replica_context()
-    if not found or context is None:
+    if not present or context is None:
         return gradients
     # Averaged here, so that an op which clips the gradients measures those of the whole batch.
     with nullcontext() if higher_order else paused(tape):
-        averages = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, found))
-    return [None if one is None else next(averages) for one in gradients]
+        averages = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, present))
+    return [None if gradient is None else next(averages) for gradient in gradients]
 
 
 def compute_differentiable(target: tf.Tensor, sources: Sequence[Any] | Any, state: State) -> Any:
@@ -127,16 +127,19 @@ def _agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any
 
 def all_finite(gradients: Sequence[Any]) -> tf.Tensor:
     """Return whether all values of gradients are finite."""
-    values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in gradients]
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(one)) for one in values if one is not None]
-    )
+    tensors = [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
 
 
 def multiply_gradients(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
     """Multiply the values of gradients."""
     return [
-        map_values(one, lambda value: value * tf.cast(factor, value.dtype)) for one in gradients
+        map_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
+        for gradient in gradients
     ]
 
 
@@ -169,19 +172,19 @@ def trainable_parameters(model: Model) -> list[Any]:
 
 def named_trainable_parameters(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the trainable variables of a layer or a model, or a variable, with their names."""
-    found = []
+    variables = []
     if isinstance(value, tf.Variable) or hasattr(type(value), "__tf_tensor__"):
-        found = [value]
+        variables = [value]
     elif hasattr(type(value), "trainable_variables"):
         # Keras 2 does not know the variables of an unbuilt model.
         with suppress(TypeError, ValueError):
-            found = list(value.trainable_variables)
-    for one in found:
-        if getattr(one, "trainable", False):
+            variables = list(value.trainable_variables)
+    for variable in variables:
+        if getattr(variable, "trainable", False):
             # A variable of Keras 3 has a tf.Variable inside; `value` of a tf.Variable is a method.
-            inner = getattr(one, "value", one)
-            variable = inner if isinstance(inner, tf.Variable) else one
-            yield (str(one.name) if one is not value else ""), variable
+            inner = getattr(variable, "value", variable)
+            tf_variable = inner if isinstance(inner, tf.Variable) else variable
+            yield ("" if variable is value else str(variable.name)), tf_variable
 
 
 def replica_count() -> int:

@@ -89,7 +89,7 @@ def _held_variable(kind: str, is_random: bool, variable: Any) -> HeldState:
 
 
 def _held_by_replicas(states: Sequence[Any]) -> HeldState:
-    """Return the states of a generator that each replica of this process has one of."""
+    """Return the states of a generator, one for each replica of this process."""
 
     def write(values: Any) -> None:
         if len(values) != len(states):
@@ -97,7 +97,9 @@ def _held_by_replicas(states: Sequence[Any]) -> HeldState:
         for state, value in zip(states, values, strict=True):
             _assign(state, value)
 
-    return HeldState("Generators", True, lambda: np.stack([one.numpy() for one in states]), write)
+    return HeldState(
+        "Generators", True, lambda: np.stack([state.numpy() for state in states]), write
+    )
 
 
 def _assign(variable: Any, value: Any) -> None:
@@ -129,8 +131,10 @@ def warn_of_unsaved(models: Iterable[Model], values: Iterable[Any]) -> None:
             f"The state of the random numbers of layer '{name}' cannot be read in Keras 2, so that "
             "a resumed run draws different numbers. Use Keras 3.",
         )
-    every = [inner_optimizer(one) for model in models for one in every_optimizer_of(model)]
-    for name in sorted({type(one).__name__ for one in every if is_keras2_nadam(one)}):
+    optimizers = [optimizer for model in models for optimizer in every_optimizer_of(model)]
+    inner_optimizers = map(inner_optimizer, optimizers)
+    nadams = [optimizer for optimizer in inner_optimizers if is_keras2_nadam(optimizer)]
+    for name in sorted({type(optimizer).__name__ for optimizer in nadams}):
         warn(
             f"The optimizer {name} of Keras 2 keeps state that cannot be saved, so that a resumed "
             "run differs. Use Keras 3, or another optimizer."

@@ -21,8 +21,8 @@ class Normalizer:
         self._dtype = tf.as_dtype(precision)
         with tf.init_scope():
             self._shift, scale = (
-                tf.cast(tf.constant(each, tf.float32) * max_pixel_value, precision)
-                for each in (mean, std)
+                tf.cast(tf.constant(fraction, tf.float32) * max_pixel_value, precision)
+                for fraction in (mean, std)
             )
             self._scale = scale + epsilon
 
@@ -76,9 +76,9 @@ def mix_up(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Blend each sample with the previous one by `max(share, 1 - share)`, and its label by `share`.
 
-    FastEstimator blends them so, too.
+    FastEstimator does the same.
     """
-    share = label_share = _draw(alpha, samples, beta, each=not shared)
+    share = label_share = _draw(alpha, samples, beta, per_sample=not shared)
     if not shared:
         share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))
         label_share = tf.reshape(label_share, [-1] + [1] * (len(labels.shape) - 1))
@@ -90,7 +90,7 @@ def cut_mix(
     images: tf.Tensor, labels: tf.Tensor, alpha: float, beta: Any = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Paste a box of each image into the next one, and mix their labels by area."""
-    share = _draw(alpha, images, beta, each=False)
+    share = _draw(alpha, images, beta, per_sample=False)
     share = tf.maximum(share, 1.0 - share)
     x, y = tf.random.uniform(()), tf.random.uniform(())
     shape = tf.shape(images)
@@ -102,8 +102,8 @@ def cut_mix(
     in_columns = tf.logical_and(columns >= left, columns < right)
     in_box = tf.logical_and(in_rows[:, None], in_columns[None, :])[None, :, :, None]
     area = tf.cast((right - left) * (bottom - top), tf.float32)
-    kept = 1.0 - tf.realdiv(area, tf.cast(height * width, tf.float32))
-    return tf.where(in_box, tf.roll(images, 1, 0), images), _blend(labels, kept)
+    kept_share = 1.0 - tf.realdiv(area, tf.cast(height * width, tf.float32))
+    return tf.where(in_box, tf.roll(images, 1, 0), images), _blend(labels, kept_share)
 
 
 def _blend(values: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
@@ -114,24 +114,25 @@ def _blend(values: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return tf.add(tf.multiply(values, share), tf.multiply(tf.roll(values, 1, 0), 1.0 - share))
 
 
-def _draw(alpha: float, batch: tf.Tensor, beta: Any, each: bool) -> tf.Tensor:
+def _draw(alpha: float, batch: tf.Tensor, beta: Any, per_sample: bool) -> tf.Tensor:
     """Draw one share from a symmetric beta distribution, or one for each sample."""
     if beta is not None:
-        drawn = beta.sample(sample_shape=(tf.shape(batch)[0],)) if each else beta.sample()
+        drawn = beta.sample(sample_shape=(tf.shape(batch)[0],)) if per_sample else beta.sample()
         return tf.cast(drawn, tf.float32)
-    shape = tf.shape(batch)[:1] if each else []
-    one = tf.random.gamma(shape, alpha)
-    two = tf.random.gamma(shape, alpha)
+    shape = tf.shape(batch)[:1] if per_sample else []
+    first = tf.random.gamma(shape, alpha)
+    second = tf.random.gamma(shape, alpha)
     # Both underflow to 0 only if alpha is tiny, where the share is nearly always 0 or 1.
-    total = tf.add(one, two)
-    return tf.where(total > 0, tf.realdiv(one, total), tf.round(tf.random.uniform(tf.shape(one))))
+    total = tf.add(first, second)
+    zero_or_one = tf.round(tf.random.uniform(tf.shape(first)))
+    return tf.where(total > 0, tf.realdiv(first, total), zero_or_one)
 
 
-def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _span(length: tf.Tensor, middle: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the start and end of a span, given its relative center and the share outside of it."""
     size = tf.cast(length, tf.float32)
-    half = tf.realdiv(tf.multiply(size, tf.sqrt(1.0 - kept)), 2)
+    half = tf.realdiv(tf.multiply(size, tf.sqrt(1.0 - outside)), 2)
     middle = tf.multiply(size, middle)
-    first = tf.round(tf.maximum(tf.subtract(middle, half), 0.0))
-    last = tf.round(tf.minimum(tf.add(middle, half), size))
-    return tf.cast(first, tf.int32), tf.cast(last, tf.int32)
+    start = tf.round(tf.maximum(tf.subtract(middle, half), 0.0))
+    end = tf.round(tf.minimum(tf.add(middle, half), size))
+    return tf.cast(start, tf.int32), tf.cast(end, tf.int32)

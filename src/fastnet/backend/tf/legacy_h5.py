@@ -2,7 +2,7 @@
 
 Keras lists the trainable weights of a layer before the others, so that the order depends on which
 layers inside of it are frozen, and pairs them by position when it loads them. So files of fastnet
-have an attribute with the order that does not depend on it; in other files the names tell it.
+have an attribute with the order while nothing is frozen; in other files the names tell the order.
 """
 
 from __future__ import annotations
@@ -49,19 +49,18 @@ def load_legacy(model: Model, path: str) -> None:
     layers = _layers_with_weights(model)
     changed: dict[str, list[int]] = {}
     # Keras itself refuses a file with another number of layers.
-    for layer, (name, (names, order)), weights, unfrozen in zip(
-        layers, saved.items(), *_orders(model, layers), strict=False
-    ):
+    for layer, name, weights, unfrozen in zip(layers, saved, *_orders(model, layers), strict=False):
+        names, order = saved[name]
         if order is not None and len(order) == len(weights):
             places = {id(weight): place for weight, place in zip(unfrozen, order, strict=True)}
-            wanted: list[int] | None = [places[id(weight)] for weight in weights]
+            new_order: list[int] | None = [places[id(weight)] for weight in weights]
         else:
             own_names = [str(getattr(weight, "path", weight.name)) for weight in weights]
-            wanted = _match(_relative(names, name), _relative(own_names, layer.name))
-        if wanted is None:
+            new_order = _match(_relative(names, name), _relative(own_names, layer.name))
+        if new_order is None:
             _check_order(layer, is_reordered=list(map(id, weights)) != list(map(id, unfrozen)))
-        elif wanted != list(range(len(names))):
-            changed[name] = wanted
+        elif new_order != list(range(len(names))):
+            changed[name] = new_order
     if not changed:
         model.load_weights(path)
         return
@@ -140,8 +139,10 @@ def _strings(group: Any, name: str) -> list[str]:
 def _keys(group: Any, name: str) -> list[str]:
     """Return the keys of an attribute, which Keras divides into numbered ones if it is long."""
     numbers = {key: key.removeprefix(name) for key in group.attrs if key.startswith(name)}
-    found = [(int(number or 0), key) for key, number in numbers.items() if f"0{number}".isdigit()]
-    return [key for _, key in sorted(found)]
+    numbered = [
+        (int(number or 0), key) for key, number in numbers.items() if f"0{number}".isdigit()
+    ]
+    return [key for _, key in sorted(numbered)]
 
 
 def _reorder(path: str, orders: Mapping[str, Sequence[int]]) -> None:
@@ -159,13 +160,13 @@ def _reorder(path: str, orders: Mapping[str, Sequence[int]]) -> None:
 
 
 def _relative(names: Sequence[str], layer: str) -> list[str]:
-    """Return the names of a layer's weights without what is outside of it, and numbers from 0.
+    """Return the paths of a layer's weights inside of it, with the numbers in names from 0.
 
-    Keras numbers layers as a process makes them.
+    Keras numbers layers in the order in which a process makes them.
     """
     paths = [name.removesuffix(":0").split("/") for name in names]
     inside = [path[path.index(layer) + 1 :] if layer in path else path for path in paths]
-    divided = [[_divided(part) for part in path] for path in inside]
+    divided = [[_split_number(part) for part in path] for path in inside]
     numbers: dict[str, set[int]] = {}
     for path in divided:
         for name, number in path:
@@ -176,7 +177,7 @@ def _relative(names: Sequence[str], layer: str) -> list[str]:
     ]
 
 
-def _divided(name: str) -> tuple[str, int]:
+def _split_number(name: str) -> tuple[str, int]:
     """Return the name of a layer without its number, and the number, which is 0 without one."""
     number = re.search(r"_(\d+)$", name)
     return (name, 0) if number is None else (name[: number.start()], int(number[1]))

@@ -74,10 +74,10 @@ def sparse_categorical_crossentropy(
             y_true = tf.squeeze(y_true, axis)
         y_pred = _with_classes_last(y_pred, axis)
     y_true = _class_indices(y_true)
-    counts = None
+    is_counted = None
     if ignore_index is not None:
-        counts = tf.not_equal(tf.cast(y_true, tf.int64), ignore_index)
-        y_true = tf.where(counts, y_true, tf.zeros_like(y_true))
+        is_counted = tf.not_equal(tf.cast(y_true, tf.int64), ignore_index)
+        y_true = tf.where(is_counted, y_true, tf.zeros_like(y_true))
     loss = _keras_loss("sparse_categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if label_smoothing:
         # One-hot labels would hide an index that no class has.
@@ -89,16 +89,17 @@ def sparse_categorical_crossentropy(
     if class_weights:
         classes, count = tf.reshape(y_true, tf.shape(loss)), y_pred.shape[-1]
         loss = tf.multiply(loss, _weights_of_indices(classes, class_weights, count, loss.dtype))
-    if counts is not None:
-        loss = tf.where(counts, loss, tf.zeros_like(loss))
+    if is_counted is not None:
+        loss = tf.where(is_counted, loss, tf.zeros_like(loss))
     if not average_loss:
         return loss
-    if counts is None:
+    if is_counted is None:
         return mean_of_losses(loss)
-    # The sum of many elements overflows in half precision; no label may count at all.
+    # The sum of many elements overflows in half precision.
     wide = tf.float64 if loss.dtype is tf.float64 else tf.float32
-    total, number = tf.reduce_sum(tf.cast(loss, wide)), tf.reduce_sum(tf.cast(counts, wide))
-    return tf.cast(tf.math.divide_no_nan(total, number), loss.dtype)
+    total, count = tf.reduce_sum(tf.cast(loss, wide)), tf.reduce_sum(tf.cast(is_counted, wide))
+    # All labels may be ignored.
+    return tf.cast(tf.math.divide_no_nan(total, count), loss.dtype)
 
 
 def _with_classes_last(tensor: tf.Tensor, axis: int) -> tf.Tensor:
@@ -148,8 +149,8 @@ def mean_of_losses(losses: tf.Tensor, axis: int | None = None) -> tf.Tensor:
 
 
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
-    return mean_of_losses(tf.maximum(1.0 - right, 0), -1)
+    margin = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
+    return mean_of_losses(tf.maximum(1.0 - margin, 0), -1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -177,16 +178,17 @@ def focal(
     entropy = _binary_entropy(y_true, y_pred, from_logits)
     probability = tf.sigmoid(y_pred) if from_logits else y_pred
     negative = 1.0 - y_true
-    right = tf.add(tf.multiply(y_true, probability), tf.multiply(negative, 1.0 - probability))
+    p_true = tf.add(tf.multiply(y_true, probability), tf.multiply(negative, 1.0 - probability))
     weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(negative, 1 - alpha))
-    return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
+    return tf.multiply(weight, tf.multiply(tf.pow(1.0 - p_true, gamma), entropy))
 
 
 ClassWeights = dict
 
 
 def l2_regularization(model: Model, beta: float) -> tf.Tensor:
-    squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
+    weights = model.trainable_variables
+    squares = [tf.nn.l2_loss(tf.convert_to_tensor(weight)) for weight in weights]
     return tf.multiply(tf.reduce_sum(squares), beta)
 
 
@@ -197,7 +199,7 @@ def add_l2_regularization(loss: tf.Tensor, model: Model, beta: float) -> tf.Tens
     return tf.add(tf.cast(squares, wide), tf.cast(loss, wide))
 
 
-# Graphs hold the weights as constants, so nothing is cached; torch has a class.
+# Graphs hold the weights as constants, so nothing caches them, unlike torch's ClassWeights.
 def _weights_of(classes: tf.Tensor, class_weights: ClassWeightTable, dtype: tf.DType) -> tf.Tensor:
     if not isinstance(class_weights, Mapping):
         return _cast(class_weights.lookup(tf.cast(classes, class_weights.key_dtype)), dtype)

@@ -52,8 +52,8 @@ def lambertw(tensor: tf.Tensor) -> tf.Tensor:
 def _lambertw(z: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     digits = 53 if z.dtype == tf.float64 else 24
 
-    def gradient(of_w: tf.Tensor) -> tf.Tensor:
-        # Computed again, so that the gradient is differentiable.
-        return of_w * slope(z, _lambertw(z), digits, _FUNCTIONS)
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        # Compute W again, so that the gradient is differentiable.
+        return upstream * slope(z, _lambertw(z), digits, _FUNCTIONS)
 
     return solve(z, digits, _FUNCTIONS), gradient

@@ -39,7 +39,7 @@ def ends_linearly(model: Model) -> bool:
         last = model.layers[-1] if model.layers else None
     else:
         outputs = getattr(model, "outputs", None) or [None]  # none of a subclassed model
-        layers = [one for one in model.layers if getattr(one, "output", ()) is outputs[0]]
+        layers = [layer for layer in model.layers if getattr(layer, "output", ()) is outputs[0]]
         last = layers[-1] if len(outputs) == len(layers) == 1 else None
     is_dense = hasattr(last, "units") and hasattr(last, "kernel")
     return is_dense and getattr(last.activation, "__name__", "") == "linear"
@@ -66,7 +66,7 @@ def _recorded(layer: Any) -> Iterator[list[Any]]:
     """Yield a list that gets the outputs of a layer in this context."""
     outputs: list[Any] = []
     # An attribute of the instance hides the `call` of its class.
-    own, call = vars(layer).get("call"), layer.call
+    instance_call, call = vars(layer).get("call"), layer.call
 
     def record(*args: Any, **kwargs: Any) -> Any:
         output = call(*args, **kwargs)
@@ -78,10 +78,10 @@ def _recorded(layer: Any) -> Iterator[list[Any]]:
     try:
         yield outputs
     finally:
-        if own is None:
+        if instance_call is None:
             object.__delattr__(layer, "call")
         else:
-            object.__setattr__(layer, "call", own)
+            object.__setattr__(layer, "call", instance_call)
 
 
 def all_layers(model: Model) -> list[Any]:
@@ -151,8 +151,8 @@ class TFPass:
         self._trainable: bool = op.trainable
         self._gradients: bool = op.gradients
         self._takes_several_arguments = has_several and _unpacks_inputs(model)
-        own = _layers_of(model)
-        self._layers = [(find_layer(own, layer, model), layer) for layer in op.intermediate_layers]
+        layers = _layers_of(model)
+        self._layers = [(find_layer(layers, name, model), name) for name in op.intermediate_layers]
         self._keys = tuple(op.inputs)
         self._is_of_layers = is_of_layers(model)
         self._is_plain = self._gradients and not self._takes_several_arguments and not self._layers
@@ -163,11 +163,11 @@ class TFPass:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        own = _layers_of(self._model)
-        self._layers = [(find_layer(own, name, self._model), name) for name in state["_layers"]]
+        layers = _layers_of(self._model)
+        self._layers = [(find_layer(layers, name, self._model), name) for name in state["_layers"]]
 
     def __call__(self, data: Any, state: State) -> Any:
-        """Run the model; with layers return a list of its own outputs and theirs."""
+        """Run the model; return a list of its outputs and those of intermediate layers, if any."""
         model = self._model
         if not model.built and replica_count() > 1 and is_keras3(model):
             # Keras 3 would make variables of its own in each replica.
@@ -212,9 +212,9 @@ class TFPass:
         if not self._layers:
             return self._call(data, training)
         with ExitStack() as stack:
-            found = [stack.enter_context(_recorded(layer)) for layer, _ in self._layers]
+            recorded = [stack.enter_context(_recorded(layer)) for layer, _ in self._layers]
             results = list(self._split(self._call(data, training)))
-        for outputs, (_, name) in zip(found, self._layers, strict=True):
+        for outputs, (_, name) in zip(recorded, self._layers, strict=True):
             if not outputs:
                 raise RuntimeError(
                     f"The intermediate layer {name!r} did not run in the model's forward pass, so "
@@ -237,29 +237,28 @@ def _by_name(
     if arguments is None:
         return ByName(model, title, None, results)
     if not is_of_layers(model):
-        called = inspect.signature(model.call).parameters
-        if len(called) > 0 and set(arguments).isdisjoint(called) and not _takes_any(called):
+        parameters = inspect.signature(model.call).parameters
+        takes_any_name = any(
+            parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+        )
+        if parameters and set(arguments).isdisjoint(parameters) and not takes_any_name:
             # The names are those of the items of a single dict argument.
             return ByName(model, title, arguments, results, dict)
         check_arguments(title, model.call, arguments, CONTROLS)
         return ByName(model, title, arguments, results)
     structure = model.input
     if isinstance(structure, Mapping):
-        known = list(structure)
+        input_names = list(structure)
         arrange: Any = dict
     else:
-        known = [one.name for one in model.inputs]
-        arrange = partial(_in_order, tuple(known))
-    if sorted(known) != sorted(arguments):
+        input_names = [tensor.name for tensor in model.inputs]
+        arrange = partial(_in_order, tuple(input_names))
+    if sorted(input_names) != sorted(arguments):
         raise ValueError(
             f"{title} gives inputs by the names {list(arguments)}, but those of the model are "
-            f"{known}."
+            f"{input_names}."
         )
     return ByName(model, title, arguments, results, arrange)
-
-
-def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def _in_order(names: tuple[str, ...], named: dict[str, Any]) -> Any:
@@ -276,7 +275,7 @@ def _require_inputs(model: Model, keys: Sequence[str]) -> None:
     if count is None or _unpacks_inputs(model):
         return
     if len(keys) > count:
-        names = shorten([one.name for one in model.inputs])
+        names = shorten([tensor.name for tensor in model.inputs])
         raise ValueError(
             f"ModelOp of '{name_of(model)}' reads the keys {list(keys)}, one for each of the "
             f"model's inputs, but the model has {count}: {names}."
@@ -293,4 +292,4 @@ def _input_count(model: Model) -> int | None:
 
 
 def _layers_of(model: Model) -> list[tuple[str, Any]]:
-    return [(one.name, one) for one in sublayers(model)]
+    return [(layer.name, layer) for layer in sublayers(model)]

@@ -39,16 +39,16 @@ def set_lr(model: Model, lr: float, weight_decay: float | None) -> None:
             f"{kind}, has a schedule. Make the optimizer with a number as its learning_rate."
         )
     lr = float(lr)
-    before = weight_decay_of(optimizer)
-    if before is None and weight_decay is not None:
+    old_decay = weight_decay_of(optimizer)
+    if old_decay is None and weight_decay is not None:
         raise ValueError(
             f"A weight decay was given for model '{name_of(model)}', but its optimizer, {kind}, "
             "has none. Leave weight_decay out."
         )
-    if before is not None:
+    if old_decay is not None:
         if weight_decay is None:
             rate = get_lr(model)
-            weight_decay = before * lr / rate if rate else before
+            weight_decay = old_decay * lr / rate if rate else old_decay
         set_weight_decay(optimizer, weight_decay)
     optimizer.learning_rate = lr
 
@@ -106,7 +106,7 @@ def make_weight_decay_variable(optimizer: Any) -> None:
 def optimizer_state(optimizer: Any, model: Model) -> dict[str, Any]:
     """Return the settings of a model's optimizer, and its variables' values under "variables"."""
     variables = named_variables(optimizer, model)
-    values = {name: np.asarray(one.numpy()) for name, one in variables.items()}
+    values = {name: np.asarray(variable.numpy()) for name, variable in variables.items()}
     return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "variables": values}
 
 
@@ -116,19 +116,16 @@ def load_optimizer_state(optimizer: Any, model: Model, state: dict[str, Any], so
         if state["optimizer"] != _kind(optimizer):
             raise ValueError(f"it is of {state['optimizer']}")
         if "variables" not in state:
-            raise ValueError("an older version of fastnet has saved it, without names")
+            raise ValueError("it was saved by an older version of fastnet, without names")
         values = _with_missing_slots(optimizer, model, state["variables"])
         variables = named_variables(optimizer, model)
-        shapes = {name: tuple(one.shape) for name, one in variables.items()}
-        saved = {name: value.shape for name, value in values.items()}
-        if saved != shapes:
-            (only, lacks) = (
-                {name: shape for name, shape in one.items() if other.get(name) != shape}
-                for one, other in ((saved, shapes), (shapes, saved))
-            )
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        saved_shapes = {name: value.shape for name, value in values.items()}
+        if saved_shapes != shapes:
             raise ValueError(
-                f"it has arrays of the shapes {shorten(only)}, where the model's are "
-                f"{shorten(lacks)}{_describe_frozen(saved, shapes)}"
+                f"it has arrays of the shapes {shorten(_differing(saved_shapes, shapes))}, where "
+                f"the model's are {shorten(_differing(shapes, saved_shapes))}"
+                f"{_describe_frozen(saved_shapes, shapes)}"
             )
         for name, variable in variables.items():
             variable.assign(tf.cast(values[name], variable.dtype))
@@ -140,36 +137,41 @@ def load_optimizer_state(optimizer: Any, model: Model, state: dict[str, Any], so
         ) from error
 
 
+def _differing(shapes: dict[str, Any], other_shapes: dict[str, Any]) -> dict[str, Any]:
+    """Return the shapes that are not in `other_shapes` under the same name."""
+    return {name: shape for name, shape in shapes.items() if other_shapes.get(name) != shape}
+
+
 def _describe_frozen(saved: Iterable[str], own: Iterable[str]) -> str:
-    """Return that two optimizers were made while other weights were trainable, or ""."""
-    saved_weights, own_weights = (
-        {name.partition("/")[2] for name in names if "/" in name} for names in (saved, own)
-    )
+    """Say which weights were trainable only when one of two optimizers was made, or return ""."""
+    saved_weights = {name.partition("/")[2] for name in saved if "/" in name}
+    own_weights = {name.partition("/")[2] for name in own if "/" in name}
     if saved_weights.isdisjoint(own_weights) or saved_weights == own_weights:
         return ""
-    frozen = sorted(saved_weights ^ own_weights)
-    return f", because {shorten(frozen)} were trainable only when one of the two was made"
+    differing = sorted(saved_weights ^ own_weights)
+    return f", because {shorten(differing)} were trainable only when one of the two was made"
 
 
 def _with_missing_slots(optimizer: Any, model: Model, values: dict[str, Any]) -> dict[str, Any]:
-    """Make the slots of a legacy optimizer that a state has, and initial values of those it lacks.
+    """Make a legacy optimizer and a state have slots for the same weights; return the values.
 
-    Such an optimizer makes the slots of a weight in the first update after it was unfrozen.
+    Such an optimizer makes the slots of a weight in the first update after it was unfrozen. Slots
+    that the state lacks get their initial values.
     """
     if hasattr(optimizer, "build"):
         return values
     weights = named_weights(model)
-    saved, own = (
-        weights.keys() & {name.partition("/")[2] for name in names}
-        for names in (values, named_variables(optimizer, model))
-    )
-    build_optimizer(optimizer, [weights[key] for key in weights if key in saved - own])
-    if saved >= own:
+    saved_keys = {name.partition("/")[2] for name in values}
+    own_keys = {name.partition("/")[2] for name in named_variables(optimizer, model)}
+    build_optimizer(optimizer, [weights[key] for key in weights if key in saved_keys - own_keys])
+    missing = [weights[key] for key in weights if key in own_keys - saved_keys]
+    if not missing:
         return values
     inner = inner_optimizer(optimizer)
-    new = type(inner).from_config(inner.get_config())
-    build_optimizer(new, [weights[key] for key in weights if key in own - saved])
-    initial = {name: one.numpy() for name, one in named_variables(new, model).items()}
+    new_optimizer = type(inner).from_config(inner.get_config())
+    build_optimizer(new_optimizer, missing)
+    new_variables = named_variables(new_optimizer, model)
+    initial = {name: variable.numpy() for name, variable in new_variables.items()}
     return {**initial, **values}
 
 
@@ -198,19 +200,19 @@ def _numbers_of(optimizer: Any) -> dict[str, float | None]:
         for name, value in values.items()
         if isinstance(value, (bool, int, float, np.generic, type(None)))
         and not name.startswith("_")
-        and name not in _NO_NUMBERS
+        and name not in _OTHER_SETTINGS
     }
 
 
-# The first two are saved by themselves, and the others depend on the program and the device.
-_NO_NUMBERS = ("learning_rate", "weight_decay", "built", "jit_compile")
+# The first two are saved by themselves, and the last two depend on the program and the device.
+_OTHER_SETTINGS = ("learning_rate", "weight_decay", "built", "jit_compile")
 
 
 def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
     """Restore the result of `optimizer_settings`."""
-    given = optimizer_settings(optimizer)
+    current = optimizer_settings(optimizer)
     for name in ("learning_rate", "weight_decay"):
-        value = given[name]
+        value = current[name]
         if (value is None) != (settings[name] is None):
             raise ValueError(f"its {name} is {settings[name]}, where the model's is {value}")
     inner = inner_optimizer(optimizer)
@@ -219,25 +221,27 @@ def set_optimizer_settings(optimizer: Any, settings: dict[str, Any]) -> None:
     if settings["weight_decay"] is not None:
         set_weight_decay(inner, settings["weight_decay"])
     for level, kind in ((optimizer, "numbers"), (inner, "inner_numbers")):
-        own = given[kind]
+        numbers = current[kind]
         for name, value in settings.get(kind, {}).items():
-            if name in own and own[name] != value:
+            if name in numbers and numbers[name] != value:
                 setattr(level, name, value)
 
 
 def named_variables(optimizer: Any, model: Model) -> dict[str, Any]:
     """Return the variables of an optimizer by their attributes and the weights they belong to."""
     weights = named_weights(model)
-    seen = {id(weight) for weight in weights.values()}
-    for other in known_models():
-        if framework_of(other) == "tf" and other.built and other is not model:
-            named = {f"{name_of(other)}: {key}": one for key, one in named_weights(other).items()}
-            weights.update((key, one) for key, one in named.items() if id(one) not in seen)
+    own_ids = {id(weight) for weight in weights.values()}
+    for other_model in known_models():
+        if framework_of(other_model) != "tf" or not other_model.built or other_model is model:
+            continue
+        for key, weight in named_weights(other_model).items():
+            if id(weight) not in own_ids:
+                weights[f"{name_of(other_model)}: {key}"] = weight
     names: dict[int, str] = {}
     for level in (optimizer, inner_optimizer(optimizer)):
         if hasattr(level, "build") or level is inner_optimizer(optimizer):
             names = {**slot_names(level, weights), **names}
-    named = {}
+    named: dict[str, Any] = {}
     for variable in variables_of(optimizer):
         named[unused(names.get(id(variable), short_name(variable)), named)] = variable
     return named
@@ -246,12 +250,14 @@ def named_variables(optimizer: Any, model: Model) -> dict[str, Any]:
 def variables_of(optimizer: Any) -> list[Any]:
     """List the variables of an optimizer, and of the scale of its losses."""
     variables = optimizer.variables
-    own = variables() if callable(variables) else variables
-    return [*own, *loss_scale_variables(optimizer)]
+    if callable(variables):
+        variables = variables()
+    return [*variables, *loss_scale_variables(optimizer)]
 
 
 def _kind(optimizer: Any) -> str:
-    """Name what decides how many variables an optimizer has, and in which order."""
+    """Return the class of an optimizer, on which the number and order of its variables depend."""
     cls = type(inner_optimizer(optimizer))
     generation = "Keras 3's" if is_keras3(optimizer) else "Keras 2's"
-    return f"{generation} {'legacy ' if '.legacy.' in cls.__module__ else ''}{cls.__name__}"
+    legacy = "legacy " if ".legacy." in cls.__module__ else ""
+    return f"{generation} {legacy}{cls.__name__}"

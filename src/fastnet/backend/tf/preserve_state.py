@@ -27,17 +27,19 @@ class PreservedState:
         self._trainable = [(model, trainable_flags(model)) for model in models]
         optimizers: dict[int, Any] = {}
         for model in models:
-            for one in every_optimizer_of(model):
+            for optimizer in every_optimizer_of(model):
                 # Variables that the block would create could not be restored.
-                prepare_optimizer(one, model)
-                optimizers[id(one)] = one
+                prepare_optimizer(optimizer, model)
+                optimizers[id(optimizer)] = optimizer
         variables = [variable for model in models for variable in model.variables]
-        variables += [variable for one in optimizers.values() for variable in variables_of(one)]
-        shared = shared_seeds()
-        variables += [*_generator_states(models), *([] if shared is None else [shared])]
+        for optimizer in optimizers.values():
+            variables += variables_of(optimizer)
+        variables += _generator_states(models)
         unique = {id(variable): variable for variable in variables}
         self._values = [(variable, variable.numpy()) for variable in unique.values()]
-        self._settings = [(one, optimizer_settings(one)) for one in optimizers.values()]
+        self._settings = [
+            (optimizer, optimizer_settings(optimizer)) for optimizer in optimizers.values()
+        ]
 
     def __enter__(self) -> None:
         pass
@@ -57,8 +59,15 @@ class PreservedState:
 
 
 def _generator_states(models: Iterable[Model]) -> list[Any]:
-    """List the states of the generators of TensorFlow and of layers."""
-    layers = (layer for model in models for layer in all_layers(model))
-    own = {id(state): state for layer in layers for state in seed_states(layer)}
+    """List the states of the generators of TensorFlow, of layers and of Keras."""
+    states = []
     generator = global_generator()
-    return [*([] if generator is None else [generator.state]), *own.values()]
+    if generator is not None:
+        states.append(generator.state)
+    for model in models:
+        for layer in all_layers(model):
+            states += seed_states(layer)
+    shared = shared_seeds()
+    if shared is not None:
+        states.append(shared)
+    return states

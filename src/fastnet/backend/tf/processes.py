@@ -14,33 +14,33 @@ from fastnet.types import Model
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 # The strategy that `init` has made. TensorFlow has one cluster for as long as a process lives.
-_made: tf.distribute.Strategy | None = None
+_init_strategy: tf.distribute.Strategy | None = None
 # The strategy of several workers that was last in scope.
-_last: ref[tf.distribute.Strategy] | None = None
+_last_strategy: ref[tf.distribute.Strategy] | None = None
 # The strategies that models were built under, which may have no variables yet.
 _built_under: WeakKeyDictionary[Any, ref[tf.distribute.Strategy]] = WeakKeyDictionary()
 
 
 def init(backend: str | None = None, timeout: float | None = None) -> None:
     """Join the workers of `TF_CONFIG` under a strategy that is the default from now on."""
-    global _made
+    global _init_strategy
     if world_size() > 1 or tf_workers() < 2:
         return
-    if _made is None:
+    if _init_strategy is None:
         kinds = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=timeout, implementation=kinds((backend or "auto").upper())
         )
-        _made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    tf.distribute.experimental_set_strategy(_made)
+        _init_strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    tf.distribute.experimental_set_strategy(_init_strategy)
 
 
 def shutdown() -> None:
     """Leave the strategy that `init` has made."""
-    global _last
-    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
+    global _last_strategy
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _init_strategy:
         tf.distribute.experimental_set_strategy(None)
-        _last = None
+        _last_strategy = None
 
 
 def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:
@@ -102,7 +102,7 @@ def world_size() -> int:
 
 
 def explain_failure(error: BaseException) -> None:
-    """Do nothing: TensorFlow ends the collective calls of the others when this process ends."""
+    """Do nothing: TensorFlow fails the collective calls of other workers when this one ends."""
 
 
 def all_gather_object(value: Any) -> list[Any]:
@@ -121,15 +121,15 @@ def gather_object(value: Any) -> list[Any] | None:
     return values if rank() == 0 else None
 
 
-def _gather(own: np.ndarray) -> np.ndarray:
+def _gather(array: np.ndarray) -> np.ndarray:
     """Concatenate the arrays of all workers."""
     strategy: Any = _strategy_of_workers()
     local_count = len(strategy.extended.worker_devices)
 
     def part(context: Any) -> tf.Tensor:
-        # The first device of a worker stands for it.
+        # Only the first device of a worker contributes its array.
         is_first = context.replica_id_in_sync_group % local_count == 0
-        return tf.constant(own if is_first else own[:0])
+        return tf.constant(array if is_first else array[:0])
 
     parts = strategy.experimental_distribute_values_from_function(part)
     gathered: np.ndarray = strategy.gather(parts, axis=0).numpy()
@@ -138,10 +138,10 @@ def _gather(own: np.ndarray) -> np.ndarray:
 
 def _strategy_of_workers() -> Any:
     """Return the strategy of several workers in scope, or the last one; None in one process."""
-    global _last
+    global _last_strategy
     if is_of_several_workers(tf.distribute.get_strategy()):
-        _last = ref(tf.distribute.get_strategy())
-    return None if _last is None else _last()
+        _last_strategy = ref(tf.distribute.get_strategy())
+    return None if _last_strategy is None else _last_strategy()
 
 
 def _tasks(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:

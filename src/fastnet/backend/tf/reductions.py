@@ -54,21 +54,21 @@ def percentile(
 ) -> tf.Tensor:
     """Return percentiles, rounded down to an element, stacked along a new first axis."""
     lengths = get_shape(tensor)
-    count = len(lengths)
-    axes = list(range(count)) if axis is None else [each % count for each in axis]
-    kept = [each for each in range(count) if each not in axes]
-    rows = tf.transpose(tensor, kept + axes)
-    rows = tf.sort(tf.reshape(rows, [*[lengths[each] for each in kept], -1]), axis=-1)
+    rank = len(lengths)
+    reduced_axes = list(range(rank)) if axis is None else [index % rank for index in axis]
+    other_axes = [index for index in range(rank) if index not in reduced_axes]
+    rows = tf.transpose(tensor, other_axes + reduced_axes)
+    rows = tf.sort(tf.reshape(rows, [*[lengths[index] for index in other_axes], -1]), axis=-1)
     last = get_shape(rows)[-1] - 1
-    found = [tf.gather(rows, _index(each, last), axis=-1) for each in percentiles]
+    values = [tf.gather(rows, _index(percent, last), axis=-1) for percent in percentiles]
     if tensor.dtype.is_floating:
         # The sorting order of NaN is undefined.
         is_nan = tf.reduce_any(tf.math.is_nan(rows), axis=-1)
-        found = [tf.where(is_nan, tf.cast(nan, tensor.dtype), each) for each in found]
+        values = [tf.where(is_nan, tf.cast(nan, tensor.dtype), value) for value in values]
     if keepdims:
-        shape = [1 if each in axes else lengths[each] for each in range(count)]
-        found = [tf.reshape(each, shape) for each in found]
-    return tf.stack(found)
+        shape = [1 if index in reduced_axes else lengths[index] for index in range(rank)]
+        values = [tf.reshape(value, shape) for value in values]
+    return tf.stack(values)
 
 
 def _index(percent: float, last: int | tf.Tensor) -> Any:

@@ -10,10 +10,7 @@ import tensorflow as tf
 
 from fastnet.backend.archive import Block
 from fastnet.backend.model_metadata import name_of, optimizers_of
-from fastnet.backend.tf._keras_internals import (
-    set_shared_seeds,
-    shared_seeds,
-)
+from fastnet.backend.tf._keras_internals import set_shared_seeds, shared_seeds
 from fastnet.backend.tf.held_state import global_generator
 from fastnet.backend.tf.models import all_layers, require_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
@@ -25,11 +22,12 @@ from fastnet.types import Model
 def model_state(model: Model) -> dict[str, Any]:
     """Return the state of a model and its optimizers."""
     require_variables([model])
+    weights = named_weights(model)
     return {
-        "weights": {name: np.asarray(one.numpy()) for name, one in named_weights(model).items()},
+        "weights": {name: np.asarray(weight.numpy()) for name, weight in weights.items()},
         "layers": _layers_of(model),
         "trainable": trainable_flags(model),
-        "optimizers": [optimizer_state(one, model) for one in optimizers_of(model)],
+        "optimizers": [optimizer_state(optimizer, model) for optimizer in optimizers_of(model)],
     }
 
 
@@ -38,24 +36,30 @@ def load_model_state(model: Model, state: Any) -> None:
     require_variables([model])
     name = name_of(model)
     weights = named_weights(model)
-    own = [(key, tuple(one.shape), _dtype_of(one)) for key, one in weights.items()]
-    saved = [(key, one.shape, one.dtype.name) for key, one in state["weights"].items()]
-    if own != saved:
-        differing = [both for both in zip(saved, own, strict=False) if both[0] != both[1]]
-        where = "has {}, where the model has {}".format(*differing[0]) if differing else "differs"
+    expected = [(key, tuple(weight.shape), _dtype_of(weight)) for key, weight in weights.items()]
+    saved = [(key, array.shape, array.dtype.name) for key, array in state["weights"].items()]
+    if saved != expected:
+        difference = "differs"
+        for saved_weight, weight in zip(saved, expected, strict=False):
+            if saved_weight != weight:
+                difference = f"has {saved_weight}, where the model has {weight}"
+                break
         raise ValueError(
-            f"it has {len(saved)} weights of model '{name}', which has {len(own)}, and {where}. "
-            "Use the model that was saved"
+            f"it has {len(saved)} weights of model '{name}', which has {len(expected)}, and "
+            f"{difference}. Use the model that was saved"
         )
     saved_layers, layers = state["layers"], _layers_of(model)
     # Automatic numbers differ between builds, so only the same names in another order are an error.
-    moved = [both for both in zip(saved_layers, layers, strict=False) if both[0] != both[1]]
-    if moved and sorted(saved_layers) == sorted(layers):
-        where = "has '{}', where the model has '{}'".format(*moved[0])
-        raise ValueError(f"it {where}. Build model '{name}' with its layers in the saved order")
+    if sorted(saved_layers) == sorted(layers):
+        for saved_layer, layer in zip(saved_layers, layers, strict=True):
+            if saved_layer != layer:
+                raise ValueError(
+                    f"it has '{saved_layer}', where the model has '{layer}'. Build model '{name}' "
+                    "with its layers in the saved order"
+                )
     set_trainable_flags(model, state["trainable"])
-    for optimizer, one in zip(optimizers_of(model), state["optimizers"], strict=True):
-        load_optimizer_state(optimizer, model, one, f"the state of model '{name}'")
+    for optimizer, settings in zip(optimizers_of(model), state["optimizers"], strict=True):
+        load_optimizer_state(optimizer, model, settings, f"the state of model '{name}'")
     for key, value in state["weights"].items():
         weights[key].assign(value)
 
@@ -76,13 +80,15 @@ def load_random_state(models: list[Model], state: dict[str, Any]) -> None:
     value = state["tensorflow"]
     generator: Any = global_generator()
     if value is not None and generator is None:
-        made = tf.random.Generator.from_state(value, state["algorithm"])
-        tf.random.set_global_generator(made)
+        generator = tf.random.Generator.from_state(value, state["algorithm"])
+        tf.random.set_global_generator(generator)
     elif value is not None:
-        saved, own = ((tuple(one.shape), _dtype_of(one)) for one in (value, generator.state))
-        if saved != own:
+        saved = tuple(value.shape), _dtype_of(value)
+        expected = tuple(generator.state.shape), _dtype_of(generator.state)
+        if saved != expected:
             raise ValueError(
-                f"its random numbers have the state {saved}, where the program has {own}"
+                f"its random numbers have a state of shape and dtype {saved}, where that of the "
+                f"program has {expected}"
             )
         generator.state.assign(value)
     if state["keras"] is not None:
@@ -99,7 +105,7 @@ def to_block(value: Any) -> Block | None:
 
 
 def tensor_makers(read: Callable[[str], Block]) -> dict[str, Callable[..., tf.Tensor]]:
-    """Return what makes tensors of the results of `to_block`, by their kind."""
+    """Return functions that make tensors of the results of `to_block`, by the kind of tensor."""
     return {"tensor": lambda key: _from_block(read(key))}
 
 
@@ -110,7 +116,7 @@ def _from_block(block: Block) -> tf.Tensor:
 
 def _layers_of(model: Model) -> list[str]:
     """Return the full names of the layers of a model that have weights."""
-    return [str(one.name) for one in all_layers(model)[1:] if one.weights]
+    return [str(layer.name) for layer in all_layers(model)[1:] if layer.weights]
 
 
 def _dtype_of(value: Any) -> str:

@@ -37,8 +37,8 @@ from fastnet.backend.weights import current_place, pair_optimizers
 from fastnet.distributed import raise_on_all_ranks
 from fastnet.types import Model
 
-_NAMED = ".weights.h5"
-_OPTIMIZERS = "_opt.safetensors"
+_KERAS3_ENDING = ".weights.h5"
+_OPTIMIZERS_ENDING = "_opt.safetensors"
 _ENDINGS = (".h5", ".hdf5", ".keras")
 # The attribute of a file that holds the checksum of its arrays, which HDF5 does not have itself.
 _CHECKSUM = "fastnet_crc32"
@@ -49,10 +49,10 @@ def save_model(model: Model, stem: str, save_optimizer: bool, save_architecture:
 
     All workers call this together, and the first one writes.
     """
-    ending = _NAMED if is_keras3(model) else ".h5"
+    ending = _KERAS3_ENDING if is_keras3(model) else ".h5"
     with _on_one_worker(stem) as own_stem:
         if save_optimizer:  # First, since its state may be invalid.
-            write_atomically(own_stem + _OPTIMIZERS, partial(_write_optimizers, model))
+            write_atomically(own_stem + _OPTIMIZERS_ENDING, partial(_write_optimizers, model))
         with without_optimizer(model):
             write_atomically(f"{own_stem}{ending}", partial(save_weights, model))
             if save_architecture and is_keras3(model):
@@ -79,7 +79,7 @@ def without_optimizer(model: Model) -> Iterator[None]:
     hidden = {
         name: attributes.pop(name)
         for name in ("current_optimizer", "optimizer")
-        # A model may have a part of its own under this name.
+        # A model may have an attribute of its own under this name.
         if name in attributes
         and (name not in taken_names(model) or hasattr(attributes[name], "apply_gradients"))
     }
@@ -94,7 +94,10 @@ def without_optimizer(model: Model) -> Iterator[None]:
 
 @contextmanager
 def _on_one_worker(stem: str) -> Iterator[str]:
-    """Let other workers write to a folder that is removed: all read synced buffers together."""
+    """Yield the stem of the files to write, which are temporary except on the first worker.
+
+    All workers write, because they must read synchronized variables together.
+    """
     if processes.world_size() == 1:
         yield stem
         return
@@ -107,17 +110,22 @@ def _write_optimizers(model: Model, path: str) -> None:
     optimizers, current = optimizers_of(model), current_place(model)
     if len(optimizers) < 2 or current is None:
         optimizers, current = [get_metadata(model, "current_optimizer")], 0
-    states = {"optimizers": [optimizer_state(one, model) for one in optimizers], "current": current}
+    states = {
+        "optimizers": [optimizer_state(optimizer, model) for optimizer in optimizers],
+        "current": current,
+    }
     blocks: dict[str, Block] = {}
     write_archive(path, encode(states, "", blocks, lambda value: None), blocks)
 
 
 def _load_optimizers(model: Model, weights_path: str) -> None:
-    stem = weights_path.removesuffix(_NAMED)
-    path = (os.path.splitext(stem)[0] if stem == weights_path else stem) + _OPTIMIZERS
+    if weights_path.endswith(_KERAS3_ENDING):
+        stem = weights_path.removesuffix(_KERAS3_ENDING)
+    else:
+        stem = os.path.splitext(weights_path)[0]
+    path = stem + _OPTIMIZERS_ENDING
     require_optimizer_file(path)
     source = f"The optimizer file '{path}'"
-
     with open_archive(path, source) as archive:
         saved = decode(archive.content, {"array": lambda key: block_to_array(archive.read(key))})
         states, current = saved["optimizers"], saved["current"]
@@ -175,7 +183,7 @@ def load_weights(model: Model, name: str) -> None:
 
 def _is_legacy(path: str) -> bool:
     """Return whether a file has the older layout, with lists of the weights of each layer."""
-    return not path.endswith((_NAMED, ".keras"))
+    return not path.endswith((_KERAS3_ENDING, ".keras"))
 
 
 def _compare_checksum(path: str) -> None:

@@ -46,10 +46,11 @@ _SEED_STEP = 0x9E3779B1
 
 _MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
 
-_NO_NAMES = ("lossscaleoptimizer", "multioptimizer", "optimizer")
+# Classes of `keras.optimizers` that cannot be made by name.
+_NOT_BY_NAME = ("lossscaleoptimizer", "multioptimizer", "optimizer")
 
 
-def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
+def _optimizers_by_name(keras: Any, is_new: bool) -> dict[str, Any]:
     """Return the optimizers of Keras by their lower-case names."""
     # FastEstimator uses the legacy ones of Keras 2, which are also faster.
     modules = [keras.optimizers] if is_new else [keras.optimizers, keras.optimizers.legacy]
@@ -57,7 +58,7 @@ def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
         name.lower(): getattr(module, name)
         for module in modules
         for name in dir(module)
-        if hasattr(getattr(module, name), "apply_gradients") and name.lower() not in _NO_NAMES
+        if hasattr(getattr(module, name), "apply_gradients") and name.lower() not in _NOT_BY_NAME
     }
 
 
@@ -123,11 +124,11 @@ def keep_optimizer_on_compile(model: Model) -> None:
 
 
 def _compile(model: Model, *args: Any, **kwargs: Any) -> None:
-    """Call the `compile` of a model's class; without an optimizer the model's own stays."""
+    """Call the `compile` of a model's class; keep the optimizer if the call passes none."""
     optimizer, compile = get_metadata(model, "optimizer"), type(model).compile
     compile(model, *args, **kwargs)
-    given = inspect.signature(compile).bind(model, *args, **kwargs).arguments.get("optimizer")
-    if optimizer is not None and given is None:
+    arguments = inspect.signature(compile).bind(model, *args, **kwargs).arguments
+    if optimizer is not None and arguments.get("optimizer") is None:
         set_metadata(model, "optimizer", optimizer)
 
 
@@ -210,8 +211,8 @@ def _reserve_names(model: Model, source: Any) -> None:
 def make_optimizer(source: Any, model: Model, name: str, mixed_precision: Precision) -> Any:
     """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
     keras = keras_package_of(model)
-    names = partial(_by_name, keras, is_keras3(model))
-    optimizer = call_optimizer_fn(source, model, name, names)
+    by_name = partial(_optimizers_by_name, keras, is_keras3(model))
+    optimizer = call_optimizer_fn(source, model, name, by_name)
     check_owner(optimizer, model, name)
     # bfloat16 needs no scaling: it has the range of float32.
     scaled = read_precision(mixed_precision) in (True, "float16")
@@ -232,13 +233,13 @@ def check_owner(optimizer: Any, model: Model, name: str) -> None:
     if not hasattr(inner, "build") or not optimizer_is_built(inner):
         return
 
-    def is_owner(one: Any) -> bool:
-        return framework_of(one) == "tf" and any(
-            optimizer_updates(inner, each) for each in one.weights
+    def is_owner(other_model: Any) -> bool:
+        return framework_of(other_model) == "tf" and any(
+            optimizer_updates(inner, weight) for weight in other_model.weights
         )
 
-    own = model.trainable_variables
-    if own and not any(optimizer_updates(inner, one) for one in own):
+    variables = model.trainable_variables
+    if variables and not any(optimizer_updates(inner, variable) for variable in variables):
         owner = other_owner(model, is_owner)
         if owner is not None:
             raise foreign_optimizer(optimizer, model, name, owner)

@@ -70,7 +70,7 @@ def _weighed(
     than 1e-4 of it where the confidence is steep, so it is left out.
     """
 
-    def gradient(of_weighed: tf.Tensor) -> tuple[tf.Tensor, None, None]:
-        return tf.multiply(of_weighed, confidence), None, None
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None, None]:
+        return tf.multiply(upstream, confidence), None, None
 
     return tf.add(tf.multiply(excess, confidence), squared), gradient

@@ -77,7 +77,7 @@ class Composite:
     """Describes a value that consists of several tensors.
 
     Attributes:
-        key: What must be equal in values of the same kind.
+        key: Equal for values of the same kind, and only for them.
         spec: The type spec that makes a value of its tensors.
         distributed: Whether it has parts on several devices.
         shape: The shape of a sparse tensor, with None for a dynamic axis; None for other values.
@@ -147,9 +147,9 @@ def _spec_with_dynamic_rows(value: Any, spec: Any) -> Any:
 
 def _sparse(shape: tuple[int | None, ...], dtype: tf.DType) -> Composite:
     """Return the kind of sparse tensors of a shape, at least of rank 1."""
-    known = [None if length == UNKNOWN else length for length in shape]
-    spec = tf.SparseTensorSpec(known, dtype)
-    return Composite((tf.SparseTensorSpec, dtype, len(known)), spec, shape=shape)
+    lengths = [None if length == UNKNOWN else length for length in shape]
+    spec = tf.SparseTensorSpec(lengths, dtype)
+    return Composite((tf.SparseTensorSpec, dtype, len(lengths)), spec, shape=shape)
 
 
 def _pack(kind: Composite, tensors: list[tf.Tensor]) -> Any:

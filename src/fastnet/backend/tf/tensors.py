@@ -67,7 +67,7 @@ def convert(value: Any) -> Any:
         return value
     array = to_number(value)
     # Strings are objects in the arrays of TensorFlow.
-    if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.flat):
+    if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.flat):
         raise TypeError(
             f"A value of type {type(value).__name__} cannot be converted to a TensorFlow tensor, "
             "because numpy makes an array of Python objects of it. Convert it to numbers first."

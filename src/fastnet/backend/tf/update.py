@@ -63,10 +63,10 @@ class TFUpdate(Update):
         return self._always_merges or self._window_count is not None
 
     def _report_warmup(self, loss_or_gradients: Any) -> list[Any] | None:
-        known = "total" in self._reports and not self._gradients_are_given
-        return self._report_values(
-            _NO_UPDATE, self._minimized(loss_or_gradients) if known else None
-        )
+        minimized = None
+        if "total" in self._reports and not self._gradients_are_given:
+            minimized = self._minimized(loss_or_gradients)
+        return self._report_values(_NO_UPDATE, minimized)
 
     def _run(
         self,
@@ -171,7 +171,7 @@ class TFUpdate(Update):
         merged_steps: tf.Tensor,
         is_due: tf.Tensor,
     ) -> Callable[[], Any]:
-        """Return a deferred update with the present averages, and begin a new window if it is due.
+        """Return a deferred update with the present averages; if it is due, begin a new window.
 
         A later run of the same op in this step would change the sums, so the averages are computed
         now.
@@ -199,8 +199,9 @@ class TFUpdate(Update):
         return next_call_updates_weights(self.optimizer()) is not True
 
     def _flush(self, followers: Followers, state: State, defer: bool) -> None:
-        now = tf.constant(self.window_steps(), tf.int64)
-        update = partial(self._apply_merged, trainable_parameters(self._model), followers, now)
+        merged_steps = tf.constant(self.window_steps(), tf.int64)
+        variables = trainable_parameters(self._model)
+        update = partial(self._apply_merged, variables, followers, merged_steps)
         strategy = strategy_of(self._model)
         if strategy is not None and tf.distribute.in_cross_replica_context():
             strategy.run(update)
@@ -228,11 +229,14 @@ class TFUpdate(Update):
         """Return the mean of the loss, with the model's own losses."""
         if not tf.is_tensor(loss):
             raise self.not_a_loss(loss)
-        own = self._model.losses if self._adds_losses else None
-        if own:
+        model_losses = self._model.losses if self._adds_losses else None
+        if model_losses:
             # In half precision they may be of several dtypes.
-            wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda dtype: dtype.size)
-            loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
+            dtypes = [loss.dtype, *[model_loss.dtype for model_loss in model_losses]]
+            wide = max(dtypes, key=lambda dtype: dtype.size)
+            loss = tf.cast(loss, wide) + sum(
+                tf.reduce_sum(tf.cast(model_loss, wide)) for model_loss in model_losses
+            )
         return tf.reduce_mean(loss)
 
     def _scaled(self, loss: tf.Tensor, optimizer: Any) -> tf.Tensor:
@@ -252,7 +256,9 @@ class TFUpdate(Update):
     ) -> Sequence[Any]:
         """Return the gradients of a scaled loss as the optimizer expects them."""
         # The tape finds TensorFlow's variables sooner than those of Keras 3 around them.
-        sources = [one if callable(one.value) else one.value for one in variables]
+        sources = [
+            variable if callable(variable.value) else variable.value for variable in variables
+        ]
         gradients: Sequence[Any] = tape.gradient(loss, sources)
         if all(gradient is None for gradient in gradients):
             raise ValueError(
@@ -269,7 +275,9 @@ class TFUpdate(Update):
         """Return given gradients as the optimizer expects them."""
         gradients, count = self.check_gradients(gradients, variables), replica_count()
         if count > 1:  # The optimizer sums the gradients of the replicas.
-            gradients = [map_values(one, lambda value: value / count) for one in gradients]
+            gradients = [
+                map_values(gradient, lambda values: values / count) for gradient in gradients
+            ]
         return scale_gradients(optimizer, gradients)
 
     def _merge_gradients(
@@ -323,8 +331,8 @@ class TFUpdate(Update):
 
     def _begin_window(self) -> None:
         """Set the sums, their weight and the number of merged steps to 0."""
-        for each in self._sums.values():
-            each.value.assign(tf.zeros_like(each.value))
+        for gradient_sum in self._sums.values():
+            gradient_sum.value.assign(tf.zeros_like(gradient_sum.value))
         self._window_count.assign(0)
         if self._weighted:
             self._weight_sum.assign(0)
@@ -342,17 +350,19 @@ class TFUpdate(Update):
         # If all weights are 0, there is no step, and so it does not matter what they divide.
         is_weighted = weight != 0
         divisor = tf.where(is_weighted, weight, tf.ones_like(weight))
-        sums = self._sums_for(variables)
-        averages = [
-            None if value is None else tf.cast(value / tf.cast(divisor, value.dtype), one.dtype)
-            for one, value in zip(variables, sums, strict=True)
-        ]
+        averages: list[Any] = []
+        for variable, value in zip(variables, self._sums_for(variables), strict=True):
+            if value is None:
+                averages.append(None)
+            else:
+                average = value / tf.cast(divisor, value.dtype)
+                averages.append(tf.cast(average, variable.dtype))
         clipped = self._clip(scale_gradients(self.optimizer(), averages), followers)
+        condition = is_weighted
+        if clipped.condition is not None:
+            condition = tf.logical_and(is_weighted, clipped.condition)
         return clipped._replace(
-            stepped=tf.logical_and(is_weighted, clipped.stepped),
-            condition=is_weighted
-            if clipped.condition is None
-            else tf.logical_and(is_weighted, clipped.condition),
+            stepped=tf.logical_and(is_weighted, clipped.stepped), condition=condition
         )
 
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
@@ -395,10 +405,12 @@ class TFUpdate(Update):
 
         `pending` is the number of its calls before that.
         """
-        takes = (
-            True if clipped is _NO_UPDATE else next_call_updates_weights(self.optimizer(), pending)
-        )
-        return clipped.stepped if takes is True else tf.logical_and(takes, clipped.stepped)
+        if clipped is _NO_UPDATE:
+            return clipped.stepped
+        updates_weights = next_call_updates_weights(self.optimizer(), pending)
+        if updates_weights is True:
+            return clipped.stepped
+        return tf.logical_and(updates_weights, clipped.stepped)
 
     def _report_values(
         self, clipped: _Clipped, minimized: tf.Tensor | None, pending: Any = 0
@@ -423,14 +435,15 @@ class TFUpdate(Update):
         # update, and fewer if they are flushed.
         share = tf.cast(self.window_length, tf.float32) / tf.cast(merged_steps, tf.float32)
         averages = [
-            None if one is None else one / self.window_length * tf.cast(share, one.dtype)
-            for one in self._sums_for(variables)
+            None if value is None else value / self.window_length * tf.cast(share, value.dtype)
+            for value in self._sums_for(variables)
         ]
         return scale_gradients(self.optimizer(), averages)
 
     def _sums_for(self, variables: Sequence[Any]) -> list[Any]:
         """Return the sum for each variable, or None."""
-        return [self._sums[id(one)].value if id(one) in self._sums else None for one in variables]
+        sums = [self._sums.get(id(variable)) for variable in variables]
+        return [None if gradient_sum is None else gradient_sum.value for gradient_sum in sums]
 
     def _report_merged_values(
         self,
@@ -480,7 +493,8 @@ class TFUpdate(Update):
     def frozen_parameters(self) -> list[Any]:
         """List the variables of the model that are not trainable now."""
         trained = set(map(id, trainable_parameters(self._model)))
-        return [one for one in named_weights(self._model).values() if id(one) not in trained]
+        weights = named_weights(self._model).values()
+        return [weight for weight in weights if id(weight) not in trained]
 
     def has_sum(self, parameter: Any) -> bool:
         """Return whether gradients of a variable have been merged."""
@@ -489,7 +503,9 @@ class TFUpdate(Update):
     def save_window(self) -> SavedWindow:
         """Return what was merged since the last update, the sums as arrays."""
         sums = [self._sums.get(id(variable)) for variable in self.window_parameters()]
-        arrays = [None if one is None else one.to_array() for one in sums]
+        arrays = [
+            None if gradient_sum is None else gradient_sum.to_array() for gradient_sum in sums
+        ]
         weight = None
         if self._weighted:
             weight = 0.0 if self._weight_sum is None else float(self._weight_sum.numpy())
@@ -566,26 +582,26 @@ def _put(variable: tf.Variable, total: Any) -> None:
 
 def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence[Any]) -> None:
     """Call a function of values, which may be None, if a scalar is true on all replicas."""
-    given = [one for one in values if one is not None]
+    tensors = [value for value in values if value is not None]
 
-    def run(*present: Any) -> tf.Tensor:
-        rest = iter(present)
-        function(*[None if one is None else next(rest) for one in values])
+    def run(*tensors: Any) -> tf.Tensor:
+        remaining = iter(tensors)
+        function(*[None if value is None else next(remaining) for value in values])
         return tf.constant(True)
 
-    def run_on_all(strategy: tf.distribute.Strategy, each: Any, given: Any) -> None:
+    def run_on_all(strategy: tf.distribute.Strategy, conditions: Any, tensors: Any) -> None:
         # A condition inside of one replica could not wait for the others.
         tf.cond(
-            strategy.experimental_local_results(each)[0],
-            lambda: strategy.run(run, args=given) is None,
+            strategy.experimental_local_results(conditions)[0],
+            lambda: strategy.run(run, args=tensors) is None,
             lambda: tf.constant(False),
         )
 
     if replica_count() > 1:
         context = tf.distribute.get_replica_context()
-        context.merge_call(run_on_all, args=(condition, tuple(given)))
+        context.merge_call(run_on_all, args=(condition, tuple(tensors)))
     else:
-        tf.cond(condition, lambda: run(*given), lambda: tf.constant(False))
+        tf.cond(condition, lambda: run(*tensors), lambda: tf.constant(False))
 
 
 class _Update(NamedTuple):
@@ -624,36 +640,37 @@ def _clip_gradients(
     The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
     """
     max_norm, max_value = settings.clip_norm, settings.clip_value
-    plain = list(gradients)
-    held = [one for one in plain if one is not None]
+    # The gradients as they are clipped: unscaled, and summed over all devices.
+    clipped = list(gradients)
+    present = [gradient for gradient in clipped if gradient is not None]
     replicas = replica_count()
-    if replicas > 1 and held:
+    if replicas > 1 and present:
         context = tf.distribute.get_replica_context()
-        dense = [tf.convert_to_tensor(one) for one in held]
+        dense = [tf.convert_to_tensor(gradient) for gradient in present]
         sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, dense))
-        plain = [None if one is None else next(sums) for one in plain]
+        clipped = [None if gradient is None else next(sums) for gradient in clipped]
     scale = inner_scale_of(optimizer)
     if scale is not None:
-        plain = multiply_gradients(plain, 1 / scale)
+        clipped = multiply_gradients(clipped, 1 / scale)
     are_finite: tf.Tensor | bool = True
     skips_overflow = is_scaling(optimizer)
-    if (skips_overflow or settings.skip_nonfinite) and held:
-        are_finite = all_finite(plain)
-    condition = are_finite if settings.skip_nonfinite and held and not skips_overflow else None
+    if (skips_overflow or settings.skip_nonfinite) and present:
+        are_finite = all_finite(clipped)
+    condition = are_finite if settings.skip_nonfinite and present and not skips_overflow else None
     norm = None
     if settings.needs_norm or max_norm is not None:
-        norm = tf.linalg.global_norm(plain) if held else tf.constant(0.0)
+        norm = tf.linalg.global_norm(clipped) if present else tf.constant(0.0)
     if max_norm is None and max_value is None:
         return _Clipped(gradients, norm, are_finite, condition)
-    if max_norm is not None and held:
-        plain, _ = tf.clip_by_global_norm(plain, max_norm, use_norm=norm)
+    if max_norm is not None and present:
+        clipped, _ = tf.clip_by_global_norm(clipped, max_norm, use_norm=norm)
     elif max_value is not None:
-        plain = [
-            map_values(one, lambda value: tf.clip_by_value(value, -max_value, max_value))
-            for one in plain
+        clipped = [
+            map_values(gradient, lambda values: tf.clip_by_value(values, -max_value, max_value))
+            for gradient in clipped
         ]
     if scale is not None or skips_overflow or replicas > 1:
         share = (1.0 if scale is None else scale) / replicas
         # The optimizer must still see the overflow in clipped gradients.
-        plain = multiply_gradients(plain, tf.where(are_finite, share, float("nan")))
-    return _Clipped(plain, norm, are_finite, condition)
+        clipped = multiply_gradients(clipped, tf.where(are_finite, share, float("nan")))
+    return _Clipped(clipped, norm, are_finite, condition)

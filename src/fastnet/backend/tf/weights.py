@@ -41,20 +41,20 @@ def named_layers(model: Model) -> dict[str, Any]:
 
 def named_weights(model: Model) -> dict[str, Any]:
     """Return the weights of a model by layer and name, in an order that no freezing changes."""
-    rest = {id(weight): weight for weight in model.weights}
+    remaining = {id(weight): weight for weight in model.weights}
     named: dict[str, Any] = {}
     for path, layer in named_layers(model).items():
         for weight in own_weights(layer):
-            if rest.pop(id(weight), None) is not None:
+            if remaining.pop(id(weight), None) is not None:
                 name = f"{path}/{short_name(weight)}" if path else short_name(weight)
                 named[unused(name, named)] = weight
-    for weight in rest.values():
+    for weight in remaining.values():
         named[unused(short_name(weight), named)] = weight
     return named
 
 
 def short_name(variable: Any) -> str:
-    """Return the last part of a variable's name, without a number; the others differ by process."""
+    """Return the last part of a variable's name without its number, which differs by process."""
     return _without_number(str(variable.name).rpartition("/")[2].partition(":")[0])
 
 
@@ -65,7 +65,7 @@ def _without_number(name: str) -> str:
 def unused(name: str, used: Collection[str]) -> str:
     """Return a name with a number if it is used already."""
     names = chain([name], (f"{name}#{number}" for number in count(1)))
-    return next(one for one in names if one not in used)
+    return next(candidate for candidate in names if candidate not in used)
 
 
 def trainable_flags(model: Model) -> dict[str, dict[str, bool]]:
@@ -81,15 +81,16 @@ def trainable_flags(model: Model) -> dict[str, dict[str, bool]]:
 
 def set_trainable_flags(model: Model, flags: Mapping[str, Mapping[str, bool]]) -> None:
     """Restore the result of `trainable_flags`; layers that it lacks stay as they are."""
-    own = trainable_flags(model)
-    flags = {kind: {**own[kind], **flags[kind]} for kind in own}
-    if flags == own:
+    current = trainable_flags(model)
+    flags = {kind: {**current[kind], **flags[kind]} for kind in current}
+    if flags == current:
         return
     layers, weights = named_layers(model), named_weights(model)
-    # A layer sets the layers inside of it as well, and several may share one.
+    # Setting a layer sets its nested layers too, and several layers may share a nested one, so set
+    # those with the fewest nested layers last.
     for path in sorted(layers, key=lambda path: -len(sublayers(layers[path]))):
         layers[path].trainable = flags["layers"][path]
-    for path in own["weights"]:
+    for path in current["weights"]:
         weights[path].trainable = flags["weights"][path]
 
 

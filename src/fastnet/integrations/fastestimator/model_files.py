@@ -76,7 +76,7 @@ def save_model(
                 f"save_model has save_optimizer=True, but model '{name_of(model)}' has no "
                 "optimizer now."
             )
-        write_atomically(_beside(path), partial(_write_state, model))
+        write_atomically(_optimizer_path(path), partial(_write_state, model))
     return path
 
 
@@ -94,7 +94,7 @@ def load_model(model: Model, weights_path: str, load_optimizer: bool = False) ->
         ValueError: If the weights file does not exist, if a file is damaged, belongs to another
             model or optimizer, or contains code, or if the framework of the model is unknown.
     """
-    pickled = _beside(weights_path)
+    pickled = _optimizer_path(weights_path)
     if not (load_optimizer and framework_of(model) == "tf" and os.path.isfile(pickled)):
         fastnet.backend.load_model(model, weights_path, load_optimizer)
         return
@@ -112,7 +112,7 @@ def load_model(model: Model, weights_path: str, load_optimizer: bool = False) ->
     fastnet.backend.set_lr(model, state["lr"], weight_decay=decay)
 
 
-def _beside(path: str) -> str:
+def _optimizer_path(path: str) -> str:
     return f"{os.path.splitext(path)[0]}_opt.pkl"
 
 
@@ -172,13 +172,14 @@ def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
             f"The optimizer file '{path}' cannot be read ({error!r}). "
             "Save it again with save_model(model, save_dir, save_optimizer=True)."
         ) from error
-    shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
-    if saved != shapes or sorted(names) != sorted(names_now):
+    shapes = [array.shape for array in _weights(optimizer)]
+    saved_shapes = [array.shape for array in values]
+    if saved_shapes != shapes or sorted(names) != sorted(names_now):
         raise ValueError(
             f"The optimizer file '{path}' is not of the model's optimizer, "
-            f"{type(optimizer).__name__}: it has arrays of the shapes {saved} where the model's "
-            f"are {shapes}. Leave load_optimizer out, or give the model the optimizer that was "
-            "saved."
+            f"{type(optimizer).__name__}: it has arrays of the shapes {saved_shapes} where the "
+            f"model's are {shapes}. Leave load_optimizer out, or give the model the optimizer "
+            "that was saved."
         )
     return state
 

@@ -114,14 +114,15 @@ class Patch:
     def _replace_names(self) -> None:
         # Import all modules first: FastEstimator's classes must not derive from replacements.
         imported = {module: self._import(module) for module in self._table}
-        self._pairs = [
-            (original, _replacement(module, name, original))
-            for module, names in self._table.items()
-            if imported[module] is not None
-            for name in names
-            for original in [getattr(imported[module], name)]
-        ]
-        self.changes = _replace(self._pairs)
+        pairs = []
+        for module, names in self._table.items():
+            if imported[module] is None:
+                continue
+            for name in names:
+                original = getattr(imported[module], name)
+                pairs.append((original, _replacement(module, name, original)))
+        self._pairs = pairs
+        self.changes = _replace(pairs)
 
     def _import(self, module: str) -> Any:
         try:
@@ -181,6 +182,7 @@ def _replacement(module: str, name: str, original: Any) -> Any:
 
 
 def _describe(value: Any) -> str:
-    kinds = vars(value).get("_stands_for") if isinstance(value, type) else None
-    shown = kinds[0] if kinds else value
+    classes = vars(value).get("_stands_for") if isinstance(value, type) else None
+    # Show fastnet's class rather than the stand-in, which has the name of FastEstimator's.
+    shown = classes[0] if classes else value
     return f"{shown.__module__}.{shown.__qualname__}"

@@ -1,6 +1,6 @@
 """The states of ops in FastEstimator's format.
 
-RestoreWizard can thus restore what it saved with fastnet without it, and the other way round.
+So RestoreWizard can restore without fastnet what it has saved with it, and the other way round.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def _save_update(op: Any) -> dict[str, Any]:
     state = op.state_dict()
     parameters = op.updater().window_parameters()
     sums = [
-        np.zeros(tuple(one.shape), "float32") if value is None else value
-        for value, one in zip(state["gradients"], parameters, strict=True)
+        np.zeros(tuple(parameter.shape), "float32") if gradient is None else gradient
+        for gradient, parameter in zip(state["gradients"], parameters, strict=True)
     ]
     variables = [_variable(framework, value) for value in sums]
-    # FastEstimator sums the gradients of trainable weights alone. Others follow them: those of
+    # FastEstimator sums the gradients of trainable weights alone. The other sums follow: those of
     # another model that the optimizer updates, and of weights that were frozen meanwhile.
     count = _count_trainable(op.model, framework)
     fe_state = {
@@ -96,15 +96,12 @@ def _save_super_loss(op: Any) -> dict[str, Any]:
 
 def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
     _restore(op, state)
-    started = state.get("initialized", {})
-    op.load_state_dict(
-        {
-            "averages": {
-                mode: float(np.asarray(value)) if bool(np.asarray(started[mode])) else None
-                for mode, value in state.get("tau", {}).items()
-            }
-        }
-    )
+    initialized = state.get("initialized", {})
+    averages: dict[str, float | None] = {}
+    for mode, average in state.get("tau", {}).items():
+        has_average = bool(np.asarray(initialized[mode]))
+        averages[mode] = float(np.asarray(average)) if has_average else None
+    op.load_state_dict({"averages": averages})
 
 
 def _count_trainable(model: Model, framework: str) -> int:

@@ -22,7 +22,7 @@ ROOT = "fastestimator"
 
 _T = TypeVar("_T")
 
-_made: dict[type, type] = {}
+_stand_ins: dict[type, type] = {}  # by FastEstimator's class
 
 
 def stand_in(fastnet_class: type, fe_class: type, members: Mapping[str, Any] | None = None) -> type:
@@ -33,8 +33,7 @@ def stand_in(fastnet_class: type, fe_class: type, members: Mapping[str, Any] | N
         fe_class: FastEstimator's class.
         members: Additional attributes of the class.
     """
-    made = _made.get(fe_class)
-    if made is None:
+    if fe_class not in _stand_ins:
         traceability = import_module(f"{ROOT}.util.traceability_util")
         namespace: dict[str, Any] = {
             "__module__": fe_class.__module__,
@@ -54,21 +53,21 @@ def stand_in(fastnet_class: type, fe_class: type, members: Mapping[str, Any] | N
         bases: tuple[Any, ...] = (fastnet_class, fe_class)
         if getattr(fe_class, "__parameters__", ()):
             bases = tuple(base[_T] for base in bases)  # FastEstimator subscripts schedulers.
-        made = types.new_class(
+        created = types.new_class(
             fe_class.__name__,
             bases,
             {"metaclass": abc.ABCMeta},
             lambda body: body.update(namespace),
         )
-        _made[fe_class] = traceability.traceable()(made)
-    return _made[fe_class]
+        _stand_ins[fe_class] = traceability.traceable()(created)
+    return _stand_ins[fe_class]
 
 
 def _is_either(cls: Any, other: type) -> Any:
-    kinds = vars(cls).get("_stands_for")
-    if kinds is None:  # The program derived a class from a stand-in.
+    classes = vars(cls).get("_stands_for")
+    if classes is None:  # The program derived a class from a stand-in.
         return NotImplemented
-    return any(kind in other.__mro__ for kind in kinds) or NotImplemented
+    return any(base in classes for base in other.__mro__) or NotImplemented
 
 
 def _copy(self: Any) -> Any:

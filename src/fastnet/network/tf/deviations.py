@@ -43,7 +43,7 @@ def deviation_of(
         finite = np.isfinite(expected_end) & np.isfinite(actual_end)
         is_same = (actual_end == expected_end) | (np.isnan(actual_end) & np.isnan(expected_end))
         differing += int(np.sum(~(finite | is_same)))
-        # What was infinite before is compared by its value.
+        # Elements that were infinite before are compared by their values.
         change = (expected_end - _finite(expected_start))[finite]
         actual_change = (actual_end - _finite(actual_start))[finite]
         squares += [

@@ -80,32 +80,31 @@ def with_all_axes_dynamic(form: Any) -> Any:
 def with_dynamic_rows(form: Any) -> Any:
     """Return a form in which sparse, ragged and similar values have any number of rows."""
 
+    def with_any_rows(spec: TensorSpec) -> TensorSpec:
+        if not spec.shape:
+            return spec
+        return TensorSpec(spec.type, (None, *spec.shape[1:]))
+
     def change(part: TensorSpec | CompositeSpec) -> TensorSpec | CompositeSpec:
         if isinstance(part, TensorSpec) or part.kind.distributed:
             return part
-        return CompositeSpec(
-            part.kind,
-            [TensorSpec(spec.type, spec.shape and (None, *spec.shape[1:])) for spec in part.specs],
-        )
+        return CompositeSpec(part.kind, [with_any_rows(spec) for spec in part.specs])
 
     return map_form(form, change, as_form=True)
 
 
-def changed_axes(keys: list[str], forms: list[Any], others: list[Any]) -> set[Axis]:
+def changed_axes(keys: list[str], forms: list[Any], other_forms: list[Any]) -> set[Axis]:
     """Return the axes whose lengths differ between two lists of forms."""
-    return {
-        (key, axis)
-        for key, form, other in zip(keys, forms, others, strict=True)
-        for shape, other_shape in zip(_shapes_in(form), _shapes_in(other), strict=True)
-        for axis, (length, other_length) in enumerate(
-            zip(shape or (), other_shape or (), strict=True)
-        )
-        if length != other_length
-    }
+    axes: set[Axis] = set()
+    for key, form, other_form in zip(keys, forms, other_forms, strict=True):
+        for shape, other_shape in zip(_shapes_in(form), _shapes_in(other_form), strict=True):
+            lengths = zip(shape or (), other_shape or (), strict=True)
+            axes.update((key, axis) for axis, (old, new) in enumerate(lengths) if old != new)
+    return axes
 
 
 def has_unknown_lengths(forms: list[Any]) -> bool:
-    """Return whether a length is unknown, in a graph around the step."""
+    """Return whether a graph around the step leaves a length unknown."""
     shapes = [spec.shape for form in forms for spec in specs_of(form)]
     shapes += [shape for form in forms for shape in _shapes_in(form)]
     return any(shape is None or UNKNOWN in shape for shape in shapes)

@@ -73,7 +73,7 @@ class GraphSession:
             batch = converted
             program, tensors, _ = programs.find(batch)
         if program is None:
-            # What has changed while the network is open takes effect now.
+            # Changes made while the network is open take effect now.
             programs.forget_comparisons()
             program, tensors, _ = programs.find(batch)
         if program is not None:

@@ -112,17 +112,23 @@ class TFNetwork(BaseNetwork):
         return _trainable_or_unbuilt_in(value)
 
     def _check_picklable(self, op: Any) -> None:
+        items: list[Any] = []
         for value in vars(op).values():
-            items = value.values() if isinstance(value, dict) else value
-            for item in items if isinstance(value, (dict, list, tuple)) else [value]:
-                for model in self.models:
-                    parts = [*all_layers(model)[1:], *model.variables]
-                    if any(item is part for part in parts):
-                        raise ValueError(
-                            f"{type(op).__name__} holds '{item.name}', a part of the model "
-                            f"'{name_of(model)}', which Keras would pickle separately. Hold the "
-                            "model instead, and look the part up in it."
-                        )
+            if isinstance(value, dict):
+                items += value.values()
+            elif isinstance(value, (list, tuple)):
+                items += value
+            else:
+                items.append(value)
+        for model in self.models:
+            parts = [*all_layers(model)[1:], *model.variables]
+            for item in items:
+                if any(item is part for part in parts):
+                    raise ValueError(
+                        f"{type(op).__name__} holds '{item.name}', a part of the model "
+                        f"'{name_of(model)}', which Keras would pickle separately. Hold the "
+                        "model instead, and look the part up in it."
+                    )
 
     def _warn_of_unsaved_state(self) -> None:
         warn_of_unsaved(self.models, [value for _, value in values_in(self)])

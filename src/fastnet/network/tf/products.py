@@ -19,7 +19,7 @@ _AXES = {(False, False): (2, 0, 1), (True, False): (2, 1, 0), (False, True): (1,
 
 
 def loop_for(graph: Any, node: Any) -> tuple[Hashable, Callable[[], Any]] | None:
-    """Return what makes the function to call in place of a node, if that is a small product.
+    """Return the maker of the loop that replaces a node, if the node is a small product.
 
     Args:
         graph: The graph of the node.

@@ -94,14 +94,14 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             program.guard.forget_comparison()
 
     def trace(self, batch: Mapping[str, Any], epoch: int) -> GraphProgram:
-        """Trace the ops for batches like one that no program is valid for.
+        """Trace a program for a batch that no program is valid for.
 
         Args:
             batch: The batch.
             epoch: The epoch.
 
         Raises:
-            Exception: What an op raises.
+            Exception: Any error of an op.
         """
         batch_forms = [_form_of(key, batch[key]) for key in self.keys]
         warn_of_masks({key: batch[key] for key in self.keys})
@@ -209,7 +209,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 if on_program is not None:
                     on_program(reason, seconds, compile_seconds)
 
-    # --- why ---
+    # --- reasons ---
 
     def _note_change(self) -> str | None:
         """Describe what has changed since the last trace of the same ops; None if nothing has.
@@ -236,7 +236,8 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
     def _reason_for_first_step(self, epoch: int) -> str:
         """Return why there is no program yet for the ops."""
         # If scheduled values stay the same, the ops differ only because of the dataset.
-        (last, _), active = self._last_trace(), self._active_items
+        last, _ = self._last_trace()
+        active = self._active_items
         if last.scheduled != active.scheduled and last.ops != active.ops:
             return f"other ops are active from epoch {epoch} on"
         mode, warmup = self._setting
@@ -282,8 +283,8 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """Trace for the lengths of a batch, for which XLA compiles.
 
         Returns:
-            The program, and why XLA cannot compile it, so that it runs as a graph; or None and the
-            reason, if an op fails. It may also fail where the ops are traced otherwise.
+            The program, and None if XLA can compile it, else the reason why it runs as a graph; or
+            None and the reason, if an op fails. It may fail in a trace without XLA, too.
         """
         try:
             with tracing(self._ops, self._models):
@@ -330,7 +331,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """Trace with some axes dynamic, or if an op fails, with fewer.
 
         Returns:
-            The graph, the axes that are dynamic in it, and what the reason says of them.
+            The graph, the axes that are dynamic in it, and a remark on them for the reason.
         """
         batch_axes = {(key, axis) for key, axis in axes if axis == 0}
         attempts: list[set[Axis]] = []
@@ -348,11 +349,11 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             if not errors:
                 return traced, dynamic_axes, _describe_dynamic_axes(dynamic_axes)
             is_batch_size = batch_axes and not dynamic_axes
-            known = "batch size" if is_batch_size else "shape of a sample"
+            static_part = "batch size" if is_batch_size else "shape of a sample"
             return (
                 traced,
                 dynamic_axes,
-                f"; one trace for each {known}, because an op failed with a dynamic one: "
+                f"; one trace for each {static_part}, because an op failed with a dynamic one: "
                 f"{_first_line(errors[-1])}",
             )
         first, last = errors[0], errors[-1]
@@ -361,8 +362,8 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             add_note(last, f"Before that, with dynamic axes: {_first_line(first)}")
         add_note(
             last,
-            "This was while the ops were traced into a graph. To run them one by one, and look "
-            "into each, enter it by `with network(mode, epoch, eager=True)`.",
+            "Raised while the ops were traced into a graph. To run and debug them one by one, "
+            "enter the network by `with network(mode, epoch, eager=True)`.",
         )
         raise last
 

@@ -34,7 +34,7 @@ def nodes_with_other_random_numbers(definition: Any) -> Iterator[Any]:
 
 
 def function_drawing(node: Any) -> tuple[Hashable, Callable[[], Any]] | None:
-    """Return what makes the function to call in place of a node, if XLA drew other numbers by it.
+    """Return the maker of a function that replaces a node, if XLA would draw other numbers by it.
 
     Returns:
         A key that is equal for equal functions, and a function that makes it; or None.
@@ -72,9 +72,9 @@ def _random_bits(shape: Any, key: Any, counter: Any, alg: Any) -> Any:
 
 def _to_uniform(dtype: Any, bits: Any) -> Any:
     """Return numbers in [0, 1) with random bits as mantissas."""
-    mantissa, one = _BITS[dtype]
-    bits = tf.bitwise.bitwise_and(bits, tf.constant(mantissa, tf.uint32))
-    bits = tf.bitwise.bitwise_or(bits, tf.constant(one, tf.uint32))
+    mantissa_bits, bits_of_one = _BITS[dtype]
+    bits = tf.bitwise.bitwise_and(bits, tf.constant(mantissa_bits, tf.uint32))
+    bits = tf.bitwise.bitwise_or(bits, tf.constant(bits_of_one, tf.uint32))
     if dtype.size == 2:
         bits = tf.cast(bits, tf.uint16)
     return tf.bitcast(bits, dtype) - tf.constant(1, dtype)
@@ -85,7 +85,7 @@ def _uniform(dtype: Any, shape: Any, *source: Any) -> Any:
 
 
 def _normal(dtype: Any, shape: Any, *source: Any) -> Any:
-    """Make pairs of normal numbers of pairs of uniform ones (Box-Muller)."""
+    """Transform pairs of uniform numbers into pairs of normal ones (Box-Muller)."""
     size = tf.reduce_prod(shape)
     bits = _random_bits(tf.stack([(size + 1) // 2, 2]), *source)
     uniform = _to_uniform(tf.float32, bits)

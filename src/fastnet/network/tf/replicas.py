@@ -35,8 +35,9 @@ class Replicas:
         """Return the replicas of the strategy in scope, or else of that of the models."""
         if tf.distribute.has_strategy():
             # In a replica of the program, the network runs on the device of the replica.
-            crosses = tf.distribute.in_cross_replica_context()
-            return cls(tf.distribute.get_strategy()) if crosses else None
+            if not tf.distribute.in_cross_replica_context():
+                return None
+            return cls(tf.distribute.get_strategy())
         strategies = filter(None, map(strategy_of, models))
         strategy = next(strategies, None)
         return None if strategy is None else cls(strategy)
@@ -113,9 +114,9 @@ class Replicas:
             for key, value in read.items():
                 if any(leaf.shape[0] is None for leaf in leaves_of(value) if _has_rows(leaf)):
                     raise ValueError(
-                        f"A batch is split over {count} devices, but how many samples '{key}' has "
-                        "is unknown in the tf.function around the step. Give its input a shape "
-                        "with a batch size, or call run_step outside of it."
+                        f"A batch is split over {count} devices, but the number of samples of "
+                        f"'{key}' is unknown in the tf.function around the step. Give its input a "
+                        "shape with a batch size, or call run_step outside of it."
                     )
             lengths = {int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf)}
             if not lengths:
@@ -131,11 +132,12 @@ class Replicas:
             if trains and size % count:
                 raise ValueError(
                     f"A batch of {size} samples cannot be split evenly over {count} devices, whose "
-                    "gradients count alike. Batch the dataset with drop_remainder=True, or iterate "
-                    "over strategy.experimental_distribute_dataset(dataset)."
+                    "gradients have equal weights. Batch the dataset with drop_remainder=True, or "
+                    "iterate over strategy.experimental_distribute_dataset(dataset)."
                 )
-            # Parts differ by at most one sample.
-            bounds = list(pairwise(-(-index * size // count) for index in range(count + 1)))
+            # The bounds are rounded up, so that parts differ by at most one sample.
+            starts = [-(-index * size // count) for index in range(count + 1)]
+            bounds = list(pairwise(starts))
 
             def distribute(value: Any) -> Any:
                 if not _has_rows(value):
@@ -147,7 +149,7 @@ class Replicas:
 
             parts = {key: map_leaves(value, distribute) for key, value in read.items()}
             results = step({**batch, **parts})
-            # What ops have not replaced is returned as it was.
+            # Values that ops have not replaced are returned as they were.
             return {
                 key: batch[key] if key in parts and value is parts[key] else value
                 for key, value in results.items()
@@ -171,7 +173,7 @@ def compare_workers(plan: ExecutionPlan, state: State, replicas: Replicas | None
 
 
 class _Returned:
-    """The results of one replica, which a strategy leaves as they are, and how many samples."""
+    """The results of a replica and its number of samples; strategies do not look inside."""
 
     def __init__(self, results: Mapping[str, Any], sample_count: Any) -> None:
         # A variable has the value of its replica only here.
@@ -250,8 +252,9 @@ def _rows(value: Any, start: int, stop: int) -> Any:
         return tf.convert_to_tensor(value[start:stop])
     if not isinstance(value, tf.SparseTensor):
         return value[start:stop]
-    rest = value.shape[1:]
-    return tf.sparse.slice(value, [start, *[0] * len(rest)], [stop - start, *rest])
+    other_lengths = value.shape[1:]
+    starts = [start, *[0] * len(other_lengths)]
+    return tf.sparse.slice(value, starts, [stop - start, *other_lengths])
 
 
 def _drops_batch_axis(slicer: Any, minibatch: Mapping[str, Any]) -> bool:

@@ -113,7 +113,7 @@ class TFSession(Session):
             self._network._records.summarize()
 
     def _make_unmeasured_step(self, on_program: OnProgram | None) -> RunStep:
-        """Return the step: a graph where there are graphs, else eager; on each replica."""
+        """Return the function that runs a step as a graph or eagerly, on each replica."""
         replicas, plan = self._replicas, self.plan
         eager = self.bound.step if replicas is None else self._make_eager_step_on(replicas)
         step = eager if self._graphs is None else self._graphs.step(eager, on_program)

@@ -57,7 +57,7 @@ class TracedGraph:
 
 
 class StepTracer:
-    """Traces the ops of a plan into graphs, for batches of whatever signature.
+    """Traces the ops of a plan into graphs, for batches of any signature.
 
     Args:
         plan: The plan.
@@ -185,7 +185,7 @@ class StepTracer:
             if unsupported:
                 raise TypeError(
                     f"{describe_op(op, index)} writes '{key}', which is, or holds, a value of type "
-                    f"{type(unsupported[0]).__name__}. A graph cannot make such a value anew in "
+                    f"{type(unsupported[0]).__name__}. A graph cannot make such a value in "
                     "each step. Return tensors, or open the network with eager=True."
                 )
             with tf.name_scope(scope_of(op, index)):

@@ -18,8 +18,8 @@ from fastnet.op.op import with_inner_ops
 from fastnet.types import Model
 from fastnet.util.warnings import warn
 
-# A change of these builds another plan, and thereby another program.
-_OF_PLANS = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
+# A change of these attributes builds another plan, and thereby another program.
+_PLAN_ATTRIBUTES = ("mode", "ds_id", "inputs", "outputs", "_last_resolved")
 
 # Guards of all networks: a trace changes ops that other networks share.
 _live: WeakSet[TraceGuard] = WeakSet()
@@ -73,7 +73,7 @@ class TraceGuard:
         if self._snapshot.truncated is not None:
             warn(
                 f"The ops lead to too much data to compare, at {self._snapshot.truncated}. Call "
-                "network.retrace() after a change of what lies beyond."
+                "network.retrace() after a change of data beyond that."
             )
 
     def forget_comparison(self) -> None:
@@ -98,7 +98,7 @@ class TraceGuard:
         return None if path is None else GuardChange(path, self._snapshot.is_change_of_number())
 
     def shares_any(self, ops: Iterable[Any], models: Iterable[Model]) -> bool:
-        """Return whether one of some ops and models is compared."""
+        """Return whether this guard compares any of these ops and models."""
         ids = {id(item) for item in (*with_inner_ops(ops), *models)}
         return any(id(item) in ids for item in (*with_inner_ops(self._ops), *self._models))
 
@@ -127,7 +127,8 @@ class TraceGuard:
 
     def _skipped(self) -> Iterator[tuple[Any, str]]:
         for op in self._ops:
-            yield from ((op, name) for name in _OF_PLANS)
+            for name in _PLAN_ATTRIBUTES:
+                yield op, name
         for model in self._models:
             for name in NAMES:
                 yield holder_of(model, name), name

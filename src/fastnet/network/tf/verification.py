@@ -142,7 +142,7 @@ class Verifier:
                 size = sizes[number] * EPSILONS[self._precision]
                 step = self._disturbed_step(number, size, inputs, reference, compiled.variables)
             if step is None:
-                names = ", ".join(self._names[each.index] for each in excess[:3])
+                names = ", ".join(self._names[deviation.index] for deviation in excess[:3])
                 first = excess[0].index
                 is_change = first >= len(reference.results)
                 text = deviations[first].describe(self._names[first], is_change)

@@ -28,8 +28,7 @@ from fastnet.network.tf.xla_graph import XlaError, function_for_xla, nodes_of
 
 # XLA drops these operations, so that nothing would be checked.
 _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
-# As many reasons are given at the most.
-_MAX_REASONS = 5
+_MAX_REASONS = 5  # Further reasons are only counted.
 # These draw from generators that `tf.random.set_seed` seeds, which XLA ignores.
 _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "TruncatedNormal")
 
@@ -169,17 +168,17 @@ class XlaProgram(GraphProgram):
 
         def call(inputs: list[tf.Tensor]) -> Iterable[tf.Tensor]:
             nonlocal times
-            present = times
-            if present is None or is_recorded():
+            current_times = times
+            if current_times is None or is_recorded():
                 return call_compiled(inputs)
-            if present.awaits_uncompiled:
-                return present.run_uncompiled(lambda: self._graph_call(inputs))
+            if current_times.awaits_uncompiled:
+                return current_times.run_uncompiled(lambda: self._graph_call(inputs))
             started = perf_counter()
             results = call_compiled(inputs)
-            present.add_compiled(perf_counter() - started)
-            if present.is_complete:
+            current_times.add_compiled(perf_counter() - started)
+            if current_times.is_complete:
                 times = None
-                self._on_times_complete(present)
+                self._on_times_complete(current_times)
             return results
 
         return call
