@@ -306,7 +306,7 @@ class TorchProgram(Program):
             return False
         is_admitted = self._admitted.get(values)
         if is_admitted is None:
-            is_admitted = values not in lengths.left_to_others and self._admits(values)
+            is_admitted = values not in lengths.left_to_other_programs and self._admits(values)
             if len(self._admitted) >= MAX_LENGTHS:
                 self._admitted.clear()
             self._admitted[values] = is_admitted
