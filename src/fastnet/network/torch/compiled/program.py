@@ -102,7 +102,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
-        self._broadcasts = state.broadcasts if state.broadcasts.are_any else None
+        self._broadcasts = state.broadcasts if state.broadcasts.has_models else None
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
         self.awaits_verification = True
