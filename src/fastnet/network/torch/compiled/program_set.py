@@ -327,21 +327,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         batch_lengths = BatchLengths(
             step.batch, self.keys, self._dynamic.possibly_dynamic, self._signatures_of_phase()
         )
-        variants = self._variants_to_try(step.batch, batch_lengths, number)
-        while True:
-            variant = variants.pop(0)
-            try:
-                program, traced = self._compile(step, variant)
-                break
-            except _Failure as error:
-                if not variants:
-                    return self._give_up(step, reason, error, started)
-                if variant.open_lengths is not None:
-                    fewer = self._fewer_lengths_after(variant, batch_lengths, error)
-                    if fewer is not None:
-                        variants.insert(0, variant._replace(open_lengths=fewer))
-                elif number is not None and variant.adds_number:
-                    self._constant_numbers[number.path, number.kind] = str(error)
+        try:
+            program, traced, variant = self._compile_most_general(step, batch_lengths, number)
+        except _Failure as error:
+            return self._give_up(step, reason, error, started)
 
         if reason == ANOTHER_SIGNATURE and not self._is_another_size(variant, batch_lengths):
             self._warn_of_signatures(step.batch)
@@ -363,6 +352,39 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         seconds = traced - started, time.perf_counter() - traced
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
+
+    def _compile_most_general(
+        self, step: EagerStep, batch_lengths: BatchLengths, number: OpNumber | BatchNumber | None
+    ) -> tuple[TorchProgram, float, _Variant]:
+        """Compile the most general variant that can be compiled; note what cannot be an input.
+
+        Args:
+            step: The step.
+            batch_lengths: The lengths of its batch.
+            number: The number whose change is the reason, if it is one.
+
+        Returns:
+            The program, when it was traced, and its variant.
+
+        Raises:
+            _Failure: If the last variant cannot be compiled, either.
+        """
+        variants = self._variants_to_try(step.batch, batch_lengths, number)
+        while True:
+            variant = variants.pop(0)
+            try:
+                program, traced = self._compile(step, variant)
+            except _Failure as error:
+                if not variants:
+                    raise
+                if variant.open_lengths is not None:
+                    fewer = self._fewer_lengths_after(variant, batch_lengths, error)
+                    if fewer is not None:
+                        variants.insert(0, variant._replace(open_lengths=fewer))
+                elif number is not None and variant.adds_number:
+                    self._constant_numbers[number.path, number.kind] = str(error)
+            else:
+                return program, traced, variant
 
     def _compile(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""

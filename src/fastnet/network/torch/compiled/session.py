@@ -38,7 +38,9 @@ _IN_PROGRAM = (
 )
 
 
-def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
+def reason_not_to_capture(
+    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+) -> str | None:
     """Return why no step of a plan can be captured, whatever its batch; None if one may be.
 
     Args:
@@ -214,15 +216,15 @@ class CompiledSession:
             moved = batch if self._move is None else self._moved(batch)
             try:
                 for program in compared:
-                    if program.matches_phase():
-                        tensors = program.match(moved)
-                        # Only what follows updates may have changed numbers since the last step.
-                        if tensors is not None and (
-                            not program.followed or program.adopt_changes() is None
-                        ):
-                            return self._run_program(
-                                program, run_eagerly, batch, moved, tensors, None
-                            )
+                    if not program.matches_phase():
+                        continue
+                    tensors = program.match(moved)
+                    if tensors is None:
+                        continue
+                    # Only what follows updates may have changed numbers since the last step.
+                    if program.followed and program.adopt_changes() is not None:
+                        continue
+                    return self._run_program(program, run_eagerly, batch, moved, tensors, None)
                 valid, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
             except KeyError:
                 return run_eagerly(batch)  # Raises the error for a missing key.
