@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,7 +128,7 @@ class _Tensor(NamedTuple):
             table = getattr(tensor, name)
             if table and table != saved:
                 # Setting the attribute to None would not unregister hooks.
-                _restore_items(table, [part for item in saved.items() for part in item])
+                _restore_items(table, list(chain.from_iterable(saved.items())))
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
