@@ -41,7 +41,7 @@ _SEEDED = (
 
 
 class _Source(NamedTuple):
-    """A generator: how its state is read and written, and a number drawn."""
+    """The name of a generator, and functions that read, write and advance its state."""
 
     name: str
     read: Callable[[], Any]
@@ -50,7 +50,7 @@ class _Source(NamedTuple):
 
 
 class Sources:
-    """The generators and iterators that a trace might advance: global ones, and those ops hold."""
+    """The generators and iterators that a trace might advance: global ones and those of ops."""
 
     def __init__(self, guard: Snapshot) -> None:
         self._iterators: dict[int, str] = {}

@@ -276,16 +276,20 @@ class RefusedFunctions(TorchFunctionMode):
 _UNROLLED = {torch.gru, torch.rnn_relu, torch.rnn_tanh}
 
 
-def _check_unrolled(layer: nn.RNNBase, data: torch.Tensor, second: torch.Tensor) -> None:
+def _check_unrolled(
+    layer: nn.RNNBase, data: torch.Tensor, state_or_batch_sizes: torch.Tensor
+) -> None:
     """Refuse a recurrent layer of which a program would have too many cells."""
     if data.device.type != "cpu":
         return
-    is_packed = second.dtype == torch.int64
-    lengths = second.shape[0] if is_packed else data.shape[1 if layer.batch_first else 0]
-    cells = int(lengths) * layer.num_layers * (2 if layer.bidirectional else 1)
+    if state_or_batch_sizes.dtype == torch.int64:  # The sequence is packed.
+        length = int(state_or_batch_sizes.shape[0])
+    else:
+        length = int(data.shape[1 if layer.batch_first else 0])
+    cells = length * layer.num_layers * (2 if layer.bidirectional else 1)
     if cells > MAX_CELLS:
         raise Uncapturable(
-            f"{layer} runs over {int(lengths)} steps, and a program has a copy of its operations "
+            f"{layer} runs over {length} steps, and a program has a copy of its operations "
             f"for each step and layer, of which at most {MAX_CELLS} are compiled; use an nn.LSTM, "
             "which is one operation, or make a custom operator of the layer "
             "(torch.library.custom_op)"
