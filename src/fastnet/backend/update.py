@@ -13,8 +13,8 @@ from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.errors import shorten
 from fastnet.types import Model, State
 
-ALIKE_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
-"""The settings of UpdateOp that updates which take one step together must share."""
+SHARED_STEP_SETTINGS = ("clip_norm", "clip_value", "skip_nonfinite")
+"""The settings that UpdateOps must share to take one optimizer step together."""
 
 REPORTS = ("grad_norm", "stepped", "total")
 """The names of the values that an update can write."""

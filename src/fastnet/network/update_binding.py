@@ -8,7 +8,7 @@ from typing import Any
 from fastnet._execute import DEFERRED, UNDO, clean_up, run_deferred
 from fastnet.backend.dispatch import model_framework
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.update import ALIKE_SETTINGS
+from fastnet.backend.update import SHARED_STEP_SETTINGS
 from fastnet.errors import describe_op
 from fastnet.op.meta_op import FuseOps, RepeatOp
 from fastnet.op.op import inner_ops_of, with_inner_ops
@@ -246,9 +246,9 @@ def _check_deferred_outputs(update: UpdateOp, index: int, ops: Sequence[Any]) ->
 
 
 def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
-    """Check that a model's deferred updates treat gradients alike, and only the last reports."""
+    """Check that a model's deferred updates share `SHARED_STEP_SETTINGS`, and only the last reports."""
     start = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
-    for setting in ALIKE_SETTINGS:
+    for setting in SHARED_STEP_SETTINGS:
         values = list(dict.fromkeys(getattr(update, setting) for update in updates))
         if len(values) > 1:
             raise ValueError(

@@ -56,7 +56,7 @@ class TorchSession(Session):
     _is_distributed = False
     _communicates = False
     # Why no step is captured, whatever its batch; None if steps may be.
-    _never_captured: str | None = None
+    _reason_not_to_capture: str | None = None
 
     def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
         super().__init__(network, plan, state)
@@ -97,9 +97,11 @@ class TorchSession(Session):
             require_engines(plan)
         if self._compiles:
             # Import lazily, because eager networks do not need these parts of torch.
-            from fastnet.network.torch.compiled.session import never_captured
+            from fastnet.network.torch.compiled.session import reason_not_to_capture
 
-            self._never_captured = never_captured(plan, self._device, self._is_distributed)
+            self._reason_not_to_capture = reason_not_to_capture(
+                plan, self._device, self._is_distributed
+            )
         if self._is_distributed:
             self._communicates = compare_plans(plan, state, self._may_be_captured)
 
@@ -172,7 +174,7 @@ class TorchSession(Session):
 
     @property
     def _may_be_captured(self) -> bool:
-        return self._compiles and self._never_captured is None
+        return self._compiles and self._reason_not_to_capture is None
 
     def _compiled_session(
         self, make_autocast: Callable[[], AbstractContextManager[Any]] | None
@@ -192,9 +194,9 @@ class TorchSession(Session):
                 plan, options, network._records, self._device, network._dynamic_axes
             ),
         )
-        if programs.fallback_reason is None and self._never_captured is not None:
+        if programs.fallback_reason is None and self._reason_not_to_capture is not None:
             programs.clear()
-            programs.fall_back(self._never_captured, state)
+            programs.fall_back(self._reason_not_to_capture, state)
         return CompiledSession(programs, state, make_autocast, network._plan_cache.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:

@@ -588,7 +588,7 @@ class Own(torch.optim.SGD):
 
 def test_optimizers_of_torch_in_place_of_others() -> None:
     leads_from(
-        "the optimizer is Own; what can be captured is SGD, ",
+        "the optimizer is Own; only SGD, ",
         lambda compile: network_of(built(optimizer=lambda ps: Own(ps, lr=0.1)), compile),
         lambda compile: network_of(
             built(optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1)), compile

@@ -275,7 +275,7 @@ class Own(optim.SGD):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda ps: Own(ps, lr=0.1), "the optimizer is Own; what can be captured is SGD, Adam, "),
+        (lambda ps: Own(ps, lr=0.1), "the optimizer is Own; only SGD, Adam, "),
     ],
 )
 def test_other_optimizers_run_eagerly_with_the_reason(make: Make, reason: str) -> None:

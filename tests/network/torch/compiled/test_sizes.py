@@ -444,7 +444,7 @@ class TestLengths:
         assert [one.fallback or one.reason for one in network.traces] == [
             "first step",
             f"{KIND}: 'x' has the shape (5, 4), not (any, 3); each length of axis 1 of 'x' is "
-            "compiled by itself, because what the ops do depends on this length",
+            "compiled by itself, because the graph depends on this length",
         ]
 
     def test_conditions_on_two_lengths_are_compared(self) -> None:

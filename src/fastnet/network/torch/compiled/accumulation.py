@@ -58,7 +58,8 @@ class Accumulation:
         """Return the largest number of phases, each of which needs a program."""
         count = 1
         for op in self._ops:
-            # If `merge_grad` was lowered to 1, the first step still has sums.
+            # A window has a first step, middle ones and a last one. If `merge_grad` was lowered to
+            # 1, only the step after that still has sums, so there are two phases.
             count *= min(max(op.merge_grad, 2), 3)
         return count
 
@@ -131,8 +132,8 @@ class Phase:
         _require_dense_sums(self.sums())
         # For each update, the keys of the sums that a step leaves; None if the window stays.
         self._new_keys: list[list[_Key] | None] = []
-        # What is known of the new sums after the first step of the program: their layouts, and the
-        # indices of those that are in the memory of an output.
+        # Noted in the first step of the program: the layouts of the new sums, and the indices of
+        # those that are in the memory of an output.
         self._new_sums: tuple[list[_Layout], list[int]] | None = None
 
     def is_current(self) -> bool:
@@ -195,15 +196,15 @@ class Phase:
         """
         end = len(results) - sum(len(keys) for keys in self._new_keys if keys is not None)
         outputs, sums = results[:end], list(results[end:])
-        known = self._new_sums if by_program else None
-        if known is None:
+        if by_program and self._new_sums is not None:
+            layouts, shared = self._new_sums
+        else:
+            layouts = list(map(_layout_of, sums))
             # A compiler may return one tensor as both a sum and an output of the ops.
             memory = {output.data_ptr() for output in outputs if output.numel()}
             shared = [index for index, total in enumerate(sums) if total.data_ptr() in memory]
-            known = list(map(_layout_of, sums)), shared
             if by_program:
-                self._new_sums = known
-        layouts, shared = known
+                self._new_sums = layouts, shared
         for index in shared:
             sums[index] = sums[index].clone()
 

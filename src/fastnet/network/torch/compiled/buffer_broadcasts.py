@@ -17,10 +17,10 @@ FLAG = "require_forward_param_sync"
 
 
 class BufferBroadcasts:
-    """The flags of models by which their next forward passes broadcast buffers.
+    """The flags that tell which models broadcast their buffers in their next forward pass.
 
-    An update sets them, and a forward pass clears them. A program is made for their values before a
-    step, and leaves those after it.
+    An update sets them, and a forward pass clears them. A program is valid for their values before
+    the traced step, and sets those after it.
 
     Args:
         models: The models of the step, some of which may be in DistributedDataParallel.
@@ -38,7 +38,7 @@ class BufferBroadcasts:
         self._before = self._after = self.flags()
 
     @property
-    def are_any(self) -> bool:
+    def has_models(self) -> bool:
         """Whether there are models that may broadcast buffers."""
         return bool(self._wrappers)
 
@@ -63,7 +63,8 @@ class BufferBroadcasts:
     def restored_on_error(self, run: RunStep) -> RunStep:
         """Return a function that runs a step, and leaves the flags as they were if it fails.
 
-        So does a program: where a step fails on all ranks, they broadcast alike in the next one.
+        A program that fails does not change them, either. Thus, after a step that fails on all
+        ranks, these have the same flags, whether they ran it eagerly or compiled.
         """
 
         def run_step(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class BufferBroadcasts:
         self._after = self.flags()
 
     def is_current(self) -> bool:
-        """Return whether the flags are those of before the trace."""
+        """Return whether the flags are those from before the trace."""
         return self.flags() == self._before
 
     def advance(self) -> None:

@@ -3,12 +3,12 @@
 The sections below:
 
 1. inputs: fake tensors for all that the step reads;
-2. trace: the ops run once with them, which records their operations;
+2. trace: runs the ops once with them, and records their operations;
 3. outputs, read at the end of the trace: the forms and the tensors of what the ops have written,
    which the graph returns;
-4. checks, of what the trace has changed and of the graph: what a graph would leave out, or repeat
-   wrongly, refuses the capture;
-5. bind: numbers and tensors that ops hold become inputs of the graph.
+4. checks of what the trace has changed and of the graph, which refuse what a graph would leave out
+   or repeat wrongly;
+5. bind: makes inputs of numbers and tensors that ops hold.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def capture(request: CaptureRequest) -> Capture:
     _require_plain_batch(request)
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    # Otherwise a later `torch.compile` would replace what the guard compares, and a trace what it
-    # watches.
+    # Otherwise a later `torch.compile` would replace functions that the guard compares, and the
+    # trace functions that it watches.
     import_dynamo()
     with TRACING:
-        # The guard is a snapshot of before the trace, so that it shows what the trace changes.
+        # The guard is made before the trace, so that it shows what the trace changes.
         guard = Guard(request.plan, request.step_state.op_numbers)
         _require_no_inner_network(guard)
         compared_tensors = guard.tensors()
@@ -151,7 +151,7 @@ class _Inputs:
         batch_tensors: The fake tensors in it, in order, and one for each of these numbers.
         batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
-        memory: The storage of each tensor in `state` before the trace.
+        storages: The keys of the storages of the tensors in `state`, before the trace.
         traced_lengths: The lengths of the batch that are open.
     """
 
@@ -163,7 +163,7 @@ class _Inputs:
     batch_tensors: list[torch.Tensor]
     batch_symbols: list[Any]
     sums: list[torch.Tensor]
-    memory: list[int]
+    storages: list[int]
     traced_lengths: list[TracedLength]
 
     @property
@@ -195,10 +195,9 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         for index, length in enumerate(request.open_lengths)
     ]
     batch, batch_tensors = _make_batch(request, mode, traced_lengths)
-    first = len(step_state.op_numbers)
     batch_symbols = [
-        number_like(mode, value, first + index)
-        for index, value in enumerate(request.batch_numbers.values())
+        number_like(mode, value, index)
+        for index, value in enumerate(request.batch_numbers.values(), len(step_state.op_numbers))
     ]
     for number, symbol in zip(request.batch_numbers, batch_symbols, strict=True):
         batch[number.key] = symbol
@@ -211,7 +210,7 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch_tensors=batch_tensors,
         batch_symbols=batch_symbols,
         traced_lengths=traced_lengths,
-        memory=list(map(storage_key, state)),
+        storages=list(map(storage_key, state)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
             number_like(mode, number.read(), index)
@@ -237,7 +236,8 @@ def _make_batch(
             with mode:
                 fakes.append(_empty_like(tensor, shape))
         else:
-            # One tensor in two places is two inputs, and so is a buffer of a model.
+            # A tensor that is in two places, or is also a buffer of a model, is detached to become
+            # an input for each place.
             fakes.append(mode.from_tensor(tensor.detach(), static_shapes=True))
 
     remaining = iter(fakes)
@@ -247,7 +247,7 @@ def _make_batch(
 
 
 def _empty_like(tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
-    """Return a tensor of another shape; the strides are equal unless they follow from it."""
+    """Return a tensor of another shape, contiguous if the given one is, or else of its strides."""
     if tensor.stride() == contiguous_strides(tensor.shape):
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     return torch.empty_strided(shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
@@ -294,7 +294,8 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
     watch, sources = TraceWatch(request.plan), Sources(guard)
     real_tensors = RealTensors(watch)
     with ExitStack() as stack:
-        # In reverse: first objects, then the states of generators, then values of tensors.
+        # Callbacks run in reverse: first objects are restored, then the states of generators, then
+        # values of tensors.
         stack.callback(real_tensors.restore)
         stack.callback(sources.restore)
         restoration = Restoration(request.plan, request.state)
@@ -310,7 +311,7 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
                 raise Uncapturable(f"running the ops changes {change}; {_HOLD_IN_TENSOR}")
             return trace
 
-        # Context variables that the ops set are those of a copy.
+        # In a copy of the context, so that context variables that the ops set need not be restored.
         trace = copy_context().run(trace_unchanged)
         restoration.require_unchanged_data()
         if request.step_state.has_other_optimizers():
@@ -327,7 +328,7 @@ def _trace(
     aliases: list[tuple[int, int]] = []
     recording = RecordingDict(request.state, watch.refuse_entry)
     kernel = _watched_kernel(request.plan, watch, recording)
-    # make_fx turns the cache off, but a weight is cast once a step.
+    # make_fx disables autocast's cache, with which an eager step casts each weight only once.
     caches_casts = torch.is_autocast_cache_enabled()
 
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -381,7 +382,7 @@ def _trace(
 
 
 def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: RecordingDict) -> KernelPlan:
-    """Return the plan of the ops, which notes the op that runs and what it reads of the state."""
+    """Return a kernel plan that notes which op runs, and what users' code reads of the state."""
 
     def wrap(op: Any, index: int, forward: Forward) -> Forward:
         reads_entries = _has_users_code(op)
@@ -413,7 +414,7 @@ def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callabl
     expected = {**before, "deferred": deferred}
 
     def differs(entries: Mapping[str, Any]) -> bool:
-        # What is in `deferred` is left there by every step, and dropped.
+        # Every step adds functions to `deferred`, which are dropped below.
         return {**entries, "deferred": deferred} != expected
 
     try:
@@ -482,12 +483,11 @@ def _index_of_alias(tensor: torch.Tensor, state: Sequence[torch.Tensor]) -> int 
     """Return the index of the parameter or buffer that a tensor is, maybe detached, or None."""
 
     def layout_of(view: torch.Tensor) -> tuple[Any, ...]:
-        return storage_key(view), view.dtype, view.shape, view.stride(), view.storage_offset()
+        return view.dtype, view.shape, view.stride(), view.storage_offset()
 
+    storage = storage_key(tensor)
     for index, candidate in enumerate(state):
-        if storage_key(candidate) == storage_key(tensor) and layout_of(candidate) == layout_of(
-            tensor
-        ):
+        if storage_key(candidate) == storage and layout_of(candidate) == layout_of(tensor):
             return index
     return None
 
@@ -521,7 +521,7 @@ def _check_effects(
     for fake, tensor in zip(inputs.state, step_state.tensors, strict=True):
         if fake.requires_grad != tensor.requires_grad:
             raise Uncapturable("running the ops changes requires_grad of a parameter")
-    if [storage_key(fake) for fake in inputs.state] != inputs.memory:
+    if [storage_key(fake) for fake in inputs.state] != inputs.storages:
         raise Uncapturable(
             "running the ops gives a parameter or a buffer other memory; write into it, as by "
             ".copy_()"
@@ -543,8 +543,10 @@ def _check_followers(plan: ExecutionPlan, trace: _Trace) -> None:
         updates = trace.step_counts.get(id(get_metadata(op.model, "current_optimizer")), 0)
         if op.affects_next_update and (updates != 1 or trace.followers.count(op) > 1):
             index = next(index for index, active in enumerate(plan.ops) if active is op)
-            what = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
-            raise Uncapturable(f"{describe_op(op, index)} {what} between several updates of a step")
+            action = "steps a scheduler" if isinstance(op, LRSchedule) else "changes its decay"
+            raise Uncapturable(
+                f"{describe_op(op, index)} {action} between several updates of a step"
+            )
 
 
 def _check_graph(trace: _Trace) -> bool:
@@ -589,25 +591,25 @@ def _check_views(graph: torch.fx.GraphModule, held: Iterable[torch.Tensor]) -> N
 def _bind_numbers(request: CaptureRequest, inputs: _Inputs, graph: torch.fx.GraphModule) -> None:
     """Read the numbers of ops from the tensor of numbers, and those of the batch from their own."""
     nodes, layout = list(graph.graph.nodes), inputs.layout
-    numbers, held = nodes[layout.numbers_index], request.step_state.op_numbers
+    numbers, op_numbers = nodes[layout.numbers_index], request.step_state.op_numbers
 
-    def read_entry(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
+    def read_op_number(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
         return graph.call_function(torch.select, (numbers, 0, index))
 
-    def read_batch(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
+    def read_batch_number(index: int, graph: torch.fx.Graph) -> torch.fx.Node:
         node: torch.fx.Node = nodes[layout.first_batch_number + index]
         return node
 
     bind_numbers(
         graph,
         paths=[
-            *(number.path for number in held),
+            *(number.path for number in op_numbers),
             *(number.path for number in request.batch_numbers),
         ],
         symbols=[*inputs.symbols, *inputs.batch_symbols],
         entries=[
-            *(partial(read_entry, index) for index in range(len(held))),
-            *(partial(read_batch, index) for index in range(len(request.batch_numbers))),
+            *(partial(read_op_number, index) for index in range(len(op_numbers))),
+            *(partial(read_batch_number, index) for index in range(len(request.batch_numbers))),
         ],
         mode=inputs.mode,
     )
@@ -627,7 +629,7 @@ def _bind_held_tensors(
     graph, step_state = trace.graph, request.step_state
     held: dict[int, torch.Tensor] = {}
     placeholders: dict[int, torch.fx.Node] = {}
-    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    last_placeholder = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.graph.nodes):
         if node.op != "get_attr" or _is_made_of_numbers(node):
             continue
@@ -640,14 +642,14 @@ def _bind_held_tensors(
                     "attribute of the op, or as a buffer of its model"
                 )
             _require_bindable(tensor, step_state.device)
-            with graph.graph.inserting_after(last):
-                last = graph.graph.placeholder(f"held_{len(held)}")
-            last.meta["val"] = inputs.mode.from_tensor(tensor, static_shapes=True)
-            held[id(tensor)], placeholders[id(tensor)] = tensor, last
+            with graph.graph.inserting_after(last_placeholder):
+                last_placeholder = graph.graph.placeholder(f"held_{len(held)}")
+            last_placeholder.meta["val"] = inputs.mode.from_tensor(tensor, static_shapes=True)
+            held[id(tensor)], placeholders[id(tensor)] = tensor, last_placeholder
         node.replace_all_uses_with(placeholders[id(tensor)])
         graph.graph.erase_node(node)
     if share_memory([*step_state.tensors, *held.values()]):
-        raise Uncapturable("a tensor that an op reads is in the memory of another one")
+        raise Uncapturable("a tensor that an op reads shares memory with another tensor")
 
     examples = [node.meta["val"] for node in placeholders.values()]
     _check_views(graph, examples)
@@ -667,8 +669,8 @@ def _require_bindable(tensor: torch.Tensor, device: torch.device) -> None:
         raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
     if tensor.requires_grad:
         raise Uncapturable(
-            "an op reads a tensor that requires gradients, and is no model's; make its module a "
-            "model (fastnet.build), or freeze it by requires_grad_(False)"
+            "an op reads a tensor that requires gradients, but belongs to no model; make its "
+            "module a model (fastnet.build), or freeze it by requires_grad_(False)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Captured steps: what `capture` is given and returns."""
+"""The request to capture a step, and the captured step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InputLayout(NamedTuple):
 
     @property
     def passed(self) -> range:
-        """The indices of those that each step passes: of the batch, its numbers and the sums."""
+        """The indices of the inputs that each step passes: the batch, its numbers and the sums."""
         first = self.numbers_index + 1
         return range(first, first + self.batch + self.batch_numbers + self.sums)
 

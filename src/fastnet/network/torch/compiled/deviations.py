@@ -8,40 +8,43 @@ from fastnet.network.deviations import Deviation
 
 
 def deviation_of(
-    found: torch.Tensor,
+    actual: torch.Tensor,
     expected: torch.Tensor,
-    found_before: torch.Tensor | None = None,
+    actual_before: torch.Tensor | None = None,
     expected_before: torch.Tensor | None = None,
 ) -> Deviation:
     """Compare a tensor with that of a reference step.
 
     Args:
-        found: The tensor after a step.
+        actual: The tensor after a step.
         expected: The tensor after the reference step, of the same shape and dtype.
-        found_before: The tensor before the step; None for results, of which values are compared.
+        actual_before: The tensor before the step; None for results, whose values are compared
+            instead of their changes.
         expected_before: The tensor before the reference step.
     """
-    found, expected = found.detach().to(expected.device), expected.detach()
+    actual, expected = actual.detach().to(expected.device), expected.detach()
     size = expected.numel()
     if not (expected.is_floating_point() or expected.is_complex()):
-        return Deviation(0.0, 0.0, 0.0, 0.0, _share(found != expected), size)
+        return Deviation(0.0, 0.0, 0.0, 0.0, _share(actual != expected), size)
+
     share, eps = 0.0, torch.finfo(expected.dtype).eps
-    if not (found.isfinite().all() and expected.isfinite().all()):
-        is_same = (found == expected) | (found.isnan() & expected.isnan())
-        finite = found.isfinite() & expected.isfinite()
-        share = _share(~(finite | is_same))
-        found, expected = torch.where(finite, found, 0), torch.where(finite, expected, 0)
-    if found.dtype in (torch.float16, torch.bfloat16):  # Differences could overflow.
-        found, expected = found.float(), expected.float()
-    if found_before is None or expected_before is None:
+    if not (actual.isfinite().all() and expected.isfinite().all()):
+        is_equal = (actual == expected) | (actual.isnan() & expected.isnan())
+        is_finite = actual.isfinite() & expected.isfinite()
+        share = _share(~(is_finite | is_equal))
+        actual, expected = torch.where(is_finite, actual, 0), torch.where(is_finite, expected, 0)
+    if actual.dtype in (torch.float16, torch.bfloat16):  # Differences could overflow.
+        actual, expected = actual.float(), expected.float()
+
+    if actual_before is None or expected_before is None:
         norm = _norm(expected)
-        # Zeros may be differences of numbers of size 1.
+        # A result of zeros may be a difference of numbers of size 1, with their rounding errors.
         rounding = 0.0 if norm else eps * size**0.5
-        return Deviation(_norm(found - expected), _norm(found), norm, rounding, share, size)
-    difference = found - expected
-    if found_before is not expected_before:
-        difference -= found_before - expected_before
-    change, expected_change = _norm(found - found_before), _norm(expected - expected_before)
+        return Deviation(_norm(actual - expected), _norm(actual), norm, rounding, share, size)
+    difference = actual - expected
+    if actual_before is not expected_before:
+        difference -= actual_before - expected_before
+    change, expected_change = _norm(actual - actual_before), _norm(expected - expected_before)
     rounding = eps * _norm(expected)
     return Deviation(_norm(difference), change, expected_change, rounding, share, size)
 

@@ -20,9 +20,10 @@ from fastnet.op.op import Op, with_inner_ops
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
 # A change of these builds another plan, and thereby another program.
-_OF_PLANS = ("inputs", "outputs", "mode", "ds_id")
-# `Program` compares the first three. Schedulers and optimizers write the others in each step.
-_OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
+_PLAN_SETTINGS = ("inputs", "outputs", "mode", "ds_id")
+# `TorchProgram` compares the first three by itself, to adopt some changes. The last one is written
+# in each step.
+_OPTIMIZER_ATTRIBUTES = ("state", "param_groups", "scaler", "_opt_called")
 
 
 class Guard(Snapshot):
@@ -47,37 +48,39 @@ class Guard(Snapshot):
             raise Uncapturable(f"{self.truncated} leads to too much data to compare in each step")
 
     def changed_number(self) -> OpNumber | None:
-        """Return the first change if it is one of a number."""
+        """Return the number that is the first change; None if that is of anything else."""
         index, values, position = self._first_difference()
         number_type = type(values[position]) if position >= 0 else None
         if number_type not in (int, float):
             return None
         kind, owner, _, _, _ = self.node(index)
         table: dict[Any, Any] | None = None
+        # Dicts and attributes have a key or a name before each value.
         name = values[position - 1]
         if kind == Kind.GLOBAL:
             table, name = owner, values[0]
         elif kind == Kind.DICT and position % 2 and type(name) is str:
             table = owner
-        # The ops of fastnet keep what they compute from their settings.
         elif kind == Kind.OBJECT and not is_library_class(type(owner)):
+            # Ops of fastnet keep what they compute from their numbers, which remain constants.
             table = values[1]
         return OpNumber(self.first_change() or "", owner, table, name, number_type)
 
     def tensors(self) -> dict[int, torch.Tensor]:
-        """Return the tensors that were found, by their ids."""
-        # The class of a proxy is not that of its referent.
+        """Return the tensors in the snapshot, by their ids."""
+        # `isinstance` would take a weak proxy of a tensor for one.
         return {
             id(value): value for value in self.values() if issubclass(type(value), torch.Tensor)
         }
 
 
 def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
+    """Yield the attributes that are not compared, each with its owner before its name."""
     for op in with_inner_ops(plan.ops):
-        yield from ((op, name) for name in _OF_PLANS)
+        yield from ((op, name) for name in _PLAN_SETTINGS)
         is_library = is_library_class(type(op))
         for name, value in vars(op).items():
-            # State that fastnet itself keeps, which follows from the op's settings.
+            # Such state of fastnet itself follows from the op's settings.
             if name.startswith("_") and (is_library or _is_internal_class(type(value))):
                 yield op, name
         if isinstance(op, LRSchedule):
@@ -87,12 +90,12 @@ def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
         for name in NAMES:
             yield holder_of(model, name), name
         for optimizer in every_optimizer_of(model):
-            for name in _OF_OPTIMIZERS:
+            for name in _OPTIMIZER_ATTRIBUTES:
                 yield optimizer, name
 
 
 def _is_internal_class(cls: type) -> bool:
-    """Return whether a class is fastnet's, and none that users hold in their own attributes."""
+    """Return whether a class is fastnet's, and users hold no instances in their own attributes."""
     return cls.__module__.startswith("fastnet.backend.")
 
 

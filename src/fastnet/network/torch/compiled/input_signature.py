@@ -30,14 +30,15 @@ _type_of = GuardedReaders(
     torch.Tensor.stride,
     torch.Tensor.is_neg,
 )
-
-
-# What the parts of a type are called, in order.
-_TYPE = ("dtype", "device", "requires_grad", "the strides", "the negative bit")
+# The names of what `_type_of` reads, for messages. The first three are in a tuple of their own.
+_TYPE_PARTS = ("dtype", "device", "requires_grad", "the strides", "the negative bit")
 
 
 class _AnyStrides:
-    """In the type of a slot, equals the strides of every tensor; they are compared elsewhere."""
+    """Takes the place of strides in the type of a slot, and equals those of every tensor.
+
+    The strides are compared by `has_other_strides` instead.
+    """
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -64,13 +65,13 @@ def is_contiguous(slot: TensorSpec) -> bool:
     _, strides, _ = slot.type
     if strides is _ANY_STRIDES:
         return True
-    # No other length than that of axis 0 is open then, on which strides do not depend.
+    # Only axis 0 may be open in a slot that has its strides: they do not depend on its length.
     shape = [length or 0 for length in slot.shape or ()]
     return bool(strides == contiguous_strides(shape))
 
 
 def without_strides(slot: TensorSpec, shape: tuple[int | None, ...] | None) -> TensorSpec:
-    """Return a slot of a shape that matches any strides."""
+    """Return a slot with another shape that matches any strides."""
     members, _, is_negative = slot.type
     return TensorSpec((members, _ANY_STRIDES, is_negative), shape)
 
@@ -127,20 +128,24 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
     """Describe the first value of a batch that differs from a signature, or return ""."""
     for key, form in zip(signature.keys, signature.inputs, strict=True):
-        now = TENSOR_ADAPTER.form_of(batch[key])
-        if isinstance(form, TensorSpec) and isinstance(now, TensorSpec):
-            if not _are_lengths_equal(form.shape, now.shape):
-                return f"'{key}' has the shape {_format(now.shape)}, not {_format(form.shape)}"
-            # The first part of a type has three parts.
-            parts = zip(
-                _TYPE, (*form.type[0], *form.type[1:]), (*now.type[0], *now.type[1:]), strict=True
-            )
-            for name, before, after in parts:
-                if before != after:
-                    return f"'{key}' has {name} {after}, not {before}"
+        batch_form = TENSOR_ADAPTER.form_of(batch[key])
+        if isinstance(form, TensorSpec) and isinstance(batch_form, TensorSpec):
+            if not _are_lengths_equal(form.shape, batch_form.shape):
+                shape, expected_shape = _format(batch_form.shape), _format(form.shape)
+                return f"'{key}' has the shape {shape}, not {expected_shape}"
+            parts = zip(_TYPE_PARTS, _type_parts(batch_form), _type_parts(form), strict=True)
+            for name, part, expected in parts:
+                if expected != part:
+                    return f"'{key}' has {name} {part}, not {expected}"
         elif not TENSOR_ADAPTER.matches(form, batch[key]):
             return f"'{key}' is, or holds, {shorten(batch[key])}"
     return ""
+
+
+def _type_parts(slot: TensorSpec) -> list[Any]:
+    """List the parts of a slot's type, in the order of `_TYPE_PARTS`."""
+    members, strides, is_negative = slot.type
+    return [*members, strides, is_negative]
 
 
 def _are_lengths_equal(

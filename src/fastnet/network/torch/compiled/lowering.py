@@ -41,11 +41,11 @@ class Lowered(NamedTuple):
     """A step as a function.
 
     Attributes:
-        call: The function. It takes a list, which it may empty: open lengths and the inputs.
+        call: The function. It takes a list of open lengths and inputs, which it may empty.
         length_inputs: The indices of the open lengths that it takes.
         used: The indices of the graph's inputs that it takes.
-        written: The indices of those that it writes to.
-        admits: Whether it can run a batch of some lengths, given all that are open.
+        written: The indices of the graph's inputs that it writes to.
+        admits: Returns whether it can run a batch, given the value of each open length.
         needs_grad_mode: Whether an operation keeps values for its backward only in grad mode.
     """
 
@@ -67,7 +67,7 @@ def lower(capture: Capture, options: CompileOptions, usual: LengthValues = ()) -
     """
     lowered = _lower(capture, options, usual)
     if autocast_is_enabled():
-        # The graph has the casts of the traced ops; more would come where they disabled autocast.
+        # The graph has the casts of the traced ops. Autocast would add some where ops disabled it.
         return lowered._replace(call=without_autocast(lowered.call))
     return lowered
 
@@ -76,20 +76,21 @@ def lower(capture: Capture, options: CompileOptions, usual: LengthValues = ()) -
 def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lowered:
     graph, mode = capture.graph, capture.mode
     require_open(capture.lengths)
-    # Those that follow from others are no inputs. Inductor's cache on disk stores conditions on
-    # symbolic sizes with the program.
+    # The lengths are passed beside the tensors, because Inductor's cache on disk stores conditions
+    # on numbers that are passed. Lengths that follow from others are not passed.
     lengths = independent_lengths(capture.lengths)
     sizes = [capture.lengths[index].size for index in lengths]
     table: dict[Any, Any] = {}
     if options.backend in (None, "inductor"):
         symbols = (length.symbol for length in capture.lengths)
-        likely = partial(_likely_length, dict(zip(symbols, usual, strict=True)))
+        likely_length = partial(_likely_length, dict(zip(symbols, usual, strict=True)))
         table = decompositions(options.fallback_random)
-        table |= _matrix_products(dict(table), likely)
+        table |= _product_decompositions(dict(table), likely_length)
+
     # Python's decompositions compute with lengths that are symbols.
     dispatcher = enable_python_dispatcher() if capture.lengths else nullcontext()
     with mode, torch.no_grad(), dispatcher:
-        plain = [
+        tensors = [
             torch.empty_strided(
                 tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
             )
@@ -100,10 +101,11 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
             lambda *inputs: functional(*inputs[len(sizes) :]),
             decomposition_table=table,
             tracing_mode="real",
-        )(*sizes, *plain)
+        )(*sizes, *tensors)
     graph.graph.eliminate_dead_code()
     if _count_collectives(graph) != _count_collectives(capture.graph):
-        raise Uncapturable("the step averages gradients over processes that it does not use")
+        raise Uncapturable("the step averages gradients over processes, but does not use them")
+
     used: list[int] = []
     written: list[int] = []
     examples: list[Any] = [*sizes]
@@ -115,8 +117,9 @@ def _lower(capture: Capture, options: CompileOptions, usual: LengthValues) -> Lo
         if any(user.target is torch.ops.aten.copy_.default for user in node.users):
             written.append(index)
         used.append(index)
-        examples.append(plain[index])
+        examples.append(tensors[index])
     graph.recompile()
+
     call = _compile(graph, examples, mode, options)
     return Lowered(
         call=call,
@@ -133,47 +136,55 @@ def _count_collectives(graph: torch.fx.GraphModule) -> int:
 
 
 def _likely_length(usual: Mapping[Any, int], size: Any) -> int:
-    """Return a size, for an open one the most likely."""
+    """Return a size, or the most likely value of an open one."""
     return size if isinstance(size, int) else int(size.node.expr.subs(usual))
 
 
-def _matrix_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
+def _product_decompositions(
+    inductor_decompositions: dict[Any, Any], likely_length: Callable[[Any], int]
+) -> dict[Any, Any]:
     """Return decompositions of matrix products.
 
-    Inductor generates loops for small ones. Large ones become the operator `fastnet::mm`, where
+    Inductor generates loops for small products. Large ones become the operator `fastnet::mm`, where
     that may be faster.
+
+    Args:
+        inductor_decompositions: Inductor's decompositions, for products that are neither.
+        likely_length: Returns a size, or the most likely value of an open one.
     """
     product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
-    def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:
+    def is_small(left: torch.Tensor, right: torch.Tensor) -> bool:
         # Comparing an open size would restrict the program to sizes with the same answer.
-        rows, between, columns = map(length, (*one.shape, other.shape[1]))
+        rows, inner, columns = map(likely_length, (*left.shape, right.shape[1]))
         return (
-            0 < rows * between * columns <= _SMALL_PRODUCT
-            and one.dtype in (torch.float32, torch.float64)
-            and one.device.type == "cpu"
+            0 < rows * inner * columns <= _SMALL_PRODUCT
+            and left.dtype in (torch.float32, torch.float64)
+            and left.device.type == "cpu"
         )
 
-    def otherwise(op: Any, *args: Any, **settings: Any) -> Any:
-        return others[op](*args, **settings) if op in others else NotImplemented
+    def decompose(op: Any, *args: Any, **settings: Any) -> Any:
+        if op not in inductor_decompositions:
+            return NotImplemented
+        return inductor_decompositions[op](*args, **settings)
 
-    def mm(one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any) -> Any:
+    def mm(left: torch.Tensor, right: torch.Tensor, *rest: Any, **settings: Any) -> Any:
         if not (rest or settings):
-            if is_small(one, other):
-                return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1)
-            if products.may_use_onednn(one, other):
-                return products.mm(one, other)
-        return otherwise(product, one, other, *rest, **settings)
+            if is_small(left, right):
+                return (left.unsqueeze(2) * right.unsqueeze(0)).sum(1)
+            if products.may_use_onednn(left, right):
+                return products.mm(left, right)
+        return decompose(product, left, right, *rest, **settings)
 
     def addmm(
-        start: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any
+        start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *rest: Any, **settings: Any
     ) -> Any:
         if not (rest or settings):
-            if is_small(one, other):
-                return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1) + start
-            if products.may_use_onednn(one, other):
-                return products.mm(one, other) + start
-        return otherwise(sum_and_product, start, one, other, *rest, **settings)
+            if is_small(left, right):
+                return (left.unsqueeze(2) * right.unsqueeze(0)).sum(1) + start
+            if products.may_use_onednn(left, right):
+                return products.mm(left, right) + start
+        return decompose(sum_and_product, start, left, right, *rest, **settings)
 
     return {product: mm, sum_and_product: addmm}
 
@@ -185,6 +196,6 @@ def _compile(graph: Any, examples: list[Any], mode: Any, options: CompileOptions
         return compiled
     if backend == "eager":
         return lambda tensors: graph(*tensors)
-    make = find_backend(backend) if isinstance(backend, str) else backend
-    made: Any = make(graph, examples)
-    return lambda tensors: made(*tensors)
+    compile_with_backend = find_backend(backend) if isinstance(backend, str) else backend
+    function: Any = compile_with_backend(graph, examples)
+    return lambda tensors: function(*tensors)

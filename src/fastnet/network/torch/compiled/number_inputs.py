@@ -23,7 +23,7 @@ _ELEMENTWISE: dict[Any, Any] = {
     _aten.div.Tensor: torch.div,
     _aten.div.Scalar: torch.div,
 }
-_LARGEST_INT = 2**53  # The integers up to it have a float64 of the same value.
+_LARGEST_INT = 2**53  # A float64 represents all integers up to this one exactly.
 
 
 class OpNumber(NamedTuple):
@@ -49,7 +49,7 @@ class OpNumber(NamedTuple):
         return self.table
 
     def is_readable(self) -> bool:
-        """Return whether it is a number of the class now that a program can take."""
+        """Return whether the value is still of the class `kind`, and a program can take it."""
         value: Any = self.require_table().get(self.name)
         return type(value) is self.kind and not is_huge(value)
 
@@ -82,7 +82,7 @@ class BatchNumber(NamedTuple):
 
 
 def is_huge(value: Any) -> bool:
-    """Return whether a value is an integer that a float64 may not have."""
+    """Return whether a value is an integer so large that a float64 may not represent it exactly."""
     return type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT
 
 
@@ -97,13 +97,14 @@ def bind_numbers(
 
     Args:
         module: The graph.
-        paths: What to call each number.
+        paths: The path of each number, for messages.
         symbols: The symbol of each number.
         entries: For each number, a function of the graph that returns the node of its tensor.
         mode: The mode of the symbols.
     """
     graph, nodes = module.graph, list(module.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
+    # The nodes that compute numbers, each with the path of a number that it depends on.
     numbers: dict[torch.fx.Node, str] = {}
     with graph.inserting_after(placeholders[-1]):
         for index, (path, symbol) in enumerate(zip(paths, symbols, strict=True)):

@@ -48,12 +48,13 @@ class OpenLengths(NamedTuple):
         groups: The lengths, with the axes that have each.
         contiguous: The indices of tensors that must be contiguous, because their strides depend on
             these lengths.
-        left_to_others: Lengths that other programs have fixed, and that are left to them.
+        left_to_other_programs: Combinations of lengths that other programs were compiled for, and
+            that these run.
     """
 
     groups: tuple[OpenLength, ...]
     contiguous: tuple[int, ...]
-    left_to_others: frozenset[LengthValues]
+    left_to_other_programs: frozenset[LengthValues]
 
     @property
     def axes(self) -> list[Axis]:
@@ -65,12 +66,12 @@ class OpenLengths(NamedTuple):
 
 
 class BatchLengths:
-    """The lengths of a batch, beside those of programs that differ from it in lengths alone.
+    """The lengths of a batch, to compare with those of programs that differ in lengths alone.
 
     Args:
         batch: The batch.
         keys: The keys that programs read from it.
-        allowed: Returns the axes that may be dynamic, of a tensor with a key and a rank.
+        allowed: Given the key and the rank of a tensor, returns the axes that may be dynamic.
         signatures: The signatures of programs.
 
     Attributes:
@@ -88,16 +89,13 @@ class BatchLengths:
         self._keys = [key for key, form in forms.items() for _ in _slots([form])]
         self._slots = _slots(list(forms.values()))
         self._may_vary = self.axes(allowed)
-        # The slots of similar programs. Numbers that are inputs of a program are not in its keys.
+        # The slots of similar programs.
         self._program_slots: list[list[TensorSpec]] = []
         for signature in signatures:
-            widest = with_open_axes([forms[key] for key in signature.keys], self._may_vary)
-            slots = _slots(signature.inputs)
-            if FORMS.matches(widest, signature.inputs) and all(
-                is_contiguous(slot) == is_contiguous(program_slot)
-                for slot, program_slot in zip(self._slots, slots, strict=True)
-            ):
-                self._program_slots.append(slots)
+            # Numbers that are inputs of a program are not in its keys.
+            program_forms = [forms[key] for key in signature.keys]
+            if self._differs_in_lengths_alone(signature, program_forms):
+                self._program_slots.append(_slots(signature.inputs))
         self.changed = {
             axis
             for axis in self._may_vary
@@ -107,13 +105,23 @@ class BatchLengths:
             )
         }
 
+    def _differs_in_lengths_alone(self, signature: Signature, forms: Sequence[Any]) -> bool:
+        """Return whether a program would match forms of the batch if all allowed axes were open."""
+        if not FORMS.matches(with_open_axes(forms, self._may_vary), signature.inputs):
+            return False
+        program_slots = _slots(signature.inputs)
+        return all(
+            is_contiguous(slot) == is_contiguous(program_slot)
+            for slot, program_slot in zip(self._slots, program_slots, strict=True)
+        )
+
     @property
     def has_similar_program(self) -> bool:
         """Whether there is a program that differs from the batch in lengths alone."""
         return bool(self._program_slots)
 
     def axes(self, axes_of: AxesOf) -> set[Axis]:
-        """Return axes whose length may be open: not those of length 1, which broadcast."""
+        """Return the axes that a function selects, without those of length 1, which broadcast."""
         return {
             (index, axis)
             for index, (key, slot) in enumerate(zip(self._keys, self._slots, strict=True))
@@ -123,9 +131,9 @@ class BatchLengths:
         }
 
     def with_batch_sizes(self, axes: set[Axis]) -> set[Axis]:
-        """Add axis 0 of all tensors that may have it open, and where it is as long as an open one.
+        """Add axis 0 of the tensors whose batch size may vary and equals one among the axes.
 
-        Otherwise an op that needs equal batch sizes would be valid for one only.
+        Otherwise a program whose ops need equal batch sizes would be valid for one size only.
         """
         sizes = {_length_in(self._slots, axis) for axis in axes if axis[1] == 0}
         equal = (
@@ -145,38 +153,53 @@ class BatchLengths:
         Axes share a length if they are equal now, and in each program. Two axes of one tensor never
         do.
         """
-        groups: list[list[Axis]] = []
-        # The axes of one number first: most likely they have one meaning.
-        for axis in sorted(axes, key=lambda axis: (axis[1], axis[0])):
-            fitting = [group for group in groups if self._is_shared(axis, group)]
-            same_number = [group for group in fitting if group[0][1] == axis[1]]
-            if fitting:
-                [*same_number, *fitting][0].append(axis)
-            else:
-                groups.append([axis])
+        groups = self._group(axes)
         if not groups:
             return None
-
-        lengths, firsts = [], [group[0] for group in groups]
+        lengths = []
         for group in groups:
-            example, *lengths_before = self._history(group[0])
+            example, *program_lengths = self._history(group[0])
             assert example is not None
-            known_lengths = [length for length in lengths_before if length is not None]
+            known_lengths = [length for length in program_lengths if length is not None]
             usual = max([example, *(known_lengths or [_UNKNOWN_LENGTH])])
             lengths.append(OpenLength(tuple(group), example, usual))
-        fixed_by_others: set[LengthValues] = set()
-        for program_slots in self._program_slots:
-            fixed = [_length_in(program_slots, axis) for axis in firsts]
-            values = tuple(length for length in fixed if length is not None)
-            if len(values) == len(fixed) and self._differs_only_in(program_slots, axes):
-                fixed_by_others.add(values)
-        fixed_by_others.discard(tuple(length.example for length in lengths))
         contiguous = {index for index, axis in axes if axis and is_contiguous(self._slots[index])}
-        return OpenLengths(tuple(lengths), tuple(sorted(contiguous)), frozenset(fixed_by_others))
+        return OpenLengths(
+            groups=tuple(lengths),
+            contiguous=tuple(sorted(contiguous)),
+            left_to_other_programs=self._fixed_by_programs(lengths, axes),
+        )
+
+    def _group(self, axes: set[Axis]) -> list[list[Axis]]:
+        """Group the axes that share a length."""
+        groups: list[list[Axis]] = []
+        for axis in sorted(axes, key=lambda axis: (axis[1], axis[0])):
+            fitting = [group for group in groups if self._is_shared(axis, group)]
+            # Axes with the same number most likely have the same meaning.
+            preferred = [group for group in fitting if group[0][1] == axis[1]] or fitting
+            if preferred:
+                preferred[0].append(axis)
+            else:
+                groups.append([axis])
+        return groups
 
     def _is_shared(self, axis: Axis, group: Sequence[Axis]) -> bool:
         is_in_other_tensors = all(index != axis[0] for index, _ in group)
         return is_in_other_tensors and self._history(axis) == self._history(group[0])
+
+    def _fixed_by_programs(
+        self, lengths: Sequence[OpenLength], axes: set[Axis]
+    ) -> frozenset[LengthValues]:
+        """Return the values of some lengths that programs have as constants, except the batch's."""
+        fixed_values: set[LengthValues] = set()
+        for program_slots in self._program_slots:
+            lengths_in_program = [_length_in(program_slots, length.axes[0]) for length in lengths]
+            values = tuple(value for value in lengths_in_program if value is not None)
+            is_fixed = len(values) == len(lengths)
+            if is_fixed and self._differs_only_in(program_slots, axes):
+                fixed_values.add(values)
+        fixed_values.discard(tuple(length.example for length in lengths))
+        return frozenset(fixed_values)
 
     def _history(self, axis: Axis) -> list[int | None]:
         """Return the length of an axis now, and in each program; None where it is open."""
@@ -212,9 +235,9 @@ def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengt
     """Return the open lengths of a batch; None if axes that are to share one have several."""
     values = []
     for length in lengths.groups:
-        first, *others = length.axes
+        first, *other_axes = length.axes
         value = tensors[first[0]].shape[first[1]]
-        for index, axis in others:
+        for index, axis in other_axes:
             if tensors[index].shape[axis] != value:
                 return None
         values.append(value)
@@ -224,9 +247,9 @@ def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengt
 def unequal_axes(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> tuple[Axis, ...]:
     """Return the first two axes of a batch that are to share a length and differ; empty if none."""
     for length in lengths.groups:
-        first, *others = length.axes
+        first, *other_axes = length.axes
         value = tensors[first[0]].shape[first[1]]
-        for index, axis in others:
+        for index, axis in other_axes:
             if tensors[index].shape[axis] != value:
                 return first, (index, axis)
     return ()
@@ -255,13 +278,15 @@ def _length_in(slots: Sequence[TensorSpec], axis: Axis) -> int | None:
 
 # --- traces ---------------------------------------------------------------------------------------
 
+_DEPENDS_ON_LENGTH = "the graph depends on this length"
+
 
 class TracedLength(NamedTuple):
     """An open length in a trace.
 
     Attributes:
-        size: The length as a symbolic integer, which the trace may have replaced by another one or
-            by a number.
+        size: The length as a symbolic integer, which the trace may have replaced by another symbol
+            or by a number.
         symbol: Its symbol in the conditions of the trace.
     """
 
@@ -274,9 +299,7 @@ class TracedLength(NamedTuple):
         return cls(size, size.node.expr)
 
 
-def require_open(
-    lengths: Sequence[TracedLength], reason: str = "what the ops do depends on this length"
-) -> None:
+def require_open(lengths: Sequence[TracedLength], reason: str = _DEPENDS_ON_LENGTH) -> None:
     """Refuse a graph that is valid for one value of an open length only, for a reason."""
     # An expression without symbols is a constant: the trace is specialized to it.
     specialized = [
@@ -298,7 +321,7 @@ def independent_lengths(lengths: Sequence[TracedLength]) -> list[int]:
 
 def admitted_lengths(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[LengthValues], bool]:
     """Return a test for the lengths that a graph is valid for."""
-    # Before the compiler was called, the trace had left them open.
+    # The trace has left them open, so it is the compiler that has replaced a symbol by a number.
     require_open(lengths, "the compiler needs this length as a number")
     env, symbols = mode.shape_env, [length.symbol for length in lengths]
     conditions = [guard.expr for guard in env.guards]
@@ -306,15 +329,13 @@ def admitted_lengths(mode: Any, lengths: Sequence[TracedLength]) -> Callable[[Le
         any(env.deferred_runtime_asserts.values())
         or not all(condition.free_symbols <= set(symbols) for condition in conditions)
     ):
-        raise Uncapturable(
-            "what the ops do depends on this length", specialized=range(len(lengths))
-        )
+        raise Uncapturable(_DEPENDS_ON_LENGTH, specialized=range(len(lengths)))
 
     def admits(values: LengthValues) -> bool:
         # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
-        given = dict(zip(symbols, values, strict=True))
+        values_by_symbol = dict(zip(symbols, values, strict=True))
         return all(value > 1 for value in values) and all(
-            condition.subs(given) == True  # noqa: E712
+            condition.subs(values_by_symbol) == True  # noqa: E712
             for condition in conditions
         )
 

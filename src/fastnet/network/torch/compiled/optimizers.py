@@ -41,7 +41,8 @@ class OptimizerSpec:
         update: Updates a parameter.
         inputs: The settings that are inputs.
         constants: The settings that are constants.
-        state_names: Given the settings of a group and a parameter, the names of its state tensors.
+        state_names: Given the settings of a group and a parameter in it, returns the names of the
+            parameter's state tensors.
     """
 
     kind: type[torch.optim.Optimizer]
@@ -52,7 +53,7 @@ class OptimizerSpec:
 
     @property
     def entry_inputs(self) -> list[str]:
-        """The inputs that are entries of a group themselves, unlike the betas."""
+        """The inputs that are entries of a group, and not a part of one, as the betas are."""
         return [name for name in self.inputs if name not in _PAIRS]
 
     def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
@@ -66,7 +67,7 @@ class OptimizerSpec:
                 value = group[name]
                 if is_number_tensor(value):
                     value = value.item()
-            # numpy's float64 is a float of Python, too.
+            # numpy's float64 is a subclass of float.
             if type(value) is not int and not isinstance(value, float):
                 raise Uncapturable(
                     f"`{name}` of {self.kind.__name__} is of type {type(value).__name__}"
@@ -78,17 +79,20 @@ class OptimizerSpec:
         """Return the constants of a group: the settings under `constants`, and signs of numbers."""
         constants: dict[str, Any] = {}
         for name in (*self.constants, "capturable", "differentiable"):
-            # Groups of older versions of AdamW lack this setting.
-            value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
+            value = group.get(name, False)
+            if name == _DECOUPLED and name not in group:
+                # Groups of older versions of AdamW lack this setting.
+                value = self.kind is torch.optim.AdamW
             parts = value if type(value) in (tuple, list) else (value,)
             if not all(type(part) in (bool, int, float, str, type(None)) for part in parts):
                 raise Uncapturable(
-                    f"`{name}` of {self.kind.__name__} is, or holds, a value of another type than "
-                    "its default"
+                    f"`{name}` of {self.kind.__name__} is, or holds, a value that is not a bool, "
+                    "number, string or None"
                 )
             constants[name] = tuple(value) if isinstance(value, list) else value
+        # Torch leaves out terms whose factor is 0, so the signs of factors are constants. The rate
+        # is no such factor: it may be 0 at the start of a warm-up.
         numbers = dict(zip(self.inputs, self.numbers_of(group), strict=True))
-        # Torch leaves nothing out if the rate is 0, as it is at the start of a warm-up.
         numbers.pop(_RATE)
         return {**constants, **{name: _sign_of(value) for name, value in numbers.items()}}
 
@@ -99,8 +103,10 @@ def is_number_tensor(value: Any) -> bool:
 
 
 def _sign_of(number: float) -> int:
-    """Return 0 for 0, and else 1 or -1; torch does not leave a NaN out either."""
-    return 0 if number == 0 else -1 if number < 0 else 1
+    """Return the sign of a number: -1, 0 or 1, which is also that of NaN."""
+    if number == 0:
+        return 0
+    return -1 if number < 0 else 1
 
 
 def spec_of(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
@@ -113,7 +119,7 @@ def spec_of(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
         if why is not None:
             raise Uncapturable(f"the optimizer is {name}, {why}")
         known = ", ".join(spec.kind.__name__ for spec in _SPECS)
-        raise Uncapturable(f"the optimizer is {name}; what can be captured is {known}")
+        raise Uncapturable(f"the optimizer is {name}; only {known} can be captured")
     attributes = vars(optimizer)
     if "step" in attributes and not hasattr(attributes["step"], WRAPPED_STEP):
         raise Uncapturable(f"`step` of {name} was replaced")
@@ -131,10 +137,10 @@ def spec_of(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     return spec
 
 
-def require_dense(what: str, gradient: torch.Tensor) -> None:
+def require_dense(name: str, gradient: torch.Tensor) -> None:
     """Refuse a gradient of another layout, such as that of a sparse embedding."""
     if gradient.layout is not torch.strided:
-        raise Uncapturable(f"{what} is sparse; {_DENSE}")
+        raise Uncapturable(f"{name} is sparse; {_DENSE}")
 
 
 def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
@@ -152,93 +158,99 @@ def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _named(*names: str) -> Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]:
+def _fixed_names(*names: str) -> Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]:
+    """Return a function for optimizers whose state has the same names for all settings."""
     return lambda group, parameter: names
 
 
-def _of_sgd(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+def _sgd_names(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
     return ("momentum_buffer",) if group["momentum"] != 0 else ()
 
 
-def _of_adam(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
-    most = ("max_exp_avg_sq",) if group["amsgrad"] else ()
-    return ("step", "exp_avg", "exp_avg_sq", *most)
+def _adam_names(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    maximum = ("max_exp_avg_sq",) if group["amsgrad"] else ()
+    return ("step", "exp_avg", "exp_avg_sq", *maximum)
 
 
-def _of_rmsprop(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+def _rmsprop_names(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
     average = ("grad_avg",) if group["centered"] else ()
     momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
     return ("step", "square_avg", *average, *momentum)
 
 
-def _of_adafactor(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
-    return ("step", *(("row_var", "col_var") if parameter.dim() > 1 else ("variance",)))
+def _adafactor_names(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    variances = ("row_var", "col_var") if parameter.dim() > 1 else ("variance",)
+    return ("step", *variances)
 
 
 _ADAM = "lr beta1 beta2 eps weight_decay"
 _AVERAGES = ("step", "exp_avg", "exp_avg_sq")
 
-# The update, the settings that are inputs, those that are constants, and the names of the state.
+# By class: the update, the inputs, the constants, and the function for the names of the state.
 _TABLE: dict[str, tuple[UpdateRule, str, str, Any]] = {
-    "SGD": (rules.sgd, "lr momentum dampening weight_decay", "maximize nesterov", _of_sgd),
-    "Adam": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
-    "AdamW": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _of_adam),
+    "SGD": (rules.sgd, "lr momentum dampening weight_decay", "maximize nesterov", _sgd_names),
+    "Adam": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _adam_names),
+    "AdamW": (rules.adam, _ADAM, f"amsgrad maximize {_DECOUPLED}", _adam_names),
     "RMSprop": (
         rules.rmsprop,
         "lr alpha eps weight_decay momentum",
         "maximize centered",
-        _of_rmsprop,
+        _rmsprop_names,
     ),
     "Adagrad": (
         rules.adagrad,
         "lr lr_decay weight_decay eps",
         "maximize",
-        _named("step", "sum"),
+        _fixed_names("step", "sum"),
     ),
     "Adadelta": (
         rules.adadelta,
         "lr rho eps weight_decay",
         "maximize",
-        _named("step", "square_avg", "acc_delta"),
+        _fixed_names("step", "square_avg", "acc_delta"),
     ),
-    "Adamax": (rules.adamax, _ADAM, "maximize", _named("step", "exp_avg", "exp_inf")),
+    "Adamax": (rules.adamax, _ADAM, "maximize", _fixed_names("step", "exp_avg", "exp_inf")),
     "NAdam": (
         rules.nadam,
         f"{_ADAM} momentum_decay",
         f"maximize {_DECOUPLED}",
-        _named(*_AVERAGES, "mu_product"),
+        _fixed_names(*_AVERAGES, "mu_product"),
     ),
-    "RAdam": (rules.radam, _ADAM, f"maximize {_DECOUPLED}", _named(*_AVERAGES)),
+    "RAdam": (rules.radam, _ADAM, f"maximize {_DECOUPLED}", _fixed_names(*_AVERAGES)),
     "ASGD": (
         rules.asgd,
         "lr lambd alpha t0 weight_decay",
         "maximize",
-        _named("step", "eta", "mu", "ax"),
+        _fixed_names("step", "eta", "mu", "ax"),
     ),
     "Rprop": (
         rules.rprop,
         "lr",
         "maximize etas step_sizes",
-        _named("step", "prev", "step_size"),
+        _fixed_names("step", "prev", "step_size"),
     ),
     "Adafactor": (
         rules.adafactor,
         "lr beta2_decay d weight_decay",
         "maximize eps",
-        _of_adafactor,
+        _adafactor_names,
     ),
     "Muon": (
         rules.muon,
         "lr weight_decay momentum",
         "nesterov ns_coefficients eps ns_steps adjust_lr_fn",
-        _named("momentum_buffer"),
+        _fixed_names("momentum_buffer"),
     ),
 }
 # Older releases of torch lack some of them.
 _SPECS = [
     OptimizerSpec(
-        getattr(torch.optim, name), update, tuple(inputs.split()), tuple(constants.split()), names
+        kind=getattr(torch.optim, name),
+        update=update,
+        inputs=tuple(inputs.split()),
+        constants=tuple(constants.split()),
+        state_names=state_names,
     )
-    for name, (update, inputs, constants, names) in _TABLE.items()
+    for name, (update, inputs, constants, state_names) in _TABLE.items()
     if hasattr(torch.optim, name)
 ]

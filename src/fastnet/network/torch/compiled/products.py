@@ -21,10 +21,10 @@ class Rule(NamedTuple):
     """The matrix products for which oneDNN is faster than MKL.
 
     Attributes:
-        min_length: The least number of rows, of columns, and of products in each sum.
-        min_work: The least number of multiplications for each thread.
-        min_columns_after_copy: The least number of columns if the left operand is not contiguous.
-            oneDNN is given a copy of it, whose cost is that of some columns.
+        min_length: The minimum of the number of rows, of columns, and of products in each sum.
+        min_work: The minimum number of multiplications for each thread.
+        min_columns_after_copy: The minimum number of columns if the left operand is not contiguous,
+            and has to be copied for oneDNN. The copy costs as much as some columns.
     """
 
     min_length: int
@@ -67,7 +67,7 @@ def find_rule() -> Rule | None:
 
 
 def processor_fields() -> dict[str, str]:
-    """Return what Linux lists of the last core, or nothing on other systems."""
+    """Return the fields of the last core in Linux's list; an empty dict on other systems."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -76,16 +76,16 @@ def processor_fields() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
-def may_use_onednn(one: torch.Tensor, other: torch.Tensor) -> bool:
+def may_use_onednn(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether the operator would use oneDNN for a product, or for some open sizes of it."""
     rule = find_rule()
     if rule is None or not _onednn.enabled:
         return False
-    if one.dtype != torch.float32 or one.device.type != "cpu":
+    if left.dtype != torch.float32 or left.device.type != "cpu":
         return False
     # Comparing an open size would restrict the program to sizes with the same answer.
     sizes = (
-        size if isinstance(size, int) else rule.min_work for size in (*one.shape, other.shape[1])
+        size if isinstance(size, int) else rule.min_work for size in (*left.shape, right.shape[1])
     )
     return rule.prefers_onednn(*sizes)
 
@@ -96,24 +96,24 @@ _library.define("mm(Tensor self, Tensor mat2) -> Tensor", tags=(torch.Tag.flexib
 
 
 @torch.library.impl(_library, "mm", "CPU")
-def _mm(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _mm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     rule = find_rule()
-    rows, inner = one.shape
-    columns = other.shape[1]
+    rows, inner = left.shape
+    columns = right.shape[1]
     if (
         rule is not None
         and rule.prefers_onednn(
             rows,
             inner,
             columns,
-            is_contiguous=one.is_contiguous(),
+            is_contiguous=left.is_contiguous(),
             threads=torch.get_num_threads(),
         )
-        and _is_matrix(other, inner, columns)
+        and _is_matrix(right, inner, columns)
         and _onednn.enabled
     ):
-        return onednn_product(one, other)
-    return mkl_product(one, other)
+        return onednn_product(left, right)
+    return mkl_product(left, right)
 
 
 def _is_matrix(tensor: torch.Tensor, rows: int, columns: int) -> bool:
@@ -125,8 +125,8 @@ def _is_matrix(tensor: torch.Tensor, rows: int, columns: int) -> bool:
 
 
 @torch.library.register_fake("fastnet::mm", lib=_library)  # type: ignore[untyped-decorator]
-def _mm_of_fake_tensors(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return one.new_empty((one.shape[0], other.shape[1]))
+def _mm_of_fake_tensors(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return left.new_empty((left.shape[0], right.shape[1]))
 
 
 mm: Any = torch.ops.fastnet.mm.default

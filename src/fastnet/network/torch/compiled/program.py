@@ -47,7 +47,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 
 class AliasedInput(Exception):
-    """A batch shares memory with the tensors of a program that writes to some of them."""
+    """Raised where a batch shares memory with the tensors of a program that writes to some."""
 
 
 class TorchProgram(Program):
@@ -73,7 +73,7 @@ class TorchProgram(Program):
         tensors: The tensors of models, optimizers and ops that the step uses.
         writes: The indices of those that it writes to.
         graph: The captured graph, which runs when the program is verified; None if it never is.
-        changed_number: The number whose change has made the program invalid, if it was one.
+        changed_number: The number whose change has made the program invalid; None if none has.
         awaits_verification: Whether a step is still to be compared with an eager one.
         verified_lengths: The open lengths of the first verified step; None before it.
         times: How long its first steps take; None if they are not timed, or were.
@@ -102,7 +102,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
-        self._broadcasts = state.broadcasts if state.broadcasts.are_any else None
+        self._broadcasts = state.broadcasts if state.broadcasts.has_models else None
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
         self.awaits_verification = True
@@ -260,7 +260,7 @@ class TorchProgram(Program):
         return results if phase is None else phase.store_sums(results, by_program=False)
 
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Call the program with inputs, of which those of the batch are still missing."""
+        """Fill in the inputs that come from the batch, and call the program."""
         phase = self._phase
         for place, (index, axis) in enumerate(self._length_axes):
             inputs[place] = tensors[index].shape[axis]
@@ -297,16 +297,16 @@ class TorchProgram(Program):
         return tensors + [torch.tensor(v, dtype=torch.float64, device=device) for v in values]
 
     def _takes_lengths(self, lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether the program can run a batch of these lengths, and no other one is for it.
+        """Return whether the program runs batches of the lengths of these tensors.
 
-        A batch of the lengths that another program has fixed is left to that program.
+        It leaves lengths for which another program was compiled to that program.
         """
         values = read_lengths(lengths, tensors)
         if values is None or has_other_strides(lengths, tensors):
             return False
         is_admitted = self._admitted.get(values)
         if is_admitted is None:
-            is_admitted = values not in lengths.left_to_others and self._admits(values)
+            is_admitted = values not in lengths.left_to_other_programs and self._admits(values)
             if len(self._admitted) >= MAX_LENGTHS:
                 self._admitted.clear()
             self._admitted[values] = is_admitted
@@ -350,17 +350,14 @@ class TorchProgram(Program):
     # --- what the program is valid for ---
 
     def matches_phase(self) -> bool:
-        """Return whether the program was compiled for the current phase of gradient merging.
-
-        So are the broadcasts of buffers in its step.
-        """
+        """Return whether the program is for the current merging phase and buffer broadcasts."""
         is_current = self._phase is None or self._phase.is_current()
         return is_current and (self._broadcasts is None or self._broadcasts.is_current())
 
     def difference(self) -> str | None:
         """Return why the program is not valid for the next step, or None if it is.
 
-        Changes that the program can adopt, such as of a learning rate, it adopts.
+        The program adopts those changes that it can, such as that of a learning rate.
         """
         if modes_observe_steps() or not self._global_state.check():
             return "the environment of the step (autocast, modes, grad mode) has changed"
@@ -418,7 +415,7 @@ class TorchProgram(Program):
     def _rebind(self) -> bool:
         """Bind the current state tensors of the optimizers; return False if they do not match."""
         if not self._are_in_place():
-            return False  # `_bind` would take a parameter that was frozen as it is now.
+            return False  # `_bind` would accept a parameter that was frozen meanwhile.
         for state in self.state.used_optimizers:
             current = OptimizerState(state.optimizer, state.first_number)
             if current.settings != state.settings or current.keys != state.keys:

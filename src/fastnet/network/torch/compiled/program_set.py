@@ -92,11 +92,9 @@ class _Variant(NamedTuple):
     @property
     def usual_lengths(self) -> LengthValues:
         """The most likely value of each open length."""
-        return (
-            ()
-            if self.open_lengths is None
-            else tuple(length.usual for length in self.open_lengths.groups)
-        )
+        if self.open_lengths is None:
+            return ()
+        return tuple(length.usual for length in self.open_lengths.groups)
 
 
 class _Failure(Exception):
@@ -130,8 +128,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         plan: The plan, as far as programs use it.
         keys: The keys that ops read from the batch, in the order of a signature's forms.
         accumulation: The gradients that updates merge over several steps; None if none do.
-        steps_for_verification: The number of steps that were to run by a program, for `verify` as a
-            number.
+        steps_for_verification: The number of steps that a program was found for, if `verify` is a
+            number: every such step is verified whose number is a multiple of it.
     """
 
     def __init__(
@@ -197,11 +195,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             for number in program.state.op_numbers
             if all(number is not scheduled for scheduled in self._scheduled)
         ]
+        # The ops may depend on lengths or numbers in a way that tracing does not see.
         if program.open_lengths is not None:
-            # Its code may depend on them in a way that tracing does not see.
             self._fix(program.open_lengths.axes, difference)
         elif added or program.batch_numbers:
-            # The same for numbers.
             numbers: list[OpNumber | BatchNumber] = [*added, *program.batch_numbers]
             for number in numbers:
                 self._constant_numbers[number.path, number.kind] = difference
@@ -229,7 +226,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if reason is None:
             reason = self._find_reason()
         op_number = self._changed_number(reason)
-        # Asked first: a changed number of the batch is another signature, not a change of the ops.
+        # Before the reason names a changed number of the batch, which is no change of the ops.
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
         refusal = self._reason_against_another(reason, is_change, op_number, step.batch)
         if refusal is not None:
@@ -259,7 +256,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return not any(map(_waits_for_update, update_ops_in(self.plan.ops)))
 
     def _find_reason(self) -> str:
-        """Return why no program is valid, for a step before which none was looked for."""
+        """Return why no program is valid for a step that has run without looking for one."""
         if not self.programs:
             return _FIRST_STEP
         differences = [program.difference() for program in self.programs if program.matches_phase()]
@@ -275,11 +272,11 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return None
 
     def _changed_batch_number(self, batch: Mapping[str, Any]) -> BatchNumber | None:
-        """Return a number of a batch if a program differs from it in numbers that can be inputs."""
+        """Return the first number that differs from a program, if only possible inputs differ."""
         for program in self.programs:
-            if not program.matches_phase() or not all(
-                number.fits(batch[number.key]) for number in program.batch_numbers
-            ):
+            if not program.matches_phase():
+                continue
+            if not all(number.fits(batch[number.key]) for number in program.batch_numbers):
                 continue
             forms = zip(program.signature.keys, program.signature.inputs, strict=True)
             changed = [
@@ -288,14 +285,16 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             numbers = [
                 BatchNumber(key, type(form)) for key, form in changed if type(form) in (int, float)
             ]
-            if len(numbers) == len(changed) and all(
-                number.fits(batch[number.key])
-                and (number.path, number.kind) not in self._constant_numbers
-                and number not in self._batch_numbers
-                for number in numbers
-            ):
+            if len(numbers) < len(changed):
+                continue
+            if all(self._can_become_input(number, batch) for number in numbers):
                 return next(iter(numbers), None)
         return None
+
+    def _can_become_input(self, number: BatchNumber, batch: Mapping[str, Any]) -> bool:
+        is_constant = (number.path, number.kind) in self._constant_numbers
+        is_input = number in self._batch_numbers
+        return number.fits(batch[number.key]) and not is_constant and not is_input
 
     def _reason_against_another(
         self, reason: str, is_change: bool, number: OpNumber | None, batch: Mapping[str, Any]
@@ -328,21 +327,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         batch_lengths = BatchLengths(
             step.batch, self.keys, self._dynamic.possibly_dynamic, self._signatures_of_phase()
         )
-        variants = self._variants_to_try(step.batch, batch_lengths, number)
-        while True:
-            variant = variants.pop(0)
-            try:
-                program, traced = self._compile(step, variant)
-                break
-            except _Failure as error:
-                if not variants:
-                    return self._give_up(step, reason, error, started)
-                if variant.open_lengths is not None:
-                    fewer = self._fewer_lengths_after(variant, batch_lengths, error)
-                    if fewer is not None:
-                        variants.insert(0, variant._replace(open_lengths=fewer))
-                elif number is not None and variant.adds_number:
-                    self._constant_numbers[number.path, number.kind] = str(error)
+        try:
+            program, traced, variant = self._compile_most_general(step, batch_lengths, number)
+        except _Failure as error:
+            return self._give_up(step, reason, error, started)
 
         if reason == ANOTHER_SIGNATURE and not self._is_another_size(variant, batch_lengths):
             self._warn_of_signatures(step.batch)
@@ -364,6 +352,39 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         seconds = traced - started, time.perf_counter() - traced
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
+
+    def _compile_most_general(
+        self, step: EagerStep, batch_lengths: BatchLengths, number: OpNumber | BatchNumber | None
+    ) -> tuple[TorchProgram, float, _Variant]:
+        """Compile the most general variant that can be compiled; note what cannot be an input.
+
+        Args:
+            step: The step.
+            batch_lengths: The lengths of its batch.
+            number: The number whose change is the reason, if it is one.
+
+        Returns:
+            The program, when it was traced, and its variant.
+
+        Raises:
+            _Failure: If the last variant cannot be compiled, either.
+        """
+        variants = self._variants_to_try(step.batch, batch_lengths, number)
+        while True:
+            variant = variants.pop(0)
+            try:
+                program, traced = self._compile(step, variant)
+            except _Failure as error:
+                if not variants:
+                    raise
+                if variant.open_lengths is not None:
+                    fewer = self._fewer_lengths_after(variant, batch_lengths, error)
+                    if fewer is not None:
+                        variants.insert(0, variant._replace(open_lengths=fewer))
+                elif number is not None and variant.adds_number:
+                    self._constant_numbers[number.path, number.kind] = str(error)
+            else:
+                return program, traced, variant
 
     def _compile(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
@@ -475,13 +496,12 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         number: OpNumber | BatchNumber | None,
     ) -> list[_Variant]:
         """Return the variants of a program, the most general first; later ones where it fails."""
-        at_once = batch_lengths.with_batch_sizes(
-            batch_lengths.axes(self._dynamic.initially_dynamic)
-        )
-        axes = at_once | batch_lengths.changed
-        open_lengths = batch_lengths.open_lengths(axes - self._fixed_axes.keys())
         op_numbers = [op_number for op_number in self._op_numbers if op_number.is_readable()]
-        batch_numbers = [value for value in self._batch_numbers if value.fits(batch[value.key])]
+        batch_numbers = [
+            batch_number
+            for batch_number in self._batch_numbers
+            if batch_number.fits(batch[batch_number.key])
+        ]
         variants = [_Variant(None, op_numbers, batch_numbers)]
         if isinstance(number, BatchNumber):
             batch_numbers = [*batch_numbers, number]
@@ -489,13 +509,18 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         elif number is not None and number.table is not None and not self._is_input(number):
             op_numbers = [*op_numbers, number]
             variants.insert(0, _Variant(None, op_numbers, batch_numbers, adds_number=True))
-        if open_lengths is not None:
-            variants = [
-                alternative
-                for variant in variants
-                for alternative in (variant._replace(open_lengths=open_lengths), variant)
-            ]
-        return variants
+
+        initially_open = batch_lengths.with_batch_sizes(
+            batch_lengths.axes(self._dynamic.initially_dynamic)
+        )
+        axes = initially_open | batch_lengths.changed
+        open_lengths = batch_lengths.open_lengths(axes - self._fixed_axes.keys())
+        if open_lengths is None:
+            return variants
+        variants_with_lengths = []
+        for variant in variants:
+            variants_with_lengths += [variant._replace(open_lengths=open_lengths), variant]
+        return variants_with_lengths
 
     def _signatures_of_phase(self) -> list[Signature]:
         """Return the signatures of the programs for the current phase."""
@@ -504,7 +529,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _is_input(self, number: OpNumber | BatchNumber) -> bool:
         """Return whether a number is an input of new programs."""
         inputs: list[OpNumber | BatchNumber] = [*self._op_numbers, *self._batch_numbers]
-        return any(known.path == number.path and known.kind is number.kind for known in inputs)
+        return any(
+            number_input.path == number.path and number_input.kind is number.kind
+            for number_input in inputs
+        )
 
     def _fewer_lengths_after(
         self, variant: _Variant, batch_lengths: BatchLengths, failure: _Failure
@@ -514,10 +542,13 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         assert open_lengths is not None
         axes = set(open_lengths.axes)
         if failure.specialized:
-            fixed = {axis for i in failure.specialized for axis in open_lengths.groups[i].axes}
+            fixed = {
+                axis for index in failure.specialized for axis in open_lengths.groups[index].axes
+            }
         else:
+            # Leave only batch sizes open. If that has failed, too, leave nothing open.
             fixed = {axis for axis in axes if axis[1]} or axes
-        # With a number that is added, it may be the number that cannot be an input.
+        # If the program adds a number, this may be what cannot be an input.
         if not variant.adds_number and all(
             program.open_lengths is None for program in self.programs
         ):
@@ -561,8 +592,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         axis = self._changed_fixed_axis(batch_lengths)
         if axis is None:
             return reason
-        each = f"length of axis {axis[1]} of '{batch_lengths.key_of(axis)}'" if axis[1] else "size"
-        return f"{reason}; each {each} is compiled by itself, because {self._fixed_axes[axis]}"
+        length = "size"
+        if axis[1]:
+            length = f"length of axis {axis[1]} of '{batch_lengths.key_of(axis)}'"
+        return f"{reason}; each {length} is compiled by itself, because {self._fixed_axes[axis]}"
 
     def _is_another_size(self, variant: _Variant, batch_lengths: BatchLengths) -> bool:
         """Return whether a batch differs from those of a program in lengths that are open now."""
@@ -573,13 +606,13 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         )
 
     def _changed_fixed_axis(self, batch_lengths: BatchLengths) -> Axis | None:
-        """Return an axis that has changed, and each length of which needs a program, if any."""
+        """Return a changed axis whose lengths need a program each; None if there is none."""
         return min(batch_lengths.changed & self._fixed_axes.keys(), default=None)
 
     def _describe_unequal_lengths(
         self, batch_lengths: BatchLengths, batch: Mapping[str, Any]
     ) -> str:
-        """Return which axes differ that are one length for the last used program, if any do."""
+        """Describe axes that differ now, but share an open length of a program; "" if none do."""
         for program in self.programs:
             axes = program.unequal_axes(batch) if program.matches_phase() else ()
             if axes:
@@ -602,21 +635,22 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             )
 
     def _advice_on_lengths(self, batch: Mapping[str, Any]) -> str:
-        """Return how one program takes the lengths of a batch, if that is all that differs."""
+        """Return how to make one program take a changed length of a batch; "" if none has."""
         batch_lengths = BatchLengths(
             batch, self.keys, lambda key, rank: set(range(rank)), self._signatures_of_phase()
         )
         allowed = batch_lengths.axes(self._dynamic.possibly_dynamic)
-        for axis in sorted(batch_lengths.changed - allowed):
-            key = batch_lengths.key_of(axis)
-            return (
-                f"One program takes any length of axis {axis[1]} of '{key}' with "
-                f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
-            )
-        return ""
+        axis = min(batch_lengths.changed - allowed, default=None)
+        if axis is None:
+            return ""
+        key = batch_lengths.key_of(axis)
+        return (
+            f"One program takes any length of axis {axis[1]} of '{key}' with "
+            f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
+        )
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
-        """Return what of a batch differs from the program that was used last."""
+        """Describe how a batch differs from the program that was used last."""
         differences = (
             first_difference(program.signature, batch) or program.describe_lengths(batch)
             for program in self.programs

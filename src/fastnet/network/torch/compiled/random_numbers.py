@@ -31,7 +31,7 @@ _GENERATORS = (
     np.random.BitGenerator,
     torch.Generator,
 )
-# Files that are read; those of Python's memory are rather written to.
+# Files on disk, which may be read. Files in memory, such as StringIO, are usually written to.
 _FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.TextIOWrapper)
 _INSTEAD = "which a program would not do again: draw in the loader, or with torch"
 _SEEDED = (
@@ -41,7 +41,7 @@ _SEEDED = (
 
 
 class _Source(NamedTuple):
-    """A generator: how its state is read and written, and a number drawn."""
+    """The name of a generator, and functions that read, write and advance its state."""
 
     name: str
     read: Callable[[], Any]
@@ -50,7 +50,7 @@ class _Source(NamedTuple):
 
 
 class Sources:
-    """The generators and iterators that a trace might advance: global ones, and those ops hold."""
+    """The generators and iterators that a trace might advance: global ones and those of ops."""
 
     def __init__(self, guard: Snapshot) -> None:
         self._iterators: dict[int, str] = {}
@@ -76,47 +76,47 @@ class Sources:
         for index, generator in enumerate(torch.cuda.default_generators):
             generators[id(generator)] = f"the generator of CUDA device {index}", generator
         self._sources = [_source_of(path, value) for path, value in generators.values()]
-        # Generators may have their state in common, so all are read first.
-        self._before = [source.read() for source in self._sources]
+        # All are read before `watched` draws from any: generators may share their state.
+        self._states_before = [source.read() for source in self._sources]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note the states, and refuse `next` of what ops hold before it takes an item."""
+        """Note the states, and refuse calls of `next` for iterators that ops hold."""
         for source in self._sources:
-            # An op may seed a generator to the state that an earlier step has seeded it to.
+            # Otherwise seeding a generator as an earlier step has done would not change its state.
             source.draw()
-        self._during = [_comparable(source.read()) for source in self._sources]
+        self._states_at_start = [_comparable(source.read()) for source in self._sources]
         if not self._iterators:
             yield
             return
         patched: Any = builtins
-        thread, take = threading.get_ident(), builtins.next
+        thread, original_next = threading.get_ident(), builtins.next
 
-        def take_unless_held(iterator: Any, *default: Any) -> Any:
+        def next_unless_held(iterator: Any, *default: Any) -> Any:
             if id(iterator) in self._iterators and threading.get_ident() == thread:
                 path = self._iterators[id(iterator)]
                 # The op may catch the error.
                 self._refused = Uncapturable(f"an op advances {path}, {_INSTEAD}")
                 raise self._refused
-            return take(iterator, *default)
+            return original_next(iterator, *default)
 
-        patched.next = take_unless_held
+        patched.next = next_unless_held
         try:
             yield
         finally:
-            patched.next = take
+            patched.next = original_next
 
     def check(self) -> None:
         """Raise if a source has been advanced."""
         if self._refused is not None:
             raise self._refused
-        for source, state in zip(self._sources, self._during, strict=True):
+        for source, state in zip(self._sources, self._states_at_start, strict=True):
             if _comparable(source.read()) != state:
                 raise Uncapturable(f"an op advances {source.name}, {_INSTEAD}")
 
     def restore(self) -> None:
         """Restore the states of the random number generators."""
-        for source, state in zip(self._sources, self._before, strict=True):
+        for source, state in zip(self._sources, self._states_before, strict=True):
             source.write(state)
 
 
@@ -127,7 +127,7 @@ def _is_source(cls: type) -> bool:
     methods = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
     method = next(methods, None)
     is_iterator = method is not None and type(method) is not FunctionType
-    # Proxies have all methods, and files are rather written to.
+    # Proxies have all methods, and files in memory are usually written to.
     return is_iterator and not issubclass(cls, (io.IOBase, ProxyType, CallableProxyType))
 
 
@@ -162,7 +162,7 @@ def _locals_of(generator: Any) -> dict[str, Any]:
 
 
 def _frame_of(generator: Any) -> Any:
-    """Return where a generator stands, as far as its frame shows it."""
+    """Return the position and the variables of a generator; None if it has ended."""
     frame, inner = generator.gi_frame, generator.gi_yieldfrom
     values = [(name, id(value)) for name, value in _locals_of(generator).items()]
     inside = _frame_of(inner) if isinstance(inner, GeneratorType) else id(inner)
@@ -190,7 +190,8 @@ class RandomState:
     def __getattr__(self, name: str) -> Any:
         if threading.get_ident() == self._thread:
             self._is_used = True
-            # A seed would be a constant of the program, and may give the state that there is.
+            # A seed would be a constant of the program. `restore` does not notice seeding that sets
+            # the state that the generator already has.
             self._depends_on_seed |= name in ("manual_seed", "seed", "initial_seed")
         return getattr(self._generator, name)
 
@@ -212,21 +213,21 @@ def watched_process() -> Iterator[RandomState]:
     """Watch the uses of torch's generator and of `torch.compile` in this thread."""
     # Functions of `torch.random` look the generator up in their module.
     patched: Any = torch
-    thread, compile = threading.get_ident(), patched.compile
+    thread, original_compile = threading.get_ident(), patched.compile
     generator = patched.random.default_generator
     random_state = RandomState(generator)
 
     def refuse(*args: Any, **settings: Any) -> Any:
         if threading.get_ident() == thread:
             raise Uncapturable("an op calls torch.compile, as torch.cond does; use torch.where")
-        return compile(*args, **settings)
+        return original_compile(*args, **settings)
 
     patched.compile = refuse
     patched.random.default_generator = patched.default_generator = random_state
     try:
         yield random_state
     finally:
-        patched.compile = compile
+        patched.compile = original_compile
         patched.random.default_generator = patched.default_generator = generator
         random_state.restore()
 

@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,13 +74,14 @@ class Restoration:
         """Restore everything that has changed, as far as it can be written to."""
         try:
             self._restore_once()
-        except BaseException:  # Such as an interrupt.
+        except BaseException:
+            # An interrupt may have stopped it halfway.
             self._restore_once()
             raise
 
     def _restore_once(self) -> None:
         with contextlib.ExitStack() as stack:  # A failing callback does not stop the others.
-            # In reverse: objects, tensors, arrays, settings.
+            # Callbacks run in reverse: objects, tensors, arrays, settings.
             for (_, write), value in zip(_SETTINGS, self._settings, strict=True):
                 stack.callback(write, value)
             for current, saved in self._arrays:
@@ -126,7 +128,7 @@ class _Tensor(NamedTuple):
             table = getattr(tensor, name)
             if table and table != saved:
                 # Setting the attribute to None would not unregister hooks.
-                _restore_items(table, [part for item in saved.items() for part in item])
+                _restore_items(table, list(chain.from_iterable(saved.items())))
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
@@ -164,8 +166,12 @@ def _have_same_items(current: Any, saved: Any) -> bool:
 
 
 def _restore_array(current: Any, saved: Any) -> None:
-    if not _have_same_items(current, saved):
-        current[... if isinstance(current, np.ndarray) else slice(None)] = saved
+    if _have_same_items(current, saved):
+        return
+    if isinstance(current, np.ndarray):
+        current[...] = saved
+    else:
+        current[:] = saved
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -175,9 +181,9 @@ def _restore_snapshot(snapshot: Snapshot) -> None:
     index = snapshot.next_change(0)
     while index >= 0:
         kind, owner, _, _, values = snapshot.node(index)
-        # The code of a user's class may refuse.
+        # Setting an attribute may run code of a user's class, which may raise.
         with contextlib.suppress(Exception):
-            if owner is not None:  # Referents may have been freed.
+            if owner is not None:  # It may have been freed.
                 _restore_node(kind, owner, values)
         index = snapshot.next_change(index + 1)
 
@@ -236,7 +242,7 @@ def _restore_items(table: dict[Any, Any], values: Sequence[Any]) -> None:
 
 
 def _restore_state(owner: Any, values: Sequence[Any]) -> None:
-    # Traces run in a context of their own, whose variables need not be restored.
+    # Traces run in a copy of the context, so its variables need not be restored.
     if isinstance(owner, threading.local):
         _restore_items(vars(owner), values)
     elif not isinstance(owner, contextvars.ContextVar) and _is_number(owner):

@@ -38,8 +38,10 @@ _IN_PROGRAM = (
 )
 
 
-def never_captured(plan: ExecutionPlan, device: torch.device, is_distributed: bool) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch: all that is known.
+def reason_not_to_capture(
+    plan: ExecutionPlan, device: torch.device, is_distributed: bool
+) -> str | None:
+    """Return why no step of a plan can be captured, whatever its batch; None if one may be.
 
     Args:
         plan: The plan.
@@ -105,7 +107,7 @@ def _reasons_against_ddp(
         "parameters that it ignores": wrapper.parameters_to_ignore,
         "a communication hook": has_communication_hooks(wrapper),
         "sparse gradients": any(map(_is_sparse, wrapper.modules())),
-        "parameters of another one": shares_parameters_with_others(wrapper, wrappers),
+        "parameters of another model": shares_parameters_with_others(wrapper, wrappers),
     }
     for setting, is_used in settings.items():
         if is_used:
@@ -194,8 +196,9 @@ class CompiledSession:
     def consecutive_step(self, eager: RunStep) -> RunStep:
         """Return a function for steps between which nothing changes that guards would notice.
 
-        What a program was made from is compared before its first step alone, and the phase and the
-        batch before each step. So are numbers of optimizers and ops that a schedule may change.
+        Before its first step only, a program is compared with everything that it was made from.
+        Before each step, it is compared with the phase, the batch, and the numbers of optimizers
+        and ops that a schedule may change.
         """
         programs = self.programs
         eager = self._broadcasts.restored_on_error(eager)
@@ -213,15 +216,15 @@ class CompiledSession:
             moved = batch if self._move is None else self._moved(batch)
             try:
                 for program in compared:
-                    if program.matches_phase():
-                        tensors = program.match(moved)
-                        # Only what follows updates may have changed numbers since the last step.
-                        if tensors is not None and (
-                            not program.followed or program.adopt_changes() is None
-                        ):
-                            return self._run_program(
-                                program, run_eagerly, batch, moved, tensors, None
-                            )
+                    if not program.matches_phase():
+                        continue
+                    tensors = program.match(moved)
+                    if tensors is None:
+                        continue
+                    # Only what follows updates may have changed numbers since the last step.
+                    if program.followed and program.adopt_changes() is not None:
+                        continue
+                    return self._run_program(program, run_eagerly, batch, moved, tensors, None)
                 valid, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
             except KeyError:
                 return run_eagerly(batch)  # Raises the error for a missing key.
@@ -279,14 +282,12 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for the phase of this step, so its windows and flags return for
-        # that.
+        # The program is compiled for the phase before this step, so the windows and flags are put
+        # back meanwhile.
         accumulation = programs.accumulation
-        as_before = (
-            nullcontext()
-            if accumulation is None
-            else accumulation.with_windows(accumulation.windows())
-        )
+        windows_before: AbstractContextManager[Any] = nullcontext()
+        if accumulation is not None:
+            windows_before = accumulation.with_windows(accumulation.windows())
         flags = self._broadcasts.flags()
         result = eager(batch)
         self._has_run = True
@@ -294,7 +295,7 @@ class CompiledSession:
             return result
         moved = batch if self._move is None else self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
-        with as_before, self._broadcasts.with_flags(flags), TRACING:
+        with windows_before, self._broadcasts.with_flags(flags), TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.compile_for(step, reason, on_compile)
         return result
@@ -305,14 +306,12 @@ class CompiledSession:
         """Return whether this step is to be verified, for a program that awaits it."""
         programs = self.programs
         verify = programs.options.verify
-        if not isinstance(verify, int):
-            open_lengths = program.open_lengths
-            return (
-                open_lengths is None
-                or read_lengths(open_lengths, tensors) != program.verified_lengths
-            )
-        programs.steps_for_verification += 1
-        return programs.steps_for_verification % verify == 0
+        if isinstance(verify, int):
+            programs.steps_for_verification += 1
+            return programs.steps_for_verification % verify == 0
+        if program.open_lengths is None:
+            return True
+        return read_lengths(program.open_lengths, tensors) != program.verified_lengths
 
     def _verified(
         self,
@@ -368,7 +367,7 @@ class CompiledSession:
 
 
 def _end_verification(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
-    """Verify no further step of a program, or one more if that has other lengths."""
+    """Verify no further step of a program, or with open lengths, one more step of other lengths."""
     if program.open_lengths is not None and program.verified_lengths is None:
         program.verified_lengths = read_lengths(program.open_lengths, tensors)
         return

@@ -42,7 +42,7 @@ class OptimizerState:
         self.first_number = first_number
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
-        # The state and the numbers of before, if the step does not use the optimizer.
+        # The tensors and the numbers when `set_unused` was called; None if the step uses them.
         self._unused: tuple[list[torch.Tensor], list[float]] | None = None
 
     @property
@@ -51,13 +51,14 @@ class OptimizerState:
         return self._unused is None
 
     def set_unused(self) -> None:
-        """Let the optimizer change: its tensors and numbers stay those of now."""
+        """Let the optimizer change: for the step, its tensors and numbers remain those of now."""
         self._unused = self.tensors(), self.numbers()
 
     def settings_now(self) -> list[Any]:
         """Return the settings that are constants, with the parameters of each group.
 
-        It is constant, too, which numbers are tensors: these are read in another way.
+        The names of numbers that are tensors are constant, too, since `guard` reads these in
+        another way.
         """
         return [
             (
@@ -155,7 +156,7 @@ class StepState:
         self.broadcasts = BufferBroadcasts(models)
         self.optimizers: dict[int, OptimizerState] = {}
         self.refused: dict[int, str] = {}
-        # The table of a module, a name and the tensor under it.
+        # For each parameter and buffer: a table of its module, its name there, and the tensor.
         self._entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._recurrent: list[torch.nn.Module] = []
         self._add_modules(models)
@@ -215,20 +216,20 @@ class StepState:
             self.optimizers[id(optimizer)] = state
 
     def set_used_optimizers(self, used: Collection[int]) -> None:
-        """Let other optimizers than those with some ids change, since the step does not use them.
+        """Let all optimizers change but those with the given ids, which the step uses.
 
-        Another network may train the models of these.
+        Another network may train the models of the others.
         """
         unused = self.optimizers.keys() - used
         for key in unused:
             self.optimizers[key].set_unused()
-        kept = [
+        compared = [
             (holder, optimizer)
             for holder, optimizer in zip(self._holders, self._current, strict=True)
             if id(optimizer) not in unused
         ]
-        self._holders = [holder for holder, _ in kept]
-        self._current = [optimizer for _, optimizer in kept]
+        self._holders = [holder for holder, _ in compared]
+        self._current = [optimizer for _, optimizer in compared]
 
     @property
     def used_optimizers(self) -> list[OptimizerState]:
@@ -254,12 +255,12 @@ class StepState:
             if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
                 raise Uncapturable(f"a parameter or a buffer is of {tensor.dtype}, {tensor.layout}")
             # Optimizers keep their step counts on the CPU, wherever parameters are.
-            is_count = index >= count and tensor.device.type == "cpu" and not tensor.dim()
-            if tensor.device != self.device and not is_count:
+            is_step_count = index >= count and tensor.device.type == "cpu" and not tensor.dim()
+            if tensor.device != self.device and not is_step_count:
                 what = "a parameter or a buffer" if index < count else "the state of an optimizer"
                 raise Uncapturable(f"{what} is on {tensor.device}")
             if not tensor.is_leaf:
-                raise Uncapturable("a parameter or a buffer has a graph")
+                raise Uncapturable("a parameter or a buffer is not a leaf tensor; detach it")
         if share_memory(self.tensors):
             raise Uncapturable(
                 "two parameters, buffers or tensors of an optimizer's state share memory"
@@ -350,8 +351,9 @@ class StepState:
         tensors: dict[int, dict[str, torch.Tensor]] = {}
         if state is not None:
             for parameter, name in state.entries():
-                real = optimizer.state[parameter][name]
-                tensors.setdefault(id(fakes_by_id[id(parameter)]), {})[name] = fakes_by_id[id(real)]
+                fake_parameter = fakes_by_id[id(parameter)]
+                fake_tensor = fakes_by_id[id(optimizer.state[parameter][name])]
+                tensors.setdefault(id(fake_parameter), {})[name] = fake_tensor
         groups = [
             {
                 # A tensor has no value in the trace.
@@ -410,7 +412,7 @@ def _step_if(
     tensors: dict[int, dict[str, torch.Tensor]],
     condition: torch.Tensor,
 ) -> None:
-    """Let an optimizer step; keep what it has updated if a scalar is true."""
+    """Let an optimizer step, and undo the step unless a scalar tensor is true."""
     trained = [
         parameter for group in groups for parameter in group["params"] if parameter.grad is not None
     ]

@@ -36,7 +36,7 @@ from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.tensorop.model.following import FollowsUpdates
 
 # The entries of the step's state that are the same in all steps of a plan, or used by each step.
-_CONSTANT = frozenset(
+_CONSTANT_ENTRIES = frozenset(
     {
         *("mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO),
         *(REDUCED_BY_DDP, AVERAGED_BY_UPDATES),
@@ -50,10 +50,10 @@ _READ_VALUES = {
 } | {torch.Tensor.tolist, torch.Tensor.storage_offset}
 # These read the values of tensors in lists and tuples.
 _READ_ITEMS = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
-# The same for lists, but tuples are several indices.
+# These read the values of tensors in lists, but not in tuples, which are several indices.
 _INDEX = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
-# What to do instead of calling these.
+# For which purpose functions look at values, and what to do instead.
 _NUMPY = " by numpy; compute with torch, or make a custom operator of it (torch.library.custom_op)"
 _ADVICE = {
     "__bool__": " to decide a branch; choose by torch.where, or look at them in the loop",
@@ -91,8 +91,9 @@ class TraceWatch:
         self.running: int | None = None
         self.refusal: Uncapturable | None = None
         self._plan = plan
-        # The error of the first reason, and the function that has raised it.
-        self._raised: tuple[Exception | None, str] = None, ""
+        # The error of the first reason, and the name of the function that has raised it.
+        self._first_error: Exception | None = None
+        self._first_function = ""
 
     def refuse(self, error: Exception, function: str = "") -> None:
         """Keep an error as the reason why the ops cannot be captured, unless there is one.
@@ -102,19 +103,19 @@ class TraceWatch:
             function: The name of the function that has raised it, if it is known.
         """
         if self.refusal is None:
-            self._raised = error, function
+            self._first_error, self._first_function = error, function
             if not isinstance(error, Uncapturable):
                 error = Uncapturable(self._describe(error), self.running)
             self.refusal = error
 
     def refuse_entry(self, key: Any) -> None:
         """Refuse to read an entry of the step's state that may differ in another step."""
-        if key in _CONSTANT:
+        if key in _CONSTANT_ENTRIES:
             return
-        what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
+        entry = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
         assert self.running is not None
         op = self._plan.describe(self.running)
-        error = Uncapturable(f"{op} reads {what}, which a program would not do again")
+        error = Uncapturable(f"{op} reads {entry}, which a program would not do again")
         self.refuse(error)
         raise error
 
@@ -134,7 +135,6 @@ class TraceWatch:
 
     def _describe(self, error: Exception) -> str:
         """Return where tracing has failed, and how, and what to do instead."""
-        codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
         users_frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
@@ -145,27 +145,33 @@ class TraceWatch:
         if users_frames:
             file = users_frames[-1].filename.rpartition("/")[2]
             line = f"in line {users_frames[-1].lineno} of {file} "
+        subject = f"{op}{line}" or "an op "
 
         first_line = str(error).strip().partition("\n")[0]
         if is_data_dependent(error) or "data_depend" in first_line:
-            problem = "looks at the values of tensors"
-            if "_detect_is_causal_mask" in {code.co_name for code in codes}:
-                argument, layer = _causal_argument(codes)
-                problem += (
-                    f" of a mask; pass {argument}=True to the {layer} if the mask is causal, and "
-                    "False if not"
-                )
-                if layer == "nn.Transformer":
-                    other = "src" if argument == "tgt_is_causal" else "tgt"
-                    problem += f"; and {other}_is_causal likewise, if that mask is given, too"
-            elif not codes.isdisjoint(DISTRIBUTION_CHECKS):
-                problem += " to check them; pass validate_args=False to the distribution"
-            else:
-                first_error, function = self._raised
-                problem += _advice_on_values(error, function if error is first_error else "")
-        else:
-            problem = f"could not be traced: {type(error).__name__}: {first_line}"
-        return f"{op}{line}{problem}" if op or line else f"the ops {problem}"
+            return f"{subject}looks at the values of tensors{self._advise(error)}"
+        return f"{subject}could not be traced: {type(error).__name__}: {first_line}"
+
+    def _advise(self, error: Exception) -> str:
+        """Return for which purpose values were looked at, and what to do instead."""
+        codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if "_detect_is_causal_mask" in {code.co_name for code in codes}:
+            return _advice_on_mask(codes)
+        if not codes.isdisjoint(DISTRIBUTION_CHECKS):
+            return " to check them; pass validate_args=False to the distribution"
+        return _advice_on_values(error, self._first_function if error is self._first_error else "")
+
+
+def _advice_on_mask(codes: Container[CodeType]) -> str:
+    """Return how to keep a layer from checking whether a mask is causal."""
+    argument, layer = _causal_argument(codes)
+    advice = (
+        f" of a mask; pass {argument}=True to the {layer} if the mask is causal, and False if not"
+    )
+    if layer == "nn.Transformer":
+        second_argument = "src_is_causal" if argument == "tgt_is_causal" else "tgt_is_causal"
+        advice += f"; and {second_argument} likewise, if that mask is given, too"
+    return advice
 
 
 def _advice_on_values(error: Exception, function: str) -> str:
@@ -214,7 +220,7 @@ def _causal_argument(codes: Container[CodeType]) -> tuple[str, str]:
 
 def _is_users_file(path: str) -> bool:
     """Return whether a file is neither torch's nor fastnet's."""
-    folders = (*map(os.path.dirname, (torch.__file__, fastnet.__file__)),)
+    folders = (os.path.dirname(torch.__file__), os.path.dirname(fastnet.__file__))
     return not path.startswith(folders) and not path.endswith(".pyx")
 
 
@@ -246,14 +252,14 @@ class RefusedFunctions(TorchFunctionMode):
             if _reads_values(func, args, kwargs):
                 raise DataDependentError(func.__name__)
             if func is is_all_true and _is_default_check(sys._getframe(1)):
-                return True  # Only eager steps check.
+                return True  # Only eager steps check the values.
             if func is torch.nn.functional.multilabel_margin_loss:
                 # Torch's decomposition also counts what a target has after its first -1.
                 raise Uncapturable("torch decomposes multilabel_margin_loss to another function")
             if func in _UNROLLED and isinstance(sys._getframe(1).f_locals.get("self"), nn.RNNBase):
                 _check_unrolled(sys._getframe(1).f_locals["self"], args[0], args[1])
             if func is torch.Tensor.dim and _drops_padding(sys._getframe(1)):
-                # In a trace it does not, because of this mode.
+                # A trace would not leave padding out, because this mode disables the fast path.
                 raise Uncapturable(
                     "an nn.TransformerEncoder leaves out the padding in evaluation mode; pass "
                     "enable_nested_tensor=False to it, or call "
@@ -270,16 +276,20 @@ class RefusedFunctions(TorchFunctionMode):
 _UNROLLED = {torch.gru, torch.rnn_relu, torch.rnn_tanh}
 
 
-def _check_unrolled(layer: nn.RNNBase, data: torch.Tensor, second: torch.Tensor) -> None:
+def _check_unrolled(
+    layer: nn.RNNBase, data: torch.Tensor, state_or_batch_sizes: torch.Tensor
+) -> None:
     """Refuse a recurrent layer of which a program would have too many cells."""
     if data.device.type != "cpu":
         return
-    is_packed = second.dtype == torch.int64
-    lengths = second.shape[0] if is_packed else data.shape[1 if layer.batch_first else 0]
-    cells = int(lengths) * layer.num_layers * (2 if layer.bidirectional else 1)
+    if state_or_batch_sizes.dtype == torch.int64:  # The sequence is packed.
+        length = int(state_or_batch_sizes.shape[0])
+    else:
+        length = int(data.shape[1 if layer.batch_first else 0])
+    cells = length * layer.num_layers * (2 if layer.bidirectional else 1)
     if cells > MAX_CELLS:
         raise Uncapturable(
-            f"{layer} runs over {int(lengths)} steps, and a program has a copy of its operations "
+            f"{layer} runs over {length} steps, and a program has a copy of its operations "
             f"for each step and layer, of which at most {MAX_CELLS} are compiled; use an nn.LSTM, "
             "which is one operation, or make a custom operator of the layer "
             "(torch.library.custom_op)"
@@ -287,23 +297,23 @@ def _check_unrolled(layer: nn.RNNBase, data: torch.Tensor, second: torch.Tensor)
 
 
 def _is_default_check(frame: FrameType) -> bool:
-    """Return whether a frame checks a distribution that was not told to, as they do by default."""
+    """Return whether a frame checks values of a distribution only because this is the default."""
     return frame.f_code in DISTRIBUTION_CHECKS and checks_by_default(frame.f_locals["self"])
 
 
 def _drops_padding(frame: FrameType) -> bool:
-    """Return whether a frame is that of an encoder, whose layers run on nested tensors next.
+    """Return whether a frame is that of an encoder whose layers run on nested tensors next.
 
-    Its result is 0 where the mask has padding, if all of this is on the right.
+    Its outputs are then 0 at padding, if all of that is on the right.
     """
     if frame.f_code is not nn.TransformerEncoder.forward.__code__:
         return False
-    names = frame.f_locals
-    layer: nn.Module = names["self"].layers[0]
+    variables = frame.f_locals
+    layer: nn.Module = variables["self"].layers[0]
     needs_gradients = any(parameter.requires_grad for parameter in layer.parameters())
     return (
-        names["src_key_padding_mask"] is not None
-        and names["mask"] is None
+        variables["src_key_padding_mask"] is not None
+        and variables["mask"] is None
         and not torch.is_autocast_enabled()
         and not (torch.is_grad_enabled() and needs_gradients)
     )
@@ -361,7 +371,7 @@ class RealTensors(_DispatchMode):  # type: ignore[misc]
                 if is_fake(tensor):
                     continue
                 if reads:
-                    raise Uncapturable(f"the values of a tensor are looked at, by {func}")
+                    raise Uncapturable(f"an op looks at the values of a tensor, by {func}")
                 if id(tensor) not in self._saved:
                     with no_dispatch():
                         self._saved[id(tensor)] = tensor, tensor.detach().clone()
@@ -378,7 +388,7 @@ class RealTensors(_DispatchMode):  # type: ignore[misc]
 # --- entries that ops read ------------------------------------------------------------------------
 
 # The methods of a dict that use one key, and those that use all of them.
-_OF_ONE_KEY = (
+_ONE_KEY_METHODS = (
     "__contains__",
     "__delitem__",
     "__getitem__",
@@ -387,7 +397,7 @@ _OF_ONE_KEY = (
     "pop",
     "setdefault",
 )
-_OF_ALL = (
+_ALL_KEYS_METHODS = (
     *("__eq__", "__ior__", "__iter__", "__len__", "__or__", "__ror__", "clear", "copy", "items"),
     *("keys", "popitem", "update", "values"),
 )
@@ -415,8 +425,8 @@ def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
     return recorded
 
 
-for _name in (*_OF_ONE_KEY, *_OF_ALL):
-    setattr(RecordingDict, _name, _recorded(_name, _name in _OF_ONE_KEY))
+for _name in (*_ONE_KEY_METHODS, *_ALL_KEYS_METHODS):
+    setattr(RecordingDict, _name, _recorded(_name, _name in _ONE_KEY_METHODS))
 
 
 # --- followers ------------------------------------------------------------------------------------

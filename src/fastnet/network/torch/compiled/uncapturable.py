@@ -10,9 +10,9 @@ class Uncapturable(Exception):
 
     Args:
         reason: The reason.
-        index: The index of the op, if it is because of one.
-        specialized: The indices of open lengths to whose values the trace is specialized, if it is
-            because of these.
+        index: The index of the op that is the reason, if it is known.
+        specialized: The indices of the open lengths that are the reason, because the trace is
+            specialized to their values; empty for other reasons.
     """
 
     def __init__(

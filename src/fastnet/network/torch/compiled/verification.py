@@ -97,7 +97,7 @@ class _Value(NamedTuple):
         name: A description for messages.
         value: The value.
         before: The tensor before the step; None if the step creates it.
-        place: Its place among the tensors that the program writes; None for others.
+        place: The place of the tensor among those that the program writes; None for other values.
     """
 
     name: str
@@ -153,26 +153,26 @@ class Verification:
         tensors, writes = self._program.tensors, self._program.writes
         written = set(writes)
         self._batch, self._batch_tensors = batch, batch_tensors
-        self._merged = [] if self._accumulation is None else self._accumulation.windows()
+        self._windows_before = [] if self._accumulation is None else self._accumulation.windows()
         before = [_copy(tensors[index]) for index in writes]
         unwritten = [tensor for index, tensor in enumerate(tensors) if index not in written]
         versions = [_version(tensor) for tensor in unwritten]
-        self._start = random_state()
+        self._random_state_before = random_state()
         with self._messages.recorded():
             result = eager()
-        end = random_state()
+        random_state_after = random_state()
 
         for tensor, version in zip(unwritten, versions, strict=True):
             if _version(tensor) != version:
                 self.difference = f"{self._name(tensor)} is written by the eager step alone"
                 return result
-        self._before, self._work = before, list(map(_copy, before))
-        merged = [] if self._accumulation is None else self._accumulation.windows()
-        self._expected = self._values([tensors[index] for index in writes], result, merged)
+        self._before, self._copies = before, list(map(_copy, before))
+        windows = [] if self._accumulation is None else self._accumulation.windows()
+        self._expected = self._values([tensors[index] for index in writes], result, windows)
         try:
             self.difference = self._check(compiled=False) or self._check(compiled=True)
         finally:
-            load_random_state([], end)
+            load_random_state([], random_state_after)
         return result
 
     def _name(self, tensor: torch.Tensor) -> str:
@@ -192,32 +192,46 @@ class Verification:
         """Describe the first deviation that disturbed steps do not explain."""
         tolerance = self._program_tolerance if compiled else self._graph_tolerance
         redraws = compiled and self._draws_others
-        disturbed: list[DisturbedStep] = []
-        # The graph has been compared with the eager step when the program is.
+        disturbed_steps: list[DisturbedStep] = []
+        # When the program is compared, the values of the graph are known to be those of the eager
+        # step.
         undisturbed = self._expected
         while True:
-            excess = next(excesses(deviations, disturbed, tolerance, TORCH), None)
+            excess = next(excesses(deviations, disturbed_steps, tolerance, TORCH), None)
             if excess is None:
                 break
-            number = len(disturbed)
-            if number >= (
-                _STEPS_OF_LOST_UPDATE if excess.is_unwritten else len(TORCH.disturbances)
-            ):
+            max_steps = _STEPS_OF_LOST_UPDATE if excess.is_unwritten else len(TORCH.disturbances)
+            if len(disturbed_steps) >= max_steps:
                 return self._describe(excess.index, deviations[excess.index])
-            if not compiled and not disturbed:
+            if not compiled and not disturbed_steps:
                 undisturbed = [value.copied() for value in self._run(compiled=False)]
-            # Of steps with other random numbers, the first tells what rounding errors alone do.
-            seed = number if redraws and number else None
-            size = TORCH.disturbances[-1 if redraws and not number else number]
-            disturb = _Disturbance(number, size, self._program.precision)
-            is_redrawn = seed is not None
-            moved = _deviations(
-                self._run(False, disturb, seed), undisturbed, disturb, only_rounds=not is_redrawn
-            )
-            disturbed.append(DisturbedStep(moved, is_redrawn))
-        if redraws and disturbed and self._has_fixed_draws(deviations):
+            step = self._run_disturbed(len(disturbed_steps), redraws, undisturbed)
+            disturbed_steps.append(step)
+        if redraws and disturbed_steps and self._has_fixed_draws(deviations):
             return "the same random numbers are drawn in each step"
         return None
+
+    def _run_disturbed(
+        self, number: int, redraws: bool, undisturbed: list[_Value]
+    ) -> DisturbedStep:
+        """Run the graph on disturbed values.
+
+        Args:
+            number: The number of disturbed steps that have run.
+            redraws: Whether to draw other random numbers than the eager step, except in the first
+                disturbed step, which shows how much rounding errors alone change.
+            undisturbed: The values of the undisturbed step.
+        """
+        seed: int | None = None
+        size = TORCH.disturbances[number]
+        if redraws and number == 0:
+            size = TORCH.disturbances[-1]
+        elif redraws:
+            seed = number
+        disturb = _Disturbance(number, size, self._program.precision)
+        values = self._run(compiled=False, disturb=disturb, seed=seed)
+        deviations = _deviations(values, undisturbed, disturb, only_rounds=seed is None)
+        return DisturbedStep(deviations, is_redrawn=seed is not None)
 
     def _run(
         self, compiled: bool, disturb: _Disturbance | None = None, seed: int | None = None
@@ -231,39 +245,39 @@ class Verification:
         """
         tensors = [tensor.detach() for tensor in self._program.tensors]
         batch_tensors = self._batch_tensors
-        merged: Sequence[Window] = []
+        windows: Sequence[Window] = []
         try:
             for place, index in enumerate(self._program.writes):
                 value = self._before[place]
                 value = value if disturb is None else disturb(value, place)
-                tensors[index] = self._work[place].copy_(value)
+                tensors[index] = self._copies[place].copy_(value)
             if disturb is not None:
-                places = count(len(self._work))
+                places = count(len(self._copies))
                 written = set(self._program.writes)
                 for index, tensor in enumerate(tensors):
                     if index not in written:
                         tensors[index] = disturb(tensor, next(places))
                 batch_tensors = [disturb(tensor, next(places)) for tensor in batch_tensors]
-            load_random_state([], self._start)
+            load_random_state([], self._random_state_before)
             if seed is not None:
                 torch.manual_seed(seed)
             with self._messages.repeated():
                 if self._accumulation is None:
                     results = self._program.run_on(tensors, batch_tensors, compiled)
                 else:
-                    with self._accumulation.with_windows(self._merged):
+                    with self._accumulation.with_windows(self._windows_before):
                         results = self._program.run_on(tensors, batch_tensors, compiled)
-                        merged = self._accumulation.windows()
+                        windows = self._accumulation.windows()
             result = self._program.signature.merge(results, self._batch)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
             first_line = str(error).strip().partition("\n")[0]
             raise Mismatch(f"there is a {type(error).__name__}, {shorten(first_line)},") from error
-        return self._values(self._work, result, merged)
+        return self._values(self._copies, result, windows)
 
     def _values(
-        self, written: Sequence[torch.Tensor], result: Mapping[str, Any], merged: Sequence[Window]
+        self, written: Sequence[torch.Tensor], result: Mapping[str, Any], windows: Sequence[Window]
     ) -> list[_Value]:
         """List all that a step has written and returned."""
         names = [self._name(self._program.tensors[index]) for index in self._program.writes]
@@ -272,31 +286,32 @@ class Verification:
             values += [
                 _Value(f"'{key}'", leaf) for leaf in leaves_of(result[key], builtin_only=True)
             ]
-        for earlier, later in zip(self._merged, merged, strict=True):
-            values.append(_Value("the number of merged steps", later.steps))
-            if later.weight is not None:
-                values.append(_Value("the sum of the weights", later.weight, earlier.weight))
-            for parameter, total in sorted(later.sums.items(), key=lambda item: id(item[0])):
+        for before, after in zip(self._windows_before, windows, strict=True):
+            values.append(_Value("the number of merged steps", after.steps))
+            if after.weight is not None:
+                values.append(_Value("the sum of the weights", after.weight, before.weight))
+            for parameter, total in sorted(after.sums.items(), key=lambda item: id(item[0])):
                 name = f"the merged gradient of {self._name(parameter)}"
-                values.append(_Value(name, total, earlier.sums.get(parameter)))
+                values.append(_Value(name, total, before.sums.get(parameter)))
         for number, message in enumerate(self._messages.sent):
             values.append(_Value(f"message {number} to the other processes", message))
         return values
 
     def _has_fixed_draws(self, deviations: list[Deviation]) -> bool:
-        """Return whether the program computes the same where other draws change the results."""
+        """Return whether other seeds change values of the graph, but not those of the program."""
         expected = [value.copied() for value in self._run(compiled=False)]
         redrawn = _deviations(self._run(compiled=False, seed=1), expected)
         tolerance = self._program_tolerance
-        reached = [index for index, moved in enumerate(redrawn) if moved.exceeds(tolerance)]
-        return bool(reached) and all(
-            again[index] == deviations[index]
-            for again in (
-                _deviations(self._run(True, seed=seed), self._expected)
-                for seed in range(1, _REPETITIONS + 1)
-            )
-            for index in reached
-        )
+        random_indices = [
+            index for index, deviation in enumerate(redrawn) if deviation.exceeds(tolerance)
+        ]
+        if not random_indices:
+            return False
+        for seed in range(1, _REPETITIONS + 1):
+            reseeded = _deviations(self._run(compiled=True, seed=seed), self._expected)
+            if any(reseeded[index] != deviations[index] for index in random_indices):
+                return False
+        return True
 
     def _describe(self, index: int, deviation: Deviation) -> str:
         tensors = [value for value in self._expected if isinstance(value.value, torch.Tensor)]
@@ -323,12 +338,12 @@ class _Disturbance:
         )
         errors = noise.mul_(2 * self._size).sub_(self._size)
         # Whole numbers may be labels or masks, and infinite ones are often masks.
-        is_kept = (tensor == tensor.trunc()) | ~tensor.isfinite()
-        return copy.add_(torch.where(is_kept, 0, errors * tensor))
+        is_exact = (tensor == tensor.trunc()) | ~tensor.isfinite()
+        return copy.add_(torch.where(is_exact, 0, errors * tensor))
 
 
 def _deviations(
-    found: list[_Value],
+    actual: list[_Value],
     expected: list[_Value],
     disturb: _Disturbance | None = None,
     only_rounds: bool = False,
@@ -336,16 +351,16 @@ def _deviations(
     """Compare the tensors of two steps, and raise a `Mismatch` for other differences.
 
     Args:
-        found: The values of a step.
-        expected: Those of the undisturbed step that it is compared with.
-        disturb: What disturbed the values before the first step.
-        only_rounds: Whether rounding errors are all that was disturbed: these explain no infinite
-            value or NaN of another step.
+        actual: The values of a step.
+        expected: The values of the undisturbed step that it is compared with.
+        disturb: Has disturbed the values before the step; None if they were not disturbed.
+        only_rounds: Whether the step has only rounding errors, and no other random numbers: these
+            explain no infinite value or NaN of another step.
     """
-    if [value.name for value in found] != [value.name for value in expected]:
-        raise Mismatch("there are other values")
+    if [value.name for value in actual] != [value.name for value in expected]:
+        raise Mismatch("other values are written or returned")
     deviations = []
-    for (name, value, _, _), (_, reference, before, place) in zip(found, expected, strict=True):
+    for (name, value, _, _), (_, reference, before, place) in zip(actual, expected, strict=True):
         if not isinstance(reference, torch.Tensor):
             if type(value) is not type(reference) or repr(value) != repr(reference):
                 raise Mismatch(f"{name} is {value!r} instead of {reference!r}")
@@ -387,10 +402,10 @@ def _names_of(state: StepState, models: Sequence[Model]) -> dict[int, str]:
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
     for optimizer in state.used_optimizers:
-        title = type(optimizer.optimizer).__name__
+        class_name = type(optimizer.optimizer).__name__
         for parameter, name in optimizer.entries():
             owner = names.get(id(parameter), "a parameter")
             names[id(optimizer.optimizer.state[parameter][name])] = (
-                f"'{name}' of {title} for {owner}"
+                f"'{name}' of {class_name} for {owner}"
             )
     return names
