@@ -246,7 +246,7 @@ def _check_deferred_outputs(update: UpdateOp, index: int, ops: Sequence[Any]) ->
 
 
 def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
-    """Check that a model's deferred updates share `SHARED_STEP_SETTINGS`, and only the last reports."""
+    """Check that deferred updates of a model share their settings, and only the last reports."""
     start = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
     for setting in SHARED_STEP_SETTINGS:
         values = list(dict.fromkeys(getattr(update, setting) for update in updates))
