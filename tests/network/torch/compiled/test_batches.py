@@ -13,7 +13,7 @@ from torch import nn
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
-from fastnet.op.tensorop.model import ModelOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import QUICK, built, captured, fallbacks, falls_back
 
 
@@ -181,3 +181,94 @@ def test_held_tensor_in_memory_of_buffer_runs_eagerly() -> None:
     network = _assert_same_steps(make, lambda memory: torch.zeros(10))
     (reason,) = fallbacks(network)
     assert "shares memory with another tensor" in reason
+
+
+def _double_in_nest(nest: Any, x: torch.Tensor) -> torch.Tensor:
+    return nest["deep"][0] * 2 + nest["scale"] + x
+
+
+@pytest.mark.parametrize("per_call", [1, 2])
+@pytest.mark.parametrize("arrays_from", [0, 2], ids=["arrays", "tensors-then-arrays"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_arrays_are_compiled_like_tensors(per_call: int, arrays_from: int, dtype: str) -> None:
+    def make(compile: Any) -> tuple[Any, TorchNetwork]:
+        model = built(lambda: nn.Linear(3, 3))
+        ops = [
+            LambdaOp(_double_in_nest, ["nest", "x"], "sum"),
+            LambdaOp(lambda x: x.float() / 10, "sum", "float"),
+            ModelOp(model, "float", "y"),
+            LambdaOp(lambda y: (y**2).mean(), "y", "loss"),
+            UpdateOp(model, "loss"),
+        ]
+        return model, TorchNetwork(ops, compile=compile)
+
+    def batch(place: int, values: Any) -> dict[str, Any]:
+        array = np.arange(6).reshape(2, 3).astype(dtype) + place
+        if place < arrays_from:
+            nest = {"deep": [torch.from_numpy(array)], "scale": torch.tensor(0.5)}
+            return {"x": torch.from_numpy(array[::-1].copy()), "nest": nest, "name": "a"}
+        return {"x": array[::-1], "nest": {"deep": [array], "scale": values(0.5)}, "name": "a"}
+
+    (model, network), (eager_model, eager) = make(QUICK), make(False)
+    for values in (np.float32, np.array):
+        data = [batch(place, values) for place in range(6)]
+        with network("train", 1), eager("train", 1):
+            for start in range(0, 6, per_call):
+                group = data[start : start + per_call]
+                results = network.run_steps(group) if per_call > 1 else map(network.run_step, group)
+                for result, one_batch in zip(results, group, strict=True):
+                    expected = eager.run_step(one_batch)
+                    assert list(result) == list(expected)
+                    assert result["x"] is one_batch["x"]
+                    assert result["nest"] is one_batch["nest"]
+                    for key in ("sum", "float", "y", "loss"):
+                        assert type(result[key]) is type(expected[key])
+                        torch.testing.assert_close(result[key], expected[key])
+    torch.testing.assert_close(model.weight, eager_model.weight)
+    assert captured(network) >= 1
+    assert fallbacks(network) == []
+
+
+def test_array_that_an_op_writes_again_is_a_tensor() -> None:
+    network = TorchNetwork(LambdaOp(lambda x: (x, x + 1), "x", ["same", "x"]), compile=QUICK)
+    with network("infer", 1):
+        for place in range(4):
+            x = np.full(2, float(place), "float32")
+            result = network.run_step({"x": x})
+            assert isinstance(result["same"], torch.Tensor)
+            assert torch.equal(result["same"], torch.full((2,), float(place)))
+            assert torch.equal(result["x"], torch.full((2,), float(place) + 1))
+            assert (x == place).all()
+    assert captured(network) == 1
+
+
+def test_write_to_an_array_is_seen_as_in_eager_steps() -> None:
+    arrays = []
+    for compile in (QUICK, False):
+        network = TorchNetwork(LambdaOp(lambda x: x.add_(1), "x", "y"), compile=compile)
+        x = np.zeros(2, "float32")
+        with network("infer", 1):
+            for _ in range(4):
+                network.run_step({"x": x})
+        arrays.append(x)
+    np.testing.assert_array_equal(*arrays)
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [None, {}]])
+def test_array_of_objects_makes_steps_run_eagerly(values: list[Any]) -> None:
+    op = LambdaOp(lambda x, names: x * len(names), ["x", "names"], "y")
+    network = TorchNetwork(op, compile=QUICK)
+    with falls_back(network, "'names' is, or holds, a value of type ndarray", "infer"):
+        for _ in range(3):
+            batch = {"x": np.ones(2, "float32"), "names": np.array(values)}
+            assert torch.equal(network.run_step(batch)["y"], torch.full((2,), 2.0))
+
+
+def test_sparse_tensor_after_a_dense_one_runs_eagerly() -> None:
+    network = TorchNetwork(LambdaOp(lambda x: x * 2, "x", "y"), compile=QUICK)
+    dense = torch.eye(3)
+    with network("infer", 1):
+        for x in (dense, dense, dense.to_sparse(), dense.to_sparse_csr(), dense):
+            result = network.run_step({"x": x})["y"]
+            assert result.layout is x.layout
+            assert torch.equal(result.to_dense(), dense * 2)

@@ -200,3 +200,24 @@ def test_loop_refuses_other_numbers_of_batches(per_call: Any) -> None:
     _, network = _plain(QUICK)
     with pytest.raises(ValueError, match="per_call is an int of at least 1"):
         fastnet.steps(network, [], "train", per_call=per_call)
+
+
+def test_key_error_after_the_update_takes_the_step_once() -> None:
+    def factor(count: int) -> float:
+        return {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 1.0}[count]
+
+    weights = []
+    for per_call in (1, 8):
+        model = built(optimizer=OPTIMIZERS["sgd"])
+        schedule = torch.optim.lr_scheduler.LambdaLR(model.current_optimizer, factor)
+        ops = [*_ops(model), LRSchedule(model, schedule, per="update")]
+        network = TorchNetwork(ops, compile=CompileOptions("eager", verify=None))
+        data = batches(1)
+        with network("train", 1):
+            if per_call == 1:
+                network.run_steps(data[:1] * 5)
+            with pytest.raises(KeyError):
+                network.run_steps(data[:1] * per_call)
+        assert schedule.last_epoch == 6
+        weights.append(list(model.state_dict().values()))
+    assert all(map(torch.equal, *weights))

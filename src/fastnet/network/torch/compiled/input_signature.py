@@ -109,9 +109,13 @@ def require_plain(key: str, value: Any, device: torch.device, reader: int | None
                 or leaf.is_neg()
                 or leaf.device != device
             ):
+                traits = {
+                    ", that requires gradients": leaf.requires_grad,
+                    ", with the negative bit": leaf.is_neg(),
+                }
                 raise Uncapturable(
                     f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
-                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else ""),
+                    f"{leaf.device}{''.join(trait for trait, holds in traits.items() if holds)}",
                     reader,
                 )
         elif kind not in _ATOMS:
@@ -133,6 +137,8 @@ def first_difference(signature: Signature, batch: Mapping[str, Any]) -> str:
             if not _are_lengths_equal(form.shape, batch_form.shape):
                 shape, expected_shape = _format(batch_form.shape), _format(form.shape)
                 return f"'{key}' has the shape {shape}, not {expected_shape}"
+            if len(batch_form.type) < len(form.type):  # Programs take strided tensors alone.
+                return f"'{key}' has the layout {batch_form.type[0]}, not {torch.strided}"
             parts = zip(_TYPE_PARTS, _type_parts(batch_form), _type_parts(form), strict=True)
             for name, part, expected in parts:
                 if expected != part:

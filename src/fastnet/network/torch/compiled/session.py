@@ -128,7 +128,7 @@ class CompiledSession:
         programs: The programs of the session's ops, which sessions of other plans may share.
         state: The state of the session.
         make_autocast: Makes the context manager around the ops of each step; None for none.
-        step_options: How values are moved to the device of the ops, and back.
+        step_options: How values are converted, moved to the device of the ops, and back.
     """
 
     def __init__(
@@ -142,7 +142,10 @@ class CompiledSession:
         self.programs = programs
         self._state = state
         self._make_autocast = make_autocast
-        self._move, self._release = step_options.to_device, step_options.detach
+        self._conversion = step_options.conversion
+        self._move, self._detach = step_options.to_device, step_options.detach
+        # Whether a batch had arrays, so that batches are converted before a program is looked for.
+        self._converts = False
         # Ops resolve values of a new session in its first step, which therefore runs eagerly.
         self._has_run = False
         self._broadcasts = BufferBroadcasts([*programs.plan.models, *state.get(TRAINED, ())])
@@ -168,7 +171,7 @@ class CompiledSession:
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             if not self._has_run:
                 return self._run_eagerly(batch, eager, on_compile, None)
-            moved = batch if self._move is None else self._moved(batch)
+            moved = self._moved(batch)
             try:
                 program, tensors, reason = programs.find(moved)
             except KeyError:
@@ -213,25 +216,20 @@ class CompiledSession:
         step = self.step(run_eagerly)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            moved = batch if self._move is None else self._moved(batch)
+            moved = self._moved(batch)
             try:
-                for program in compared:
-                    if not program.matches_phase():
-                        continue
-                    tensors = program.match(moved)
-                    if tensors is None:
-                        continue
-                    # Only what follows updates may have changed numbers since the last step.
-                    if program.followed and program.adopt_changes() is not None:
-                        continue
-                    return self._run_program(program, run_eagerly, batch, moved, tensors, None)
-                valid, tensors, _ = programs.find(moved) if self._has_run else (None, [], None)
+                program, tensors = _find_compared(compared, moved)
+                if program is None and self._has_run:
+                    program, tensors, _ = programs.find(moved)
+                    if program is None or program.awaits_verification or program.times is not None:
+                        program = None
+                    else:
+                        compared.append(program)
             except KeyError:
                 return run_eagerly(batch)  # Raises the error for a missing key.
-            if valid is None or valid.awaits_verification or valid.times is not None:
+            if program is None:
                 return step(batch)
-            compared.append(valid)
-            return self._run_program(valid, run_eagerly, batch, moved, tensors, None)
+            return self._run_program(program, run_eagerly, batch, moved, tensors, None)
 
         return run
 
@@ -260,18 +258,43 @@ class CompiledSession:
             on_call()
         return result
 
-    def _moved(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Move the values that ops read to the device of the ops."""
-        assert self._move is not None
-        return {key: self._move(batch[key]) for key in self.programs.keys if key in batch}
+    def _moved(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values that ops read as tensors on the device of the ops."""
+        if self._move is None and not self._converts:
+            return batch
+        moved = self._values_read(batch)
+        if self._converts:
+            moved = {key: self._converted(value) for key, value in moved.items()}
+        if self._move is not None:
+            moved = {key: self._move(value) for key, value in moved.items()}
+        return moved
+
+    def _converted(self, value: Any) -> Any:
+        """Convert arrays to tensors; those of another framework would be in the result, too."""
+        assert self._conversion is not None
+        try:
+            is_foreign = self._conversion.foreign.holds_leaf(value)
+            return value if is_foreign else self._conversion.arrays(value)
+        except RecursionError:
+            return value  # It contains itself, so the step runs eagerly.
+
+    def _has_arrays(self, batch: Mapping[str, Any]) -> bool:
+        assert self._conversion is not None
+        try:
+            return any(map(self._conversion.arrays.holds_leaf, self._values_read(batch).values()))
+        except RecursionError:
+            return False
+
+    def _values_read(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: batch[key] for key in self.programs.keys if key in batch}
 
     def _released(
         self, program: TorchProgram, result: dict[str, Any], batch: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the batch with the values that ops have written, moved to where results go."""
-        assert self._release is not None
+        assert self._detach is not None
         outputs = program.signature.outputs
-        return {**batch, **{key: self._release(result[key]) for key in outputs}}
+        return {**batch, **{key: self._detach(result[key]) for key in outputs}}
 
     def _run_eagerly(
         self,
@@ -293,7 +316,8 @@ class CompiledSession:
         self._has_run = True
         if programs.fallback_reason is not None:
             return result
-        moved = batch if self._move is None else self._moved(batch)
+        self._converts = self._converts or self._has_arrays(batch)
+        moved = self._moved(batch)
         # Otherwise the fake tensors of another thread's trace would look like a change.
         with windows_before, self._broadcasts.with_flags(flags), TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
@@ -364,6 +388,27 @@ class CompiledSession:
                 raise RuntimeError(f"In mode '{self._state['mode']}' {text}.")
             programs.reject(program, text, self._state)
             return result
+
+
+def _find_compared(
+    programs: Sequence[TorchProgram], batch: Mapping[str, Any]
+) -> tuple[TorchProgram | None, list[torch.Tensor]]:
+    """Find the program for a step, if all but phase, batch and numbers was compared before.
+
+    Raises:
+        KeyError: If the batch lacks a key.
+    """
+    for program in programs:
+        if not program.matches_phase():
+            continue
+        tensors = program.match(batch)
+        if tensors is None:
+            continue
+        # Only what follows updates may have changed numbers since the last step.
+        if program.followed and program.adopt_changes() is not None:
+            continue
+        return program, tensors
+    return None, []
 
 
 def _end_verification(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
