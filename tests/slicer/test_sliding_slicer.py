@@ -238,6 +238,55 @@ class TestShapes:
             )
             np.testing.assert_array_equal(np.asarray(slicer._unslice_batch(pieces, "y")), images)
 
+    @FRAMEWORKS
+    @pytest.mark.parametrize("pad_mode", ["drop", "partial", "constant", "nopad"])
+    @pytest.mark.parametrize("stride", [4, 3])
+    def test_lengths_that_vary(self, make: Maker, pad_mode: str, stride: int) -> None:
+        slicer = SlidingSlicer(
+            [-1, -1, 4],
+            strides=[0, 0, stride],
+            pad_mode=pad_mode,
+            slice="x",
+            unslice="y",
+            unslice_shape=[-1, 3, -1],
+        )
+        for length in (13, 11, 8, 5, 13):
+            signal = np.arange(2.0 * length, dtype="float32").reshape(2, 1, length) + 1
+            pieces = cut(slicer, make(signal))
+            outputs = tuple(make(np.repeat(np.asarray(piece), 3, axis=1)) for piece in pieces)
+            joined = np.asarray(slicer._unslice_batch(outputs, "y"))
+            covered = len(pieces) * stride + 4 - stride if pad_mode == "drop" else length
+            expected = np.repeat(signal, 3, axis=1)
+            expected[..., covered:] = 0
+            np.testing.assert_allclose(joined, expected, rtol=1e-6)
+
+    @FRAMEWORKS
+    @pytest.mark.parametrize("length", [195, 210, 250])
+    def test_shape_whose_windows_are_elsewhere_is_refused(self, make: Maker, length: int) -> None:
+        slicer = SlidingSlicer(
+            [-1, 64], pad_mode="nopad", slice="x", unslice="y", unslice_shape=[-1, 200]
+        )
+        for is_right in (True, False):
+            size = 200 if is_right else length
+            data = np.arange(float(size), dtype="float32")[None]
+            pieces = tuple(cut(slicer, make(data)))
+            if is_right:
+                np.testing.assert_array_equal(slicer._unslice_batch(pieces, "y"), data)
+                continue
+            with pytest.raises(ValueError, match=rf"'y'.*\[1, 200\].*\[1, {length}\].*-1"):
+                slicer._unslice_batch(pieces, "y")
+
+    def test_shape_of_the_windows_alone_may_be_given(self) -> None:
+        slicer = SlidingSlicer([2], pad_mode="drop", slice="x", unslice="y", unslice_shape=[4])
+        for length in (5, 4):
+            pieces = cut(slicer, torch.arange(float(length)))
+            assert slicer._unslice_batch(tuple(pieces), "y").tolist() == [0, 1, 2, 3]
+
+    def test_length_that_varies_needs_sliced_data(self) -> None:
+        slicer = SlidingSlicer([2], slice="x", unslice="y", unslice_shape=[-1])
+        with pytest.raises(AssertionError, match=r"'y'.*not sliced anything"):
+            slicer._unslice_batch((torch.ones(2),), "y")
+
     def test_each_key_has_its_own_shape(self) -> None:
         slicer = SlidingSlicer([-1, -1, 2], slice=["image", "mask"], unslice=["image", "mask", "y"])
         image, mask = torch.rand(2, 3, 4), torch.rand(2, 1, 4)
@@ -286,7 +335,10 @@ class TestErrors:
                 {"window_size": [2], "unslice_shape": (4, 4)},
                 r"unslice_shape=\[4, 4\] and window_size=\[2\]",
             ),
-            ({"window_size": [-1, 2], "unslice_shape": (-1, -1)}, "unslice_shape.* not sliced"),
+            (
+                {"window_size": [-1, 2], "slice": None, "unslice": "y", "unslice_shape": (-1, -1)},
+                "unslice_shape.* not sliced",
+            ),
             ({"window_size": [-1, 2], "unslice_shape": (0, 4)}, r"unslice_shape=\[0, 4\]"),
             ({"window_size": [2], "slice": None, "unslice": "y"}, r"\['y'\].*unslice_shape"),
         ],

@@ -62,10 +62,11 @@ class SlidingSlicer(Slicer):
         unslice: The key or keys to unslice. By default, those of `slice`. None for none.
         unslice_mode: "avg" to average overlapping windows, always in float32, or "sum" to add them,
             in their own type.
-        unslice_shape: The shape of the unsliced data, with -1 for an axis that is not sliced and
-            whose length is that of the slices, such as the batch. By default, the shape that a key
-            had before it was sliced, or for other keys the shape of the last key that was sliced.
-            Required for a slicer that slices nothing.
+        unslice_shape: The shape of the unsliced data, with -1 for an axis whose length may vary: it
+            is that of the slices where the axis is not sliced, such as the batch, and that of the
+            sliced data otherwise. By default, the shape that a key had before it was sliced, or for
+            other keys the shape of the last key that was sliced. Required for a slicer that slices
+            nothing, and then with -1 only for axes that are not sliced.
         squeeze_window: Whether to remove the axes along which the window has length 1 from the
             slices. Unslicing restores them.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
@@ -124,7 +125,13 @@ class SlidingSlicer(Slicer):
         self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
         if self._fixed_shape is not None:
             lengths = list(self._fixed_shape)
-            self._check_lengths("unslice_shape", lengths, lambda n, w: n > 0 or n == w == -1, rule)
+            slices = bool(self.slice_inputs)
+            self._check_lengths(
+                "unslice_shape",
+                lengths,
+                lambda n, w: n > 0 or (n == -1 and (w == -1 or slices)),
+                "a positive int, or -1 for the length of the sliced data" if slices else rule,
+            )
         elif self.unslice_inputs and not self.slice_inputs:
             raise AssertionError(
                 f"SlidingSlicer unslices {self.unslice_inputs} but slices nothing, so the shape "
@@ -155,13 +162,14 @@ class SlidingSlicer(Slicer):
     @property
     def unslice_shape(self) -> list[int] | None:
         """The shape of unsliced data: the one that was given, or that of the data sliced last."""
-        shape = self._target_shape(None)
+        sliced_shape = _last_shapes.by_slicer.get(self, {}).get(None)
+        shape = sliced_shape if self._fixed_shape is None else self._fixed_shape
         return None if shape is None else list(shape)
 
     def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Slice the values of `slice_inputs` into windows, and remember their shapes."""
         minibatches = super().slice_batches(batches)
-        if self.unslice_inputs and self._fixed_shape is None:
+        if self.unslice_inputs:
             shapes = list(map(_shape_of, batches))
             _last_shapes.by_slicer[self] = {
                 None: shapes[-1],
@@ -188,15 +196,17 @@ class SlidingSlicer(Slicer):
         return slices
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        shape = self._target_shape(key)
-        if shape is None:
+        sliced_shapes = _last_shapes.by_slicer.get(self, {})
+        sliced_shape = sliced_shapes.get(key, sliced_shapes.get(None))
+        shape = sliced_shape if self._fixed_shape is None else self._fixed_shape
+        if shape is None or (sliced_shape is None and self._has_open_length(shape)):
             raise AssertionError(
                 f"SlidingSlicer cannot unslice '{key}', because it has not sliced anything in "
                 "this thread. Slice a batch first, or give it an unslice_shape."
             )
         tensors = backend_of(slices[0])
         if -1 in shape:
-            shape = self._fill_shape(shape, _shape_of(slices[0]))
+            shape = self._fill_shape(shape, _shape_of(slices[0]), sliced_shape)
         tiling = self._tiling(shape, tensors)
         if len(slices) != len(tiling.windows):
             raise AssertionError(
@@ -204,14 +214,30 @@ class SlidingSlicer(Slicer):
                 f"{len(tiling.windows)} windows of size {self.window_size} with strides "
                 f"{self.strides}, but there are {len(slices)} slices."
             )
+        if self._fixed_shape is not None and sliced_shape is not None:
+            self._check_starts(key, shape, sliced_shape, tensors)
         if not hasattr(tensors, "to_numpy"):
             return self._merge(slices, key, shape, tiling)
         # TensorFlow's tensors cannot be written to, so they are unsliced as arrays.
         arrays = tuple(tensors.to_numpy(value) for value in slices)
         return tensors.constant(self._merge(arrays, key, shape, tiling), slices[0])
 
-    def _fill_shape(self, shape: Shape, slice_shape: Shape) -> Shape:
-        """Replace each -1 of a shape by the length of that axis in a slice."""
+    def _has_open_length(self, shape: Shape) -> bool:
+        """Return whether a shape has -1 for an axis that is sliced."""
+        pairs = zip(shape, self.window_size, strict=True)
+        return any(size == -1 and length != -1 for size, length in pairs)
+
+    def _check_starts(self, key: str, shape: Shape, sliced_shape: Shape, tensors: Any) -> None:
+        """Check that the windows over `unslice_shape` are where the slices were."""
+        if _starts(self._tiling(shape, tensors)) != _starts(self._tiling(sliced_shape, tensors)):
+            raise ValueError(
+                f"SlidingSlicer cannot unslice '{key}' to a shape of {list(shape)}: the windows "
+                f"are at other places than in the data of shape {list(sliced_shape)} that was "
+                "sliced. Give its unslice_shape -1 for an axis whose length varies."
+            )
+
+    def _fill_shape(self, shape: Shape, slice_shape: Shape, sliced_shape: Shape | None) -> Shape:
+        """Replace each -1 of a shape by the length of a slice, or of the data that was sliced."""
         lengths = list(slice_shape)
         for axis in self.auto_squeeze:
             if len(lengths) < len(shape):
@@ -221,6 +247,9 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer's unslice_shape is {list(shape)}, but it got a slice of shape "
                 f"{list(slice_shape)}. Unslice keys with as many axes."
             )
+        for axis, window in enumerate(self.window_size):
+            if window != -1 and sliced_shape is not None:
+                lengths[axis] = sliced_shape[axis]
         return tuple(
             length if size == -1 else size for size, length in zip(shape, lengths, strict=True)
         )
@@ -259,12 +288,6 @@ class SlidingSlicer(Slicer):
                     gaps = np.flatnonzero(counts == 0).tolist()
                     merged[(slice(None),) * axis + (gaps,)] = self.pad_val
         return merged
-
-    def _target_shape(self, key: str | None) -> Shape | None:
-        if self._fixed_shape is not None:
-            return self._fixed_shape
-        shapes = _last_shapes.by_slicer.get(self, {})
-        return shapes.get(key, shapes.get(None))
 
     def _tiling(self, shape: Shape, tensors: Any) -> Tiling:
         mirrored_from = 0 if getattr(tensors, "CHANNELS_LAST", False) else 2
@@ -330,6 +353,11 @@ def tile(
         padding.append(growth)
     coverage = tuple(map(_count_windows, shape, windows_per_axis))
     return Tiling(tuple(itertools.product(*windows_per_axis)), tuple(padding), coverage)
+
+
+def _starts(tiling: Tiling) -> list[Shape]:
+    """List where each window starts."""
+    return [tuple(along_axis.start or 0 for along_axis in window) for window in tiling.windows]
 
 
 def _count_windows(size: int, windows: list[slice]) -> NDArray[Any] | None:

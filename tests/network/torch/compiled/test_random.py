@@ -94,6 +94,8 @@ programs = st.fixed_dictionaries(
         "head": st.booleans(),
         "dynamic": st.sampled_from([None, None, True, False]),
         "ragged": st.booleans(),
+        # Every how many steps the batch has arrays; 0 for never.
+        "arrays": st.sampled_from([0, 0, 1, 2]),
         "changes": st.lists(change, min_size=1, max_size=4),
         "seed": st.integers(0, 2**16),
     }
@@ -137,7 +139,7 @@ class Side:
         ops += [LambdaOp(look, "loss", "seen", mode="!infer")] if looking == "loss" else []
         self.network = TorchNetwork(ops, dynamic=program["dynamic"], compile=compile)
         self.kept = [copy.deepcopy(model.state_dict()) for model in self.models]
-        self.ragged = program["ragged"]
+        self.ragged, self.arrays = program["ragged"], program["arrays"]
         self.mode, self.eager, self.size, self.epoch = "train", False, 5, 1
 
     def change(self, what: str, number: int) -> None:
@@ -183,7 +185,10 @@ class Side:
                     self.change(*change)
                 is_last = self.ragged and place == count - 1
                 size = self.size // 2 + 2 if is_last else self.size
-                found.append(self.network.run_step(batches(1, size, seed + place)[0]))
+                batch: dict[str, Any] = dict(batches(1, size, seed + place)[0])
+                if self.arrays and place % self.arrays == 0:
+                    batch = {key: value.numpy() for key, value in batch.items()}
+                found.append(self.network.run_step(batch))
         self.epoch += 1
         return found
 
