@@ -270,6 +270,8 @@ _ADVICE_ON_ATTRIBUTES = {
     "forward": 'Call `network.transform(data, "infer")`.',
     "parameters": "Its models do: `model.parameters()` for each of `network.models`.",
     "optimizer": "Its models do: `model.current_optimizer` for each of `network.models`.",
+    "step": "Call `network.run_step(batch)`.",
+    "run": "Call `network.run_step(batch)`.",
     "train": 'Its mode is an argument: `with network(mode="train", epoch=1):`.',
     "eval": 'Its mode is an argument: `with network(mode="eval", epoch=1):`.',
     "to": "The device is an argument: `Network(ops, device=...)`.",

@@ -67,8 +67,9 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_file(name: str, kind: str, writer: str) -> Any:
     """Return the tensors and plain values in a file of `torch.save`; execute nothing."""
     advice = f"Save it again with {writer}."
-    with reading(f"The {kind} '{name}'", "is damaged, or holds more than tensors", advice):
+    with reading(f"The {kind} '{name}'", "cannot be read"):
         require_content(name, "weights")
+    with reading(f"The {kind} '{name}'", "is damaged, or holds more than tensors", advice):
         if zipfile.is_zipfile(name):
             with zipfile.ZipFile(name) as archive:
                 # torch.load does not compare the checksums.

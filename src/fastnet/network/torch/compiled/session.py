@@ -262,6 +262,8 @@ class CompiledSession:
         """Return the values that ops read as tensors on the device of the ops."""
         if self._move is None and not self._converts:
             return batch
+        if not isinstance(batch, Mapping):
+            return batch  # Looking for a program raises the error.
         moved = self._values_read(batch)
         if self._converts:
             moved = {key: self._converted(value) for key, value in moved.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastnet.backend.dispatch import framework_of, get_framework
 from fastnet.backend.model_metadata import name_of
-from fastnet.errors import shorten
+from fastnet.errors import GRADIENT_ADVICE, shorten
 from fastnet.op.tensorop.gradient.gradient_base import GradientBase
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Keys, Model, Names, State, Tensor
@@ -113,6 +113,15 @@ class GradientOp(HoldsModel, GradientBase):
         """Check that there is something to differentiate."""
         if not self._count:
             raise _wrong_counts(self.inputs, self.outputs, [])
+
+    def describe_value(self, key: str, value: Any) -> str | None:
+        """Describe a missing gradient, for the error of an op that failed on it."""
+        if value is not None:
+            return None
+        return (
+            f"The value of '{key}' is None, as GradientOp found no path from its inputs to its "
+            f"finals. {GRADIENT_ADVICE}"
+        )
 
     def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the inputs, if any, the finals, and the state."""

@@ -44,10 +44,13 @@ def shape_problem(
         return None
     class_dim = class_axis(len(pred), axis, classes_last)
     if form == "binary":
-        needed = (
-            "targets with as many elements, or, for several classes, their axis: "
-            f"CrossEntropy(..., axis={-1 if classes_last else 1})"
-        )
+        axes = [index for index in range(1, len(pred)) if _without(pred, index) == tuple(true)]
+        shown = " or ".join(f"axis={-1 if index == len(pred) - 1 else index}" for index in axes)
+        needed = "targets with as many elements"
+        if axes:
+            needed += (
+                f", or, for class indices, the axis of the classes: CrossEntropy(..., {shown})"
+            )
         fits = None in (*pred, *true) or math.prod(pred) == math.prod(true)  # type: ignore[arg-type]
     elif not 0 < class_dim < len(pred):
         needed = "an axis of classes after the batch axis"
@@ -67,6 +70,10 @@ def shape_problem(
         f"CrossEntropy cannot compare predictions of shape {_format(pred)} with targets of shape "
         f"{_format(true)} in the form {form!r} along axis={axis}: it needs {needed}.{hint}"
     )
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], *shape[axis + 1 :])
 
 
 def _are_compatible(shape: Shape, other: Shape) -> bool:
