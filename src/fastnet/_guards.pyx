@@ -181,11 +181,11 @@ cdef class BaseSnapshot:
         if not unfollowed:
             return False
         self.unfollowed = []
-        names = self.rules.names_of(self.functions)
+        names = self.rules.attributes_read_by(self.functions)
         for index in unfollowed:
             if self.nodes[index].reference != NULL:
                 continue
-            if not self.rules.is_used(
+            if not self.rules.is_named_by_code(
                 self, self.nodes[index].parent, self.nodes[index].position, names
             ):
                 self.unfollowed.append(index)

@@ -136,7 +136,7 @@ class Framework(Protocol):
         """Return a layer and the layers inside of it by name; None for anything else."""
 
     def attributes_of(self, part: Any, is_saved: bool, /) -> Iterator[tuple[str, Any]]:
-        """Yield the attributes of a layer, without those that are saved with a model."""
+        """Yield the attributes of a layer; if `is_saved`, maybe without what its model saves."""
 
     def saved_tensors_of(self, model: Model, /) -> list[Any]:
         """List the tensors of a model that are saved with it."""

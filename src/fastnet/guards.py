@@ -89,8 +89,8 @@ _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 # Instances of exactly these classes are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
-# The names of the first values of a node. The first value of a CLASS is its MRO, which changes if
-# its bases do.
+# The fixed values that begin a node, by the names that paths show. That of a CLASS is its MRO,
+# shown as `__bases__`.
 _HEADERS = {
     Kind.OBJECT: ("__class__", "__dict__"),
     Kind.CLASS: ("__bases__",),
@@ -219,6 +219,7 @@ class Snapshot(BaseSnapshot):
             unseen = [parent for parent in parents[reached.pop()] if parent not in seen]
             seen.update(unseen)
             reached += [parent for parent in unseen if parent >= 0]
+        # The parent of a root's node is -1 minus the root's index.
         return sorted(-1 - index for index in seen if index < 0)
 
     def find(self, matches: Callable[[type], bool]) -> list[tuple[str, Any, bool]]:
@@ -245,12 +246,14 @@ class Snapshot(BaseSnapshot):
                     known[cls] = matches(cls)
                 if known[cls]:
                     places.append((index, position))
-        names = _names_of(functions)
+        names = _attributes_read_by(functions)
         objects: list[tuple[str, Any, bool]] = []
         for index, position in places:
             kind, owner, _, _, values = self.node(index)
             path = self._path(index) + _step(kind, owner, values, position)
-            objects.append((path, values[position], _is_used(self, index, position, names)))
+            objects.append(
+                (path, values[position], _is_named_by_code(self, index, position, names))
+            )
         return objects
 
     def _path(self, index: int) -> str:
@@ -271,6 +274,7 @@ class Snapshot(BaseSnapshot):
             child_kind, index = kind, parent
         if len(steps) > _MAX_STEPS:
             steps[:-_MAX_STEPS] = ["..."]
+        # The parent of a root's node is -1 minus the root's index.
         return self._names[-1 - index] + "".join(reversed(steps))
 
 
@@ -476,12 +480,12 @@ def _globals_of(
     return entries
 
 
-def _names_of(functions: Iterable[types.FunctionType]) -> set[str]:
+def _attributes_read_by(functions: Iterable[types.FunctionType]) -> set[str]:
     """Return the names of the attributes that functions read."""
     return set[str]().union(*(_names_in(function.__code__)[1] for function in functions))
 
 
-def _is_used(snapshot: BaseSnapshot, index: int, position: int, names: set[str]) -> bool:
+def _is_named_by_code(snapshot: BaseSnapshot, index: int, position: int, names: set[str]) -> bool:
     """Return whether code names what leads to a value, through containers, partials and methods."""
     while index >= 0:
         kind, owner, parent, place, values = snapshot.node(index)
@@ -598,6 +602,10 @@ def _find_difference(
 
 
 def _find_in_order(then: Sequence[Any], now: Sequence[Any]) -> tuple[Sequence[Any], int] | None:
+    """Find the first difference of two sequences.
+
+    If one is a beginning of the other, the first extra value of the longer one differs.
+    """
     for index, (before, value) in enumerate(zip(then, now, strict=False)):
         if before is not value and token_of(before) != token_of(value):
             return then, index
@@ -652,14 +660,14 @@ def token_of(value: Any, depth: int = 0) -> Any:
 
 # Rare cases that the Cython walk and comparison delegate to Python.
 _RULES = types.SimpleNamespace(
+    attributes_read_by=_attributes_read_by,
     find_difference=_find_difference,
     globals_of=_globals_of,
     is_user_class=_is_user_class,
-    is_used=_is_used,
+    is_named_by_code=_is_named_by_code,
     kinds_of_builtin=_kinds_of_builtin,
     kinds_of_function=_kinds_of_function,
     layout_of=_layout_of,
-    names_of=_names_of,
     read=_read,
     target_of=_target_of,
 )

@@ -31,7 +31,8 @@ X = {"x": torch.ones(4, 2)}
 NETWORK = Path(fastnet.network.__file__).parent
 # The kinds of rows, where they are passed to a meter or named for it.
 KINDS_IN_SOURCE = re.compile(
-    r"(?:\.row\(|, meter, |context_row = |^_(?:REST|SYNCHRONIZATION|CONVERSION) = \(|^ +row = )"
+    r"(?:\.row\(|, meter, |context_row = |^ +row = |"
+    r"^(?:REST_ROW|_SYNCHRONIZATION|_CONVERSION) = \()"
     r'"(\w+)",',
     re.MULTILINE,
 )

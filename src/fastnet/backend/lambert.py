@@ -17,10 +17,9 @@ _NEAR = {24: 0.1, 53: 4e-3}
 # Iterations by mantissa bits: each triples the correct bits, of which the first guess has six.
 _ROUNDS = {24: 2, 53: 3}
 
-# SuperLoss clips its argument slightly above the end of the branch, -2 / e. The logarithm of the
-# confidence is `LEAST_LOG` there.
-LEAST = -1.9999998 / math.e
-LEAST_LOG = 0.9995528530578068
+# SuperLoss clips its argument, beta, slightly above the end of the branch, -2 / e.
+MIN_BETA = -1.9999998 / math.e
+LOG_CONFIDENCE_AT_MIN = 0.9995528530578068
 
 
 class Functions(NamedTuple):

@@ -24,13 +24,13 @@ Followers = Sequence[Callable[..., None]]
 
 
 class OptimizerStepSettings(NamedTuple):
-    """Settings of an optimizer's step, and whether its norm is needed.
+    """Settings of an optimizer's step, and whether the norm of its gradients is needed.
 
     Attributes:
         clip_norm: The maximum norm of all gradients, or None.
         clip_value: The maximum absolute value of an element, or None.
         skip_nonfinite: Whether to skip the step if a gradient is not finite.
-        needs_norm: Whether the norm is needed.
+        needs_norm: Whether the norm of the gradients is needed.
     """
 
     clip_norm: float | None = None
@@ -158,7 +158,7 @@ class Update(ABC):
         """Return a copy of the gradients merged since the last update."""
 
     @abstractmethod
-    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
+    def load_window(self, window: SavedWindow, parameters: Sequence[Any]) -> None:
         """Replace the merged gradients by saved ones, one for each of `parameters`."""
 
     def window_parameters(self, names: Sequence[str] | None = None) -> list[Any]:

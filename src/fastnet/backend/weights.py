@@ -103,7 +103,7 @@ def _require_optimizer(model: Model, function: str, setting: str) -> None:
         )
 
 
-def current_place(model: Model) -> int | None:
+def current_optimizer_index(model: Model) -> int | None:
     """Return the index of the current optimizer in `optimizers_of`, or None."""
     current = get_metadata(model, "current_optimizer")
     for index, optimizer in enumerate(optimizers_of(model)):

@@ -13,7 +13,7 @@ from fastnet.backend.dispatch import get_framework
 from fastnet.backend.files import check_file_path, find_file, write_atomically
 from fastnet.backend.model_metadata import name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
-from fastnet.backend.weights import current_place
+from fastnet.backend.weights import current_optimizer_index
 from fastnet.distributed import processes_of, raise_on_all_ranks
 from fastnet.errors import shorten
 from fastnet.framework import Framework, Processes
@@ -139,7 +139,9 @@ def save_checkpoint(
                 "step": int(step),
                 "values": dict(values or {}),
                 "models": models,
-                "current": {name_of(model): current_place(model) for model in network.models},
+                "current": {
+                    name_of(model): current_optimizer_index(model) for model in network.models
+                },
                 **rank_parts,
             }
             content = {

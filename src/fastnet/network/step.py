@@ -58,12 +58,12 @@ class StepMeter:
 
         return stamp
 
-    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return a function that runs `step`, or `plain` while another thread is measured."""
+    def measured(self, step: RunStep, unmeasured_step: RunStep) -> RunStep:
+        """Return a function that runs `step`, or `unmeasured_step` while a step is measured."""
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             if not self._lock.acquire(blocking=False):
-                return plain(batch)
+                return unmeasured_step(batch)
             try:
                 return step(batch)
             finally:
@@ -95,7 +95,9 @@ def titles(ops: Sequence[Any]) -> list[str]:
     return [*map(op_title, ops), DEFERRED_TITLE]
 
 
-_REST = ("rest", "other")
+REST_ROW = ("rest", "other")
+"""The row of the time that belongs to no other part of a step."""
+
 _SYNCHRONIZATION = ("wait", "wait for the device")
 _CONVERSION = ("conversion", "arrays for postprocessing, and back")
 
@@ -114,7 +116,7 @@ def with_slicing(
         log = meter.log
         cut = _with_time_stamps(cut, meter, "slice", "slice")
         join = _with_time_stamps(join, meter, "unslice", "unslice")
-        step = _with_time_stamps(step, meter, *_REST)
+        step = _with_time_stamps(step, meter, *REST_ROW)
         if synchronize is not None:
             synchronize = _with_time_stamps(synchronize, meter, *_SYNCHRONIZATION)
 
@@ -138,7 +140,7 @@ def with_synchronization(
 ) -> RunStep:
     """Return a step that waits for the device at its end."""
     if meter is not None:
-        step = _with_time_stamps(step, meter, *_REST)
+        step = _with_time_stamps(step, meter, *REST_ROW)
         synchronize = _with_time_stamps(synchronize, meter, *_SYNCHRONIZATION)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def with_postprocessing(
     run_ops: Callable[..., Any] = run_on_batch
     forwards = {id(op): batch_forward(op) for op in ops}
     if meter is not None:
-        step = _with_time_stamps(step, meter, *_REST)
+        step = _with_time_stamps(step, meter, *REST_ROW)
         run_ops = _with_time_stamps(run_ops, meter, *_CONVERSION)
         before = meter.row(*_CONVERSION)
         for index, op in enumerate(ops):

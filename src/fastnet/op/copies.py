@@ -21,7 +21,10 @@ def shallow_copy(item: T) -> T:
 
 
 def default_deepcopy(item: T, memo: dict[int, Any]) -> T:
-    """Copy an object as `copy.deepcopy` does for a class without `__deepcopy__`."""
+    """Copy an object as `copy.deepcopy` does for a class without `__deepcopy__`.
+
+    The items of lists and dicts, which `__reduce_ex__` returns beside the state, are left out.
+    """
     reduced: Any = item.__reduce_ex__(4)
     function, args = reduced[:2]
     state = reduced[2] if len(reduced) > 2 else None

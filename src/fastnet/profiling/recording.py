@@ -13,12 +13,12 @@ from fastnet._execute import KernelPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import DEFERRED_TITLE, OpHook, StepMeter, op_title
+from fastnet.network.step import DEFERRED_TITLE, REST_ROW, OpHook, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
 from fastnet.op.tensorop.foreign_op import as_tensor_op
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section
-from fastnet.profiling.stamp_sums import StampCost, Sums
+from fastnet.profiling.stamp_sums import StampCost, StampSums
 from fastnet.profiling.stamps import BEGIN, StepPart, Timeline
 from fastnet.types import RunStep, State
 
@@ -35,8 +35,8 @@ _ROW_NAMES = {
 class SectionRecorder(StepMeter):
     """Records the steps of all sessions with one plan, mode and way to run.
 
-    `skip` returns whether to skip the next step. Once it has returned False, it is not called
-    again.
+    `is_skipped` returns whether the next step is skipped, and counts it. Once it has returned
+    False, it is not called again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SectionRecorder(StepMeter):
         ranges: OpRanges | None,
         events: DeviceEvents | None,
         cost: StampCost,
-        skip: Callable[[], bool] | None,
+        is_skipped: Callable[[], bool] | None,
     ) -> None:
         super().__init__()
         self.mode = str(state["mode"])
@@ -63,8 +63,8 @@ class SectionRecorder(StepMeter):
         self._events = events
         self._steps = 0
         self._shows_ranges: bool | None = None
-        self._skip = skip
-        self._sums = Sums(cost)
+        self._is_skipped = is_skipped
+        self._sums = StampSums(cost)
 
     def row(self, kind: str, name: str, index: int | None = None) -> int:
         """Return the row number for the time stamps of a part of the step."""
@@ -79,7 +79,7 @@ class SectionRecorder(StepMeter):
         if id(plan) not in self._first_rows:
             self._first_rows[id(plan)] = len(self.parts)
             ops, key_counts = plan.ops, Counter[str]()
-            # A span is of an op by its index, of a key, or of the whole step.
+            # A span is a kind and the index of an op, the key of a value, or None.
             for kind, op_or_key in plan.spans:
                 index: int | None = None
                 if kind == "op":
@@ -93,18 +93,22 @@ class SectionRecorder(StepMeter):
                 self.parts.append(StepPart(kind, name, index, in_kernel=True))
         return self._first_rows[id(plan)]
 
-    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return a function that runs and measures `step`, or runs `plain` if a step is running."""
+    def measured(self, step: RunStep, unmeasured_step: RunStep) -> RunStep:
+        """Return a function that runs and measures `step`.
+
+        It runs `unmeasured_step` if that step is skipped, or while it measures a step of another
+        thread.
+        """
         # The attributes are looked up here, as each look-up in a step would be measured.
         log, events = self.log, self._events
         stamp, acquire, release = log.stamp, self._lock.acquire, self._lock.release
-        rest, measuring = self.row("rest", "other"), self.row("measuring", "measuring")
+        rest, measuring = self.row(*REST_ROW), self.row("measuring", "measuring")
         ranges_active = bool if self._ranges is None else self._ranges.active
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             if not acquire(False):
                 self.unmeasured += 1
-                return plain(batch)
+                return unmeasured_step(batch)
             try:
                 step_start = len(log)
                 if step_start > _MAX_STAMPS:
@@ -114,11 +118,11 @@ class SectionRecorder(StepMeter):
                     log.stamp_at(BEGIN, started)  # Summing up counts as measuring.
                 else:
                     stamp(BEGIN)
-                if self._skip is not None:
-                    if self._skip():
+                if self._is_skipped is not None:
+                    if self._is_skipped():
                         log.keep(step_start)
-                        return plain(batch)
-                    self._skip = None
+                        return unmeasured_step(batch)
+                    self._is_skipped = None
                 shows_ranges = ranges_active()
                 if shows_ranges is not self._shows_ranges:
                     self._surround(shows_ranges)
@@ -206,10 +210,11 @@ class Recorder:
         self._entry_times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._skips_left = skip
         self._traces = traces
-        # The number of the last trace before the skipped steps.
-        self._last_trace: int | None = None
+        # Number of the last trace before the skipped steps; None once theirs are recorded, or if
+        # none are skipped.
+        self._trace_before_skipping: int | None = None
         if skip:
-            self._last_trace = traces()[-1].number if traces() else 0
+            self._trace_before_skipping = traces()[-1].number if traces() else 0
 
     def record(self, mode: str, name: str, seconds: float) -> None:
         """Record the time that something between steps took."""
@@ -228,7 +233,7 @@ class Recorder:
                 None if self._make_events is None else self._make_events(),
                 self.cost,
                 # The first measured step records the traces of the skipped ones.
-                self._skip_step if self._last_trace is not None else None,
+                self._skip_step if self._trace_before_skipping is not None else None,
             )
         return self.sections[key]
 
@@ -241,9 +246,9 @@ class Recorder:
 
     def _record_traces(self) -> None:
         """Record the traces of skipped steps; those of measured steps have rows."""
-        if self._last_trace is None:
+        if self._trace_before_skipping is None:
             return
-        last, self._last_trace = self._last_trace, None
+        last, self._trace_before_skipping = self._trace_before_skipping, None
         for trace in self._traces():
             if trace.number > last and trace.seconds:
                 self.record(trace.mode, f"trace: {trace.reason}", trace.seconds)
@@ -251,7 +256,10 @@ class Recorder:
                     self.record(trace.mode, f"compile: {trace.reason}", trace.compile_seconds)
 
     def entries(self) -> tuple[Row, ...]:
-        """Return the rows of entering the network, waiting for data, and skipped traces."""
+        """Return the rows of entering the network, waiting for data, and traces of skipped steps.
+
+        These traces are recorded first, if they are not yet.
+        """
         self._record_traces()
         return tuple(
             Row.of(

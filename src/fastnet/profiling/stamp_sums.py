@@ -45,7 +45,7 @@ class StampCost:
         return cls(kernel / count, python / count)
 
 
-class Sums:
+class StampSums:
     """The times of each part of each step."""
 
     def __init__(self, cost: StampCost) -> None:
@@ -92,41 +92,7 @@ class Sums:
         if not self._times:
             return None
         times = _stack(self._times, len(parts))
-        counts = _stack(self._counts, len(parts)).sum(axis=0)
         in_step = [part.kind != MEASURING for part in parts]
-        device_stats = _device_stats(device, len(times))
-        rows = [
-            Row.of(
-                part_times,
-                name=part.name,
-                kind=part.kind,
-                index=part.index,
-                section=name,
-                count=int(count),
-                in_step=part.kind != MEASURING,
-                bytes=sizes.get((part.kind, part.name)),
-                **device_stats.get(device_index(part, parts), {}),
-            )
-            for part, count, part_times in zip(parts, counts, times.T, strict=True)
-            if count
-        ]
-        rows.sort(key=lambda row: (ROW_KINDS.index(row.kind), row.index or 0))
-        minibatches = _stack(self._minibatches, max(table.shape[1] for table in self._minibatches))
-        minibatch_counts = np.count_nonzero(minibatches, axis=0).tolist()
-        rows += [
-            Row.of(
-                minibatch_times,
-                name=f"minibatch {index}",
-                kind="minibatch",
-                index=index,
-                section=name,
-                count=count,
-                in_step=False,
-            )
-            for index, (minibatch_times, count) in enumerate(
-                zip(minibatches.T, minibatch_counts, strict=True)
-            )
-        ]
         step = Row.of(
             times[:, in_step].sum(axis=1),
             name="step",
@@ -136,7 +102,53 @@ class Sums:
             count=len(times),
             in_step=False,
         )
+        rows = [*self._part_rows(name, times, parts, sizes, device), *self._minibatch_rows(name)]
         return Section(name, mode, eager, len(times), step, tuple(rows), trains)
+
+    def _part_rows(
+        self,
+        section: str,
+        times: NDArray[np.float64],
+        parts: Sequence[StepPart],
+        sizes: Mapping[tuple[str, str], int],
+        device: Sequence[DeviceSpan],
+    ) -> list[Row]:
+        """Return a row for each part of a step that has stamps."""
+        counts = _stack(self._counts, len(parts)).sum(axis=0)
+        device_stats = _device_stats(device, len(times))
+        rows = [
+            Row.of(
+                part_times,
+                name=part.name,
+                kind=part.kind,
+                index=part.index,
+                section=section,
+                count=int(count),
+                in_step=part.kind != MEASURING,
+                bytes=sizes.get((part.kind, part.name)),
+                **device_stats.get(device_index(part, parts), {}),
+            )
+            for part, count, part_times in zip(parts, counts, times.T, strict=True)
+            if count
+        ]
+        return sorted(rows, key=lambda row: (ROW_KINDS.index(row.kind), row.index or 0))
+
+    def _minibatch_rows(self, section: str) -> list[Row]:
+        """Return a row for each minibatch of a step."""
+        times = _stack(self._minibatches, max(table.shape[1] for table in self._minibatches))
+        counts = np.count_nonzero(times, axis=0).tolist()
+        return [
+            Row.of(
+                minibatch_times,
+                name=f"minibatch {index}",
+                kind="minibatch",
+                index=index,
+                section=section,
+                count=count,
+                in_step=False,
+            )
+            for index, (minibatch_times, count) in enumerate(zip(times.T, counts, strict=True))
+        ]
 
     def first_stamps(self) -> NDArray[Any]:
         """Return the stamps of the first steps, one by one."""

@@ -325,7 +325,7 @@ def tile(
     windows_per_axis = []
     padding = []
     for axis, (size, length, stride) in enumerate(zip(shape, window, strides, strict=True)):
-        data = f"axis {axis} of data of shape {list(shape)}"
+        axis_text = f"axis {axis} of data of shape {list(shape)}"
         advice = f"window_size is {list(window)}. Use another pad_mode, or a smaller window."
         starts: Sequence[int] = ()
         if length != -1 and stride > 0:
@@ -336,14 +336,17 @@ def tile(
         growth = max(starts[-1] + length - size, 0) if starts and is_padded else 0
         if pad_mode == "mirror" and growth >= size > 0:
             raise ValueError(
-                f"pad_mode 'mirror' can pad {data}, by {size - 1} at most, not {growth}: {advice}"
+                f"pad_mode 'mirror' can pad {axis_text}, by {size - 1} at most, not {growth}: "
+                f"{advice}"
             )
         if pad_mode == "drop" and starts and size < length:
-            raise ValueError(f"No window fits into {data}, and pad_mode is 'drop': {advice}")
+            raise ValueError(f"No window fits into {axis_text}, and pad_mode is 'drop': {advice}")
         windows = [slice(None)]
         if starts and stride < size:
             if pad_mode == "nopad" and size < length:
-                raise AssertionError(f"pad_mode 'nopad' cannot move a window into {data}: {advice}")
+                raise AssertionError(
+                    f"pad_mode 'nopad' cannot move a window into {axis_text}: {advice}"
+                )
             if pad_mode == "drop":
                 starts = [start for start in starts if start + length <= size]
             elif pad_mode == "nopad":

@@ -143,6 +143,34 @@ def test_optimizer_of_layers_that_were_frozen(fastestimator: ModuleType, tmp_pat
         np.testing.assert_array_equal(one, expected)
 
 
+def test_optimizer_of_other_layers_of_the_same_shapes(
+    fastestimator: ModuleType, tmp_path: Path
+) -> None:
+    install()
+    dense, tensorop = tf.keras.layers.Dense, fastestimator.op.tensorop
+
+    def trained(frozen: str) -> Any:
+        layers = [dense(3, name=name, trainable=name != frozen) for name in ("first", "second")]
+        model = fastestimator.build(
+            lambda: tf.keras.Sequential([tf.keras.layers.Input((3,)), *layers]),
+            OPTIMIZERS["legacy"],
+            model_name="saved",
+        )
+        network = fastestimator.Network(
+            [
+                tensorop.model.ModelOp(model, "x", "y"),
+                tensorop.loss.MeanSquaredError(("y", "t"), "loss"),
+                tensorop.model.UpdateOp(model, "loss"),
+            ]
+        )
+        network.transform({"x": X, "t": np.ones((4, 3), "float32")}, mode="train")
+        return model
+
+    path = fastestimator.backend.save_model(trained("first"), str(tmp_path), save_optimizer=True)
+    with pytest.raises(ValueError, match=r"saved_opt\.pkl.*second.* where the model's are .*first"):
+        fastestimator.backend.load_model(trained("second"), path, load_optimizer=True)
+
+
 class Attack:
     def __reduce__(self) -> Any:
         return os.mkdir, ("attacked",)

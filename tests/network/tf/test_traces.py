@@ -177,7 +177,7 @@ class TestValues:
             (1, True, "'x' is a value of type bool, not a value of type int as before"),
             (0.0, -0.0, f"'x' is -0.0, not 0.0 as before{CONSTANT}"),
             ("a", 100 * "b", f"'x' is '{76 * 'b'}..., not 'a' as before{CONSTANT}"),
-            ([ones(2)], [ones(2), ones(2)], "'x' holds something else than before"),
+            ([ones(2)], [ones(2), ones(2)], "'x' has other contents than before"),
             (
                 {"a": 1, "b": 2},
                 {"b": 2, "a": 1},

@@ -215,7 +215,7 @@ class TestResults:
         result["names"].append("c")
         assert infer(network, {"data": data})["out"]["names"] == names == ["a", "b"]
         assert op.runs == 2
-        assert reasons(network)[1] == "'data' holds something else than before"
+        assert reasons(network)[1] == "'data' has other contents than before"
 
     def test_arrays_of_the_batch_are_not_shared(self) -> None:
         array = np.ones(1000, "float32")

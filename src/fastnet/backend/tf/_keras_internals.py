@@ -344,7 +344,7 @@ _BESIDE = re.compile(
 _LAYERS = "layers"
 
 
-def is_beside(path: str) -> bool:
+def is_saved_beside_layers(path: str) -> bool:
     """Return whether an array in a file of weights is not of the layers, but saved beside them."""
     parts = path.split("/")
     return any(

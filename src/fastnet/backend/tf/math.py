@@ -50,10 +50,10 @@ def lambertw(tensor: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def _lambertw(z: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    digits = 53 if z.dtype == tf.float64 else 24
+    mantissa_bits = 53 if z.dtype == tf.float64 else 24
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         # Compute W again, so that the gradient is differentiable.
-        return upstream * slope(z, _lambertw(z), digits, _FUNCTIONS)
+        return upstream * slope(z, _lambertw(z), mantissa_bits, _FUNCTIONS)
 
-    return solve(z, digits, _FUNCTIONS), gradient
+    return solve(z, mantissa_bits, _FUNCTIONS), gradient

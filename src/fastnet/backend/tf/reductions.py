@@ -22,8 +22,8 @@ reduce_std = tf.math.reduce_std
 def _reduction(reduce: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor, Any, bool], tf.Tensor]:
     def along_axes(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
         # A single axis as an int need not be converted to a tensor.
-        one_or_more = axis[0] if axis is not None and len(axis) == 1 else axis
-        return reduce(tensor, one_or_more, keepdims)
+        axis_or_axes = axis[0] if axis is not None and len(axis) == 1 else axis
+        return reduce(tensor, axis_or_axes, keepdims)
 
     return along_axes
 

@@ -27,13 +27,13 @@ from fastnet.backend.model_metadata import (
     taken_names,
 )
 from fastnet.backend.tf import processes
-from fastnet.backend.tf._keras_internals import INSIDE, is_beside, is_keras3
+from fastnet.backend.tf._keras_internals import INSIDE, is_keras3, is_saved_beside_layers
 from fastnet.backend.tf.legacy_h5 import ORDER, load_legacy, write_order
 from fastnet.backend.tf.models import no_variables
 from fastnet.backend.tf.optimizers import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tree import block_to_array, decode, encode
-from fastnet.backend.weights import current_place, pair_optimizers
+from fastnet.backend.weights import current_optimizer_index, pair_optimizers
 from fastnet.distributed import raise_on_all_ranks
 from fastnet.types import Model
 
@@ -107,7 +107,7 @@ def _on_one_worker(stem: str) -> Iterator[str]:
 
 def _write_optimizers(model: Model, path: str) -> None:
     """Write the state of the current optimizer, and of all optimizers of a schedule."""
-    optimizers, current = optimizers_of(model), current_place(model)
+    optimizers, current = optimizers_of(model), current_optimizer_index(model)
     if len(optimizers) < 2 or current is None:
         optimizers, current = [get_metadata(model, "current_optimizer")], 0
     states = {
@@ -245,7 +245,9 @@ def _shapes_in(path: str) -> dict[str, tuple[int, ...]]:
         # A file of a whole model in the older layout has its optimizer, too.
         group = file.get("model_weights", file) if _is_legacy(path) else file
         arrays = _arrays_in(group)
-        return {name: array.shape for name, array in arrays.items() if not is_beside(name)}
+        return {
+            name: array.shape for name, array in arrays.items() if not is_saved_beside_layers(name)
+        }
 
 
 def _arrays_in(file: Any) -> dict[str, Any]:

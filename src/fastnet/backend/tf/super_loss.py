@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fastnet.backend.lambert import LEAST, LEAST_LOG
+from fastnet.backend.lambert import LOG_CONFIDENCE_AT_MIN, MIN_BETA
 from fastnet.backend.tf.math import lambertw
 
 
@@ -50,9 +50,9 @@ def weigh(excess: tf.Tensor, regularization: float) -> tuple[tf.Tensor, tf.Tenso
     """Weigh losses, minus the threshold, by the confidence in them; return both."""
     beta = excess if regularization == 1 else excess / regularization
     # W is steep at its cut-off, so the value there is a constant and not a rounded result.
-    least = tf.constant(LEAST_LOG, beta.dtype)
-    log = -lambertw(tf.multiply(tf.maximum(beta, LEAST), 0.5))
-    log = tf.where(tf.less(beta, LEAST), least, log)
+    log_at_min = tf.constant(LOG_CONFIDENCE_AT_MIN, beta.dtype)
+    log = -lambertw(tf.multiply(tf.maximum(beta, MIN_BETA), 0.5))
+    log = tf.where(tf.less(beta, MIN_BETA), log_at_min, log)
     confidence = tf.exp(log)
     squared = tf.pow(log, 2.0)
     if regularization != 1:

@@ -95,7 +95,7 @@ class TFUpdate(Update):
             deferred = state["deferred"].setdefault(name_of(self._model), []) if defer else []
             pending = self._pending_calls(deferred)
             if self.is_merging:
-                self._fix_deferred_averages(state)
+                self._freeze_deferred_averages(state)
                 update = self._make_merging_update(
                     gradients, weight, variables, followers, minimized, pending
                 )
@@ -125,7 +125,7 @@ class TFUpdate(Update):
             owner=self,
             run=partial(self._apply, variables, followers, clipped, scale),
             reports=self._report_values(clipped, minimized, pending),
-            is_call=clipped.stepped,
+            counts_as_call=clipped.reaches_optimizer,
         )
 
     def _make_merging_update(
@@ -140,11 +140,13 @@ class TFUpdate(Update):
         """Add gradients to the sums, and return the update by them if there are enough."""
         merged_steps = self._merge_gradients(gradients, weight, variables)
         is_due = merged_steps >= self.window_length
-        is_call: Any = True
+        counts_as_call: Any = True
         if self._counts_calls():
-            is_call = tf.cond(
+            counts_as_call = tf.cond(
                 is_due,
-                lambda: tf.convert_to_tensor(self._clip_averages(variables, merged_steps).stepped),
+                lambda: tf.convert_to_tensor(
+                    self._clip_averages(variables, merged_steps).reaches_optimizer
+                ),
                 lambda: tf.constant(False),
             )
         apply = partial(self._apply_merged, variables, followers)
@@ -152,36 +154,34 @@ class TFUpdate(Update):
             owner=self,
             run=partial(_run_if, is_due, apply, [merged_steps]),
             reports=self._report_merged_values(variables, merged_steps, minimized, pending),
-            is_call=is_call,
-            fix_averages=partial(self._fix_averages, variables, followers, merged_steps, is_due),
+            counts_as_call=counts_as_call,
+            freeze_averages=partial(
+                self._freeze_averages, variables, followers, merged_steps, is_due
+            ),
         )
 
-    def _fix_deferred_averages(self, state: State) -> None:
-        """Compute the averages of the updates that this op has deferred earlier in the step."""
+    def _freeze_deferred_averages(self, state: State) -> None:
+        """Freeze what this op has deferred earlier in the step: its next run changes the sums."""
         deferred = state["deferred"].get(name_of(self._model), [])
         for index, update in enumerate(deferred):
-            if isinstance(update, _Update) and update.owner is self and update.fix_averages:
-                run = paused(state.get("tape"))(update.fix_averages())
-                deferred[index] = update._replace(run=run, fix_averages=None)
+            if isinstance(update, _Update) and update.owner is self and update.freeze_averages:
+                run = paused(state.get("tape"))(update.freeze_averages())
+                deferred[index] = update._replace(run=run, freeze_averages=None)
 
-    def _fix_averages(
+    def _freeze_averages(
         self,
         variables: Sequence[Any],
         followers: Followers,
         merged_steps: tf.Tensor,
         is_due: tf.Tensor,
     ) -> Callable[[], Any]:
-        """Return a deferred update with the present averages; if it is due, begin a new window.
-
-        A later run of the same op in this step would change the sums, so the averages are computed
-        now.
-        """
+        """Return a deferred update with the present averages; if it is due, begin a new window."""
         clipped = self._clip_averages(variables, merged_steps, followers)
         condition = is_due
         if clipped.condition is not None:
             condition = tf.logical_and(is_due, clipped.condition)
         clipped = clipped._replace(
-            stepped=tf.logical_and(is_due, clipped.stepped), condition=condition
+            reaches_optimizer=tf.logical_and(is_due, clipped.reaches_optimizer), condition=condition
         )
         _run_if(is_due, self._begin_window, [])
         scale = inner_scale_of(self.optimizer())
@@ -191,8 +191,10 @@ class TFUpdate(Update):
         """Return how many calls of an optimizer that accumulates gradients are deferred."""
         if not self._counts_calls():
             return 0
-        are_calls = [call.is_call if isinstance(call, _Update) else True for call in deferred]
-        return sum(tf.cast(is_call, tf.int64) for is_call in are_calls)
+        count_as_calls = [
+            update.counts_as_call if isinstance(update, _Update) else True for update in deferred
+        ]
+        return sum(tf.cast(counts_as_call, tf.int64) for counts_as_call in count_as_calls)
 
     def _counts_calls(self) -> bool:
         """Return whether the optimizer takes a step only in every nth call."""
@@ -348,8 +350,8 @@ class TFUpdate(Update):
             context = tf.distribute.get_replica_context()
             weight = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
         # If all weights are 0, there is no step, and so it does not matter what they divide.
-        is_weighted = weight != 0
-        divisor = tf.where(is_weighted, weight, tf.ones_like(weight))
+        has_weight = weight != 0
+        divisor = tf.where(has_weight, weight, tf.ones_like(weight))
         averages: list[Any] = []
         for variable, value in zip(variables, self._sums_for(variables), strict=True):
             if value is None:
@@ -358,11 +360,12 @@ class TFUpdate(Update):
                 average = value / tf.cast(divisor, value.dtype)
                 averages.append(tf.cast(average, variable.dtype))
         clipped = self._clip(scale_gradients(self.optimizer(), averages), followers)
-        condition = is_weighted
+        condition = has_weight
         if clipped.condition is not None:
-            condition = tf.logical_and(is_weighted, clipped.condition)
+            condition = tf.logical_and(has_weight, clipped.condition)
         return clipped._replace(
-            stepped=tf.logical_and(is_weighted, clipped.stepped), condition=condition
+            reaches_optimizer=tf.logical_and(has_weight, clipped.reaches_optimizer),
+            condition=condition,
         )
 
     def _clip(self, gradients: Sequence[Any], followers: Followers = ()) -> _Clipped:
@@ -388,7 +391,7 @@ class TFUpdate(Update):
             ratio = tf.convert_to_tensor(inner_scale_of(self.optimizer())) / scale
             clipped = clipped._replace(gradients=multiply_gradients(clipped.gradients, ratio))
         # The optimizer's step changes what it depends on.
-        stepped = self._stepped(clipped) if followers else False
+        stepped = self._updates_weights(clipped) if followers else False
         if clipped.condition is None:
             apply_gradients(self._model, clipped.gradients, variables)
         else:
@@ -400,17 +403,17 @@ class TFUpdate(Update):
         for follow in followers:
             follow(stepped)
 
-    def _stepped(self, clipped: _Clipped, pending: Any = 0) -> Any:
+    def _updates_weights(self, clipped: _Clipped, pending: Any = 0) -> Any:
         """Return whether the optimizer's call with these gradients updates the variables.
 
         `pending` is the number of its calls before that.
         """
         if clipped is _NO_UPDATE:
-            return clipped.stepped
+            return clipped.reaches_optimizer
         updates_weights = next_call_updates_weights(self.optimizer(), pending)
         if updates_weights is True:
-            return clipped.stepped
-        return tf.logical_and(updates_weights, clipped.stepped)
+            return clipped.reaches_optimizer
+        return tf.logical_and(updates_weights, clipped.reaches_optimizer)
 
     def _report_values(
         self, clipped: _Clipped, minimized: tf.Tensor | None, pending: Any = 0
@@ -419,7 +422,7 @@ class TFUpdate(Update):
         if not self._reports:
             return None
         unknown = tf.constant(float("nan"))
-        stepped = tf.convert_to_tensor(self._stepped(clipped, pending))
+        stepped = tf.convert_to_tensor(self._updates_weights(clipped, pending))
         norm = unknown if clipped.norm is None else tf.cast(clipped.norm, tf.float32)
         values = {
             # Without an update there is no norm.
@@ -511,15 +514,15 @@ class TFUpdate(Update):
             weight = 0.0 if self._weight_sum is None else float(self._weight_sum.numpy())
         return SavedWindow(self.window_steps(), arrays, weight)
 
-    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
+    def load_window(self, window: SavedWindow, parameters: Sequence[Any]) -> None:
         """Continue from the result of `save_window`, with the variables of its gradients."""
-        if self._window_count is None and not merged.steps:
+        if self._window_count is None and not window.steps:
             return  # A new variable would make traces invalid.
-        self._make_sums(parameters, merged.gradients)
-        self._window_count.assign(merged.steps)
+        self._make_sums(parameters, window.gradients)
+        self._window_count.assign(window.steps)
         if self._weighted:
-            _put(self._weight_sum, merged.weight or 0)
-        for variable, gradient in zip(parameters, merged.gradients, strict=True):
+            _put(self._weight_sum, window.weight or 0)
+        for variable, gradient in zip(parameters, window.gradients, strict=True):
             if id(variable) in self._sums:
                 total = np.zeros(variable.shape) if gradient is None else gradient
                 _put(self._sums[id(variable)].value, total)
@@ -530,16 +533,16 @@ class TFUpdate(Update):
         return [names[id(variable)] for variable in parameters]
 
     def __getstate__(self) -> dict[str, Any]:
-        merged = self.save_window()
-        names = self.names_of(self.window_parameters()) if merged.steps else []
+        window = self.save_window()
+        names = self.names_of(self.window_parameters()) if window.steps else []
         unset: dict[str, Any] = {"_window_count": None, "_weight_sum": None, "_sums": {}}
-        return {**vars(self), **unset, "state": (merged, names)}
+        return {**vars(self), **unset, "state": (window, names)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        merged, names = state.pop("state")
+        window, names = state.pop("state")
         vars(self).update(state)
-        if merged.steps:
-            self.load_window(merged, self.window_parameters(names))
+        if window.steps:
+            self.load_window(window, self.window_parameters(names))
 
 
 class _Sum:
@@ -581,7 +584,10 @@ def _put(variable: tf.Variable, total: Any) -> None:
 
 
 def _run_if(condition: tf.Tensor, function: Callable[..., Any], values: Sequence[Any]) -> None:
-    """Call a function of values, which may be None, if a scalar is true on all replicas."""
+    """Call a function of values, which may be None, if a scalar is true.
+
+    On several replicas it must be equal on all.
+    """
     tensors = [value for value in values if value is not None]
 
     def run(*tensors: Any) -> tf.Tensor:
@@ -610,9 +616,9 @@ class _Update(NamedTuple):
     owner: TFUpdate
     run: Callable[[], Any]
     reports: list[Any] | None
-    is_call: tf.Tensor | bool
-    """Whether it will call the optimizer."""
-    fix_averages: Callable[[], Callable[[], Any]] | None = None
+    counts_as_call: tf.Tensor | bool
+    """Whether the inner optimizer's call counter grows."""
+    freeze_averages: Callable[[], Callable[[], Any]] | None = None
     """Returns the update with averages that later runs do not change; None if it has none."""
 
     def __call__(self) -> None:
@@ -623,8 +629,11 @@ class _Clipped(NamedTuple):
     gradients: Sequence[Any]
     norm: tf.Tensor | None
     """The norm before clipping, unscaled, if it is needed."""
-    stepped: tf.Tensor | bool
-    """Whether the optimizer takes a step: it skips overflows if it scales the loss."""
+    reaches_optimizer: tf.Tensor | bool
+    """Whether the inner optimizer gets the gradients; it may only accumulate them.
+
+    A loss scale optimizer keeps overflows from it.
+    """
     condition: tf.Tensor | None = None
     """Whether the optimizer is called at all; None if it always is."""
 

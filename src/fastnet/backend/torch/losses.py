@@ -71,7 +71,7 @@ def categorical_crossentropy(
         log_probabilities = functional.log_softmax(y_pred, 1) if from_logits else y_pred.log()
         loss = -(labels * log_probabilities).sum(1)
     if class_weights:
-        loss = loss * _row_of(class_weights, y_true)[y_true.argmax(1)]
+        loss = loss * _class_weights_tensor(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
 
 
@@ -118,7 +118,7 @@ def sparse_categorical_crossentropy(
     if class_weights:
         # An ignored index may be outside of the classes. Its loss is 0, so any class will do.
         classes = y_true.clamp(0, y_pred.shape[1] - 1)
-        loss = loss * _row_of(class_weights, y_pred).take(classes)
+        loss = loss * _class_weights_tensor(class_weights, y_pred).take(classes)
     if not average_loss:
         return loss
     if ignore_index is None:
@@ -193,11 +193,11 @@ def _binary_entropy(y_pred: Tensor, y_true: Tensor, from_logits: bool) -> Tensor
     return functional.binary_cross_entropy(y_pred, y_true, reduction="none")
 
 
-def _row_of(class_weights: Mapping[int, float], like: Tensor) -> Tensor:
+def _class_weights_tensor(class_weights: Mapping[int, float], like: Tensor) -> Tensor:
     """Return a tensor of the weights of all classes; axis 1 of `like` is that of the classes."""
     if not isinstance(class_weights, ClassWeights):
         class_weights = ClassWeights(class_weights)
-    return class_weights.row(like)
+    return class_weights.tensor(like)
 
 
 class ClassWeights(dict[int, float]):
@@ -205,21 +205,21 @@ class ClassWeights(dict[int, float]):
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         super().__init__(weights)
-        self._rows: dict[tuple[int, torch.device], Tensor] = {}
+        self._tensors: dict[tuple[int, torch.device], Tensor] = {}
 
-    def row(self, like: Tensor) -> Tensor:
+    def tensor(self, like: Tensor) -> Tensor:
         """Return a tensor of the weights of all classes on the device of `like`."""
         count, device = like.shape[1], like.device
         key = count, device
         # A trace, whose tensors are of another type, takes the numbers as constants.
         is_traced = type(like) is not Tensor
-        row = None if is_traced else self._rows.get(key)
-        if row is None:
+        tensor = None if is_traced else self._tensors.get(key)
+        if tensor is None:
             check_class_weights(self, count)
             weights = [self.get(index, 1.0) for index in range(count)]
             # Autograd cannot use tensors that were created in inference mode.
             with torch.inference_mode(False):
-                row = torch.tensor(weights, dtype=torch.float, device=device)
+                tensor = torch.tensor(weights, dtype=torch.float, device=device)
             if not is_traced:
-                self._rows[key] = row
-        return row
+                self._tensors[key] = tensor
+        return tensor

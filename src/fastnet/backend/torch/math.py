@@ -73,7 +73,7 @@ class _LambertW(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor) -> Tensor:
         wide = z.float() if z.dtype in _HALVES else z
-        result: Tensor = solve(wide, _digits(z), _FUNCTIONS).to(z.dtype)
+        result: Tensor = solve(wide, _mantissa_bits(z), _FUNCTIONS).to(z.dtype)
         return result
 
     @staticmethod
@@ -89,11 +89,11 @@ class _LambertW(torch.autograd.Function):
         z, w = ctx.saved_tensors
         if w.dtype in _HALVES:
             z, w = z.float(), w.float()
-        derivative = slope(z, w, _digits(z), _FUNCTIONS).to(gradient_of_w.dtype)
+        derivative = slope(z, w, _mantissa_bits(z), _FUNCTIONS).to(gradient_of_w.dtype)
         gradient: Tensor = gradient_of_w * derivative
         return gradient
 
 
-def _digits(tensor: Tensor) -> int:
+def _mantissa_bits(tensor: Tensor) -> int:
     """Return the number of mantissa bits to compute with."""
     return 53 if tensor.dtype is torch.float64 else 24

@@ -123,13 +123,13 @@ class PendingStep:
 
         Returns:
             The norm of all gradients before they were clipped, if it is needed, NaN if the
-            optimizer has not stepped; and whether it has, always True if that is not needed.
+            optimizer has not stepped; and whether it has, True if a scaler decides and nobody asks.
         """
         optimizer, condition = self.optimizer, self.condition
         settings = self.settings or PLAIN_STEP
         scaler = getattr(optimizer, "scaler", None)
         norm: Tensor | None = None
-        stepped: bool | Tensor = True
+        stepped: bool | Tensor
         try:
             if settings.reads_gradients:
                 if scaler is not None:
@@ -144,17 +144,17 @@ class PendingStep:
                     parameters = in_order_of_model(parameters, self.model)
                 norm = _clip_gradients(settings, parameters)
                 condition = _logical_and(condition, is_finite)
-            if condition is not None and (scaler is not None or not hasattr(optimizer, STEP_IF)):
-                # Reading the condition waits for the device.
-                condition, stepped = None, bool(condition)
-            if condition is not None:
+            if condition is not None and scaler is None and hasattr(optimizer, STEP_IF):
+                # In a trace, which cannot read the condition.
                 getattr(optimizer, STEP_IF)(condition)
                 stepped = condition
-            elif not stepped:
+            elif condition is not None and not condition:  # Reading it waits for the device.
                 if scaler is not None:
                     _reset_scaler(scaler, optimizer)
+                stepped = False
             elif scaler is None:
                 optimizer.step()
+                stepped = True
             else:
                 reports_step = settings.needs_norm or "stepped" in (self.reports or ())
                 stepped = _step_scaled(optimizer, scaler, bool(self.followers) or reports_step)

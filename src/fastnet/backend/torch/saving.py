@@ -20,7 +20,7 @@ from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimize
 from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import load_weights, read_file, read_weights
 from fastnet.backend.torch.wrappers import parallel_type
-from fastnet.backend.weights import current_place, pair_optimizers
+from fastnet.backend.weights import current_optimizer_index, pair_optimizers
 from fastnet.distributed import raise_on_all_ranks
 from fastnet.types import Model
 
@@ -87,7 +87,7 @@ def _optimizer_states(model: Model) -> dict[str, Any]:
     """Return the state of the current optimizer; under "scheduled" those of all in a schedule."""
     state = optimizer_state(get_metadata(model, "current_optimizer"), model)
     optimizers = optimizers_of(model)
-    if len(optimizers) > 1 and current_place(model) is not None:
+    if len(optimizers) > 1 and current_optimizer_index(model) is not None:
         state["scheduled"] = [optimizer_state(optimizer, model) for optimizer in optimizers]
     return state
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastnet.backend.lambert import LEAST, LEAST_LOG
+from fastnet.backend.lambert import LOG_CONFIDENCE_AT_MIN, MIN_BETA
 from fastnet.backend.torch.math import lambertw
 
 
@@ -53,7 +53,9 @@ def weigh(excess: Tensor, regularization: float) -> tuple[Tensor, Tensor]:
     """Weigh the excess of losses over the threshold by the confidence in them; return both."""
     beta = excess if regularization == 1 else excess / regularization
     # W is steep at its cut-off, so the value there is a constant and not a rounded result.
-    log = torch.where(beta < LEAST, LEAST_LOG, -lambertw(0.5 * beta.clamp(min=LEAST)))
+    log = torch.where(
+        beta < MIN_BETA, LOG_CONFIDENCE_AT_MIN, -lambertw(0.5 * beta.clamp(min=MIN_BETA))
+    )
     confidence = log.exp()
     if not (excess.requires_grad and torch.is_grad_enabled()):
         return _Weighed.forward(excess, confidence, log, regularization), confidence

@@ -136,7 +136,7 @@ class TorchUpdate(Update):
                     gradients = (parameter.grad for parameter in self._model.parameters())
                     self._check_reached(data, gradients)
         except BaseException as error:
-            self._describe_failure(error, data)
+            self._explain_failure(error, data)
             raise
         self._step_or_defer(optimizer, condition, state, defer, followers, reports)
         return values
@@ -151,7 +151,7 @@ class TorchUpdate(Update):
         reports: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Take the optimizer's step, now or later, with the gradients of deferred updates."""
-        has_merged = self in state.get(UNDO, ())
+        is_window_noted = self in state.get(UNDO, ())
         step = PendingStep(
             optimizer,
             self._model,
@@ -160,7 +160,7 @@ class TorchUpdate(Update):
             condition,
             followers,
             reports,
-            on_end=(partial(self._note_used_window, state),) if has_merged else (),
+            on_end=(partial(self._note_used_window, state),) if is_window_noted else (),
         )
         step.take_or_defer(defer, state[DEFERRED])
 
@@ -293,10 +293,10 @@ class TorchUpdate(Update):
             self.apply_averages(known, sums, steps)
             return None
         weight = self.average_over_ranks(weight)
-        is_weighted = weight != 0
+        has_weight = weight != 0
         # If all weights are 0, no step is taken, so the averages may be anything.
-        self.apply_averages(known, sums, torch.where(is_weighted, weight, 1))
-        return is_weighted
+        self.apply_averages(known, sums, torch.where(has_weight, weight, 1))
+        return has_weight
 
     def average_over_ranks(self, weight: Tensor) -> Tensor:
         """Return the average of a weight over the processes that train the model together."""
@@ -340,17 +340,17 @@ class TorchUpdate(Update):
         copies = [None if gradient is None else gradient.clone() for gradient in gradients]
         return SavedWindow(steps, copies, None if weight is None else weight.item())
 
-    def load_window(self, merged: SavedWindow, parameters: Sequence[Any]) -> None:
+    def load_window(self, window: SavedWindow, parameters: Sequence[Any]) -> None:
         """Continue from the result of `save_window`, with the parameters of its gradients."""
         sums = {}
-        for parameter, gradient in zip(parameters, merged.gradients, strict=True):
+        for parameter, gradient in zip(parameters, window.gradients, strict=True):
             if gradient is not None:
                 dtype = _sum_dtype(parameter) if self._weighted else parameter.dtype
                 sums[parameter] = torch.as_tensor(gradient).to(parameter.device, dtype, copy=True)
         weight = None
-        if merged.weight is not None:
-            weight = _weight_from(merged.weight)
-        self.window = Window(merged.steps, sums, weight)
+        if window.weight is not None:
+            weight = _weight_from(window.weight)
+        self.window = Window(window.steps, sums, weight)
 
     def trained_parameters(self) -> list[Parameter]:
         """List the trainable parameters of the model, then others that its optimizer updates."""
@@ -436,7 +436,7 @@ class TorchUpdate(Update):
             f"the loss from the output of a ModelOp of '{name}', in the same step."
         )
 
-    def _describe_failure(self, error: BaseException, data: Any) -> None:
+    def _explain_failure(self, error: BaseException, data: Any) -> None:
         """Raise a clearer error for a failed backward pass, or add a note to it."""
         if not isinstance(error, RuntimeError):
             return

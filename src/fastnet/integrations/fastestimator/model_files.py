@@ -174,14 +174,18 @@ def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
         ) from error
     shapes = [array.shape for array in _weights(optimizer)]
     saved_shapes = [array.shape for array in values]
-    if saved_shapes != shapes or sorted(names) != sorted(names_now):
-        raise ValueError(
-            f"The optimizer file '{path}' is not of the model's optimizer, "
-            f"{type(optimizer).__name__}: it has arrays of the shapes {saved_shapes} where the "
-            f"model's are {shapes}. Leave load_optimizer out, or give the model the optimizer "
-            "that was saved."
-        )
-    return state
+    if saved_shapes != shapes:
+        difference = f"arrays of the shapes {saved_shapes} where the model's are {shapes}"
+    elif sorted(names) != sorted(names_now):
+        saved_only, model_only = set(names) - set(names_now), set(names_now) - set(names)
+        difference = f"the arrays {sorted(saved_only)} where the model's are {sorted(model_only)}"
+    else:
+        return state
+    raise ValueError(
+        f"The optimizer file '{path}' is not of the model's optimizer, "
+        f"{type(optimizer).__name__}: it has {difference}. Leave load_optimizer out, or give the "
+        "model the optimizer that was saved."
+    )
 
 
 class _ArraysOnly(pickle.Unpickler):

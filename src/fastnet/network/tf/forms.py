@@ -16,7 +16,7 @@ from fastnet.backend.tf.tensor_adapter import UNKNOWN
 from fastnet.network.dynamic_axes import AxesOf
 
 Shape = tuple[int | None, ...] | None
-# A key, and an axis of its tensors.
+# A key, and an axis of all its tensors. In PyTorch an `Axis` is of one tensor, by its index.
 Axis = tuple[str, int]
 
 # Values of these types are shown in reasons.
@@ -118,7 +118,7 @@ def describe_difference(keys: list[str], forms: list[Any], traced_forms: list[An
         if FORMS.matches(with_all_axes_dynamic(form), with_all_axes_dynamic(traced)):
             return f"'{key}' {_describe_shape(form, traced)}"
         return f"'{key}' {_describe_value(form, traced)}"
-    return "something in the batch is not as before"
+    return "the batch differs from the traced one"
 
 
 def _describe_shape(form: Any, traced: Any) -> str:
@@ -146,7 +146,7 @@ def _describe_value(form: Any, traced: Any) -> str:
             return (
                 f"has its keys in the order {_short(order)}, not {_short(traced_order)} as before"
             )
-    return "holds something else than before"
+    return "has other contents than before"
 
 
 def _map_shapes(form: Any, change_shape: Callable[[Shape], Shape]) -> Any:

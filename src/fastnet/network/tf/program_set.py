@@ -113,21 +113,22 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         nearest = self._last_traced if self._last_traced in valid else next(iter(valid), None)
         traced_forms = None if nearest is None else nearest.signature.inputs
         if traced_forms is None:
-            reason = self._note_change() or self._reason_for_first_step(epoch)
+            reason = self._describe_change() or self._reason_for_first_step(epoch)
         else:
             reason = describe_difference(self.keys, batch_forms, traced_forms)
 
         program: GraphProgram | None = None
         # Why XLA does not compile the program although the network compiles.
         fallback = self.fallback_reason
-        # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
-        if self._options is not None and not has_unknown_lengths(batch_forms):
+        # XLA compiles for known lengths alone; a tf.function around the step leaves some unknown.
+        is_unknown = has_unknown_lengths(batch_forms)
+        if self._options is not None and not is_unknown:
             fallback = fallback or self.refuse_another(reason, is_change)
             if fallback is None:
                 program, fallback = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:
             axes = self._axes_to_make_dynamic(graph_forms, valid)
-            if self._options is not None and fallback is None:
+            if self._options is not None and is_unknown and fallback is None:
                 # The graph is for unknown lengths alone: batches of known ones are compiled.
                 graph_forms, axes = batch_forms, set()
             program = self._trace_as_graph(graph_forms, axes, reason, fallback)
@@ -211,7 +212,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
 
     # --- reasons ---
 
-    def _note_change(self) -> str | None:
+    def _describe_change(self) -> str | None:
         """Describe what has changed since the last trace of the same ops; None if nothing has.
 
         If it is the second change of the same number, a warning says how to avoid it.

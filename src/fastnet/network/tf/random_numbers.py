@@ -34,10 +34,10 @@ def nodes_with_other_random_numbers(definition: Any) -> Iterator[Any]:
 
 
 def function_drawing(node: Any) -> tuple[Hashable, Callable[[], Any]] | None:
-    """Return the maker of a function that replaces a node, if XLA would draw other numbers by it.
+    """Return the key and the maker of a function that replaces a node; None if there is none.
 
-    Returns:
-        A key that is equal for equal functions, and a function that makes it; or None.
+    The function draws the random numbers of a graph, where XLA would draw others for the node.
+    Equal functions have equal keys.
     """
     draw = {"StatelessRandomUniformV2": _uniform, "StatelessRandomNormalV2": _normal}.get(node.op)
     if draw is None:

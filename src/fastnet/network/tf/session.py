@@ -14,7 +14,7 @@ from fastnet.backend.tf.setup import prepare_optimizers
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import OnProgram, key_of_ops
 from fastnet.network.session import Session
-from fastnet.network.step import StepMeter, titles
+from fastnet.network.step import REST_ROW, StepMeter, titles
 from fastnet.network.tf.graph_session import GraphSession
 from fastnet.network.tf.program_set import GraphProgramSet
 from fastnet.network.tf.replicas import Replicas, compare_workers, join_distributed
@@ -92,7 +92,7 @@ class TFSession(Session):
 
         log = meter.log
         row = meter.row("graph", self._row_name)
-        step = self._make_unmeasured_step(meter.trace_stamper(meter.row("rest", "other")))
+        step = self._make_unmeasured_step(meter.trace_stamper(meter.row(*REST_ROW)))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             result = step(batch)

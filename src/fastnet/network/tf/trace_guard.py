@@ -68,7 +68,7 @@ class TraceGuard:
             _live.add(self)
 
     def renew(self) -> None:
-        """Compare with the present state from here on, and with the same optimizers."""
+        """Take a new snapshot; the optimizers stay those that were noted first."""
         self._snapshot = Snapshot(self._roots(), self._skipped())
         if self._snapshot.truncated is not None:
             warn(

@@ -34,7 +34,7 @@ _numbers = count()
 class _Variable(NamedTuple):
     handle: tf.Tensor
     name: str
-    # TensorFlow keeps each name for ever, so that all copies of a variable have the same.
+    # TensorFlow never frees a shared name, so the copies of a variable reuse one.
     copy_name: str
     spec: tf.TensorSpec
     is_written: bool
@@ -49,8 +49,8 @@ class _Variable(NamedTuple):
         return size
 
 
-class _Run(NamedTuple):
-    """A run of a step: the variables before it, its results, and the handles of the variables."""
+class _Outcome(NamedTuple):
+    """The variables before a step, its results, and the handles of the variables after it."""
 
     before: Iterable[Any]
     results: Sequence[tf.Tensor]
@@ -76,7 +76,7 @@ class Verifier:
         concrete = traced.concrete
         self._concrete, self._compiled, self._graph_call = concrete, compiled, graph_call
         self._results = traced.results
-        # Copies have names, which are those of another thread, too.
+        # Copies have fixed names, so two threads would write to the same ones.
         self._lock = Lock()
         self._precision = _lowest_precision(concrete)
         self._variables = _variables_of(concrete)
@@ -103,27 +103,29 @@ class Verifier:
 
     def run_on_copies(self, inputs: list[tf.Tensor]) -> None:
         """Run the compiled step on copies, so that XLA compiles it."""
-        with self._lock, _copies_of(self._written) as copies:
+        with self._lock, _empty_variables_like(self._written) as copies:
             for variable, copy in zip(self._written, copies, strict=True):
                 _assign(copy, variable.read())
-            self._run(self._compiled, inputs, copies)
+            self._call_on_copies(self._compiled, inputs, copies)
 
     def run(self, inputs: list[tf.Tensor]) -> tuple[list[tf.Tensor], str | None]:
         """Run the step as a graph; return its results, and how the compiled one differs if so."""
-        with self._lock, _copies_of(self._written) as copies:
+        with self._lock, _empty_variables_like(self._written) as copies:
             before = [variable.read() for variable in self._written]
             results = list(self._graph_call(inputs))
-            reference = _Run(before, results, [variable.handle for variable in self._written])
+            reference = _Outcome(before, results, [variable.handle for variable in self._written])
             for copy, array in zip(copies, before, strict=True):
                 _assign(copy, array)
             try:
-                compiled = _Run(before, self._run(self._compiled, inputs, copies), copies)
+                compiled = _Outcome(
+                    before, self._call_on_copies(self._compiled, inputs, copies), copies
+                )
             except tf.errors.OpError as error:
                 return results, f"the compiled step failed: {shorten(str(error))}"
             return results, self._describe_excesses(inputs, reference, compiled)
 
     def _describe_excesses(
-        self, inputs: list[tf.Tensor], reference: _Run, compiled: _Run
+        self, inputs: list[tf.Tensor], reference: _Outcome, compiled: _Outcome
     ) -> str | None:
         """Describe the differences that disturbed steps do not explain, or return None."""
         try:
@@ -140,6 +142,7 @@ class Verifier:
             step = None
             if number < len(sizes):
                 size = sizes[number] * EPSILONS[self._precision]
+                # The copies that the compiled step changed are compared, and can be overwritten.
                 step = self._disturbed_step(number, size, inputs, reference, compiled.variables)
             if step is None:
                 names = ", ".join(self._names[deviation.index] for deviation in excess[:3])
@@ -150,14 +153,14 @@ class Verifier:
             disturbed.append(step)
         return None
 
-    def _deviations(self, reference: _Run, run: _Run) -> list[Deviation]:
-        """Compare a run on copies of the variables with that on the variables themselves."""
+    def _deviations(self, reference: _Outcome, outcome: _Outcome) -> list[Deviation]:
+        """Compare a step on copies of the variables with that on the variables themselves."""
         result_count = len(reference.results)
         # Values are read one after the other, because copies of all may not fit into memory.
         deviations = [
             self._deviation(name, actual.numpy(), expected.numpy())
             for name, actual, expected in zip(
-                self._names[:result_count], run.results, reference.results, strict=True
+                self._names[:result_count], outcome.results, reference.results, strict=True
             )
         ]
         for name, variable, expected, expected_before, actual, actual_before in zip(
@@ -165,8 +168,8 @@ class Verifier:
             self._written,
             reference.variables,
             reference.before,
-            run.variables,
-            run.before,
+            outcome.variables,
+            outcome.before,
             strict=True,
         ):
             deviations.append(
@@ -196,7 +199,7 @@ class Verifier:
         number: int,
         size: float,
         inputs: list[tf.Tensor],
-        reference: _Run,
+        reference: _Outcome,
         copies: Sequence[tf.Tensor],
     ) -> DisturbedStep | None:
         """Run the graph with disturbed inputs, and compare it; return None if that fails.
@@ -206,7 +209,7 @@ class Verifier:
             size: The relative size of the disturbances.
             inputs: The inputs of the step.
             reference: The undisturbed step.
-            copies: Copies of the variables that the step writes.
+            copies: Copies of the variables that the step writes; their values are overwritten.
         """
 
         def disturbed(array: Any, *place: int) -> Any:
@@ -216,7 +219,7 @@ class Verifier:
             tf.constant(disturbed(tensor.numpy(), 0, index), tensor.dtype)
             for index, tensor in enumerate(inputs)
         ]
-        with _copies_of(self._constant) as constant_copies:
+        with _empty_variables_like(self._constant) as constant_copies:
             for index, (variable, copy) in enumerate(
                 zip(self._constant, constant_copies, strict=True)
             ):
@@ -226,19 +229,21 @@ class Verifier:
             # Drawn again for each variable, because a third copy of all may not fit into memory.
             before = (disturbed(array, 2, index) for index, array in enumerate(reference.before))
             try:
-                results = self._run(self._concrete, disturbed_inputs, copies, constant_copies)
-                return DisturbedStep(self._deviations(reference, _Run(before, results, copies)))
+                results = self._call_on_copies(
+                    self._concrete, disturbed_inputs, copies, constant_copies
+                )
+                return DisturbedStep(self._deviations(reference, _Outcome(before, results, copies)))
             except (tf.errors.OpError, Mismatch):
                 return None
 
-    def _run(
+    def _call_on_copies(
         self,
         concrete: Any,
         inputs: list[tf.Tensor],
         copies: Sequence[tf.Tensor],
         constant_copies: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
-        """Run a function on copies of the variables that it writes, and perhaps of the others."""
+        """Call a function on copies of the variables that it writes, and perhaps of the others."""
         written = zip(self._written, copies, strict=True)
         replaced = {id(variable.handle): copy for variable, copy in written}
         if constant_copies:
@@ -268,8 +273,8 @@ def _variables_of(concrete: Any) -> list[_Variable] | None:
 
 
 @contextmanager
-def _copies_of(variables: Sequence[_Variable]) -> Iterator[list[tf.Tensor]]:
-    """Make variables of the same shapes, without values, and delete them at the end."""
+def _empty_variables_like(variables: Sequence[_Variable]) -> Iterator[list[tf.Tensor]]:
+    """Make variables of the same shapes and dtypes, without values, and delete them at the end."""
     handles: list[tf.Tensor] = []
     try:
         for variable in variables:

@@ -89,7 +89,7 @@ class XlaProgram(GraphProgram):
             if not self.awaits_compilation:  # Another thread has compiled it meanwhile.
                 return self.run(batch, inputs), 0.0
             if refusal is not None:
-                self._stay_graph(refusal)
+                self._run_as_graph_from_now(refusal)
                 return self.run(batch, inputs), 0.0
             started = perf_counter()
             try:
@@ -98,7 +98,7 @@ class XlaProgram(GraphProgram):
             except XlaError as error:
                 # If this raises, too, the step is to blame, and not XLA.
                 results = self._graph_call(inputs)
-                self._stay_graph(_describe_error(str(error), self._names.describe))
+                self._run_as_graph_from_now(_describe_error(str(error), self._names.describe))
             seconds = perf_counter() - started
         finally:
             self._compile_lock.release()
@@ -130,9 +130,9 @@ class XlaProgram(GraphProgram):
                 verifier.run_on_copies(inputs)
             results, difference = verifier.run(inputs)
             if difference is not None:
-                self._stay_graph(difference)
+                self._run_as_graph_from_now(difference)
                 return results
-        self._use(call_compiled, verifier)
+        self._run_compiled_from_now(call_compiled, verifier)
         return results
 
     def _reason_not_to_verify(self, verifier: Verifier) -> str | None:
@@ -144,7 +144,7 @@ class XlaProgram(GraphProgram):
             return f"it draws random numbers by '{node.op}', which differ in XLA"
         return verifier.reason_not_to_verify
 
-    def _use(self, call_compiled: Call, verifier: Verifier) -> None:
+    def _run_compiled_from_now(self, call_compiled: Call, verifier: Verifier) -> None:
         """Let further steps run compiled.
 
         Two of them run as graphs, to be timed; with `verify=N`, each N-th is verified.
@@ -155,7 +155,7 @@ class XlaProgram(GraphProgram):
         self._call = call
         self.awaits_compilation = False
 
-    def _stay_graph(self, reason: str) -> None:
+    def _run_as_graph_from_now(self, reason: str) -> None:
         """Run all further steps as a graph."""
         self.fallback = reason
         self.unverified = None

@@ -25,7 +25,7 @@ from fastnet.backend.torch.wrappers import parallel_type, reshard, world_size
 from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.program_set import key_of_ops
 from fastnet.network.session import Session
-from fastnet.network.step import StepMeter, titles
+from fastnet.network.step import REST_ROW, StepMeter, titles
 from fastnet.network.torch.parallel import (
     compare_batches,
     compare_plans,
@@ -220,7 +220,7 @@ class TorchSession(Session):
         on_call = on_compile = None
         if meter is not None:
             on_call = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-            on_compile = meter.trace_stamper(meter.row("rest", "other"))
+            on_compile = meter.trace_stamper(meter.row(*REST_ROW))
         return compiled.step(self._make_eager_step(meter), on_call, on_compile)
 
     def _make_consecutive_step(self) -> RunStep | None:

@@ -230,7 +230,7 @@ class TestObserving:
     def test_variables_are_written_by_the_graph_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network, plain, ours, other = pair(mlp, "adam", supervised)
         values: list[Any] = []
-        run = verification.Verifier._run
+        run = verification.Verifier._call_on_copies
 
         def watched(*args: Any) -> Any:
             values.append(weights(ours) + [np.array(v) for v in ours.current_optimizer.variables])
@@ -238,7 +238,7 @@ class TestObserving:
             values.append(weights(ours) + [np.array(v) for v in ours.current_optimizer.variables])
             return found
 
-        monkeypatch.setattr(verification.Verifier, "_run", watched)
+        monkeypatch.setattr(verification.Verifier, "_call_on_copies", watched)
         # A disturbed run as well, in which all inputs and variables are others.
         excess = Excess(0, is_unwritten=False)
         monkeypatch.setattr(verification, "excesses", lambda *_: iter([excess]))
@@ -258,10 +258,10 @@ class TestObserving:
         network, _, ours, _ = pair(mlp, "adam", supervised)
         fault = compile_with(kept, lambda: ours.trainable_variables)
         monkeypatch.setattr(xla_program, "function_for_xla", fault)
-        run = verification.Verifier._run
+        run = verification.Verifier._call_on_copies
         monkeypatch.setattr(
             verification.Verifier,
-            "_run",
+            "_call_on_copies",
             lambda self, concrete, *rest: (
                 fail() if concrete is self._concrete else run(self, concrete, *rest)
             ),
