@@ -87,7 +87,8 @@ def build(
 
     The attributes listed under Returns are set on each model. If a model already uses one of these
     names, its own value stays, and fastnet keeps the information beside the model. The optimizer of
-    a compiled Keras model is replaced, unless `optimizer_fn` is None.
+    a compiled Keras model is replaced; with `optimizer_fn=None` it stays, for Keras's `fit`, but
+    fastnet does not use it.
 
     Args:
         model_fn: A function without arguments, or a class, that creates one or several models; or

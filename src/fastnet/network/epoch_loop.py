@@ -40,7 +40,8 @@ class Steps:
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
-        desired_output_keys: The keys to return, beside those in `show`; None or empty for all.
+        desired_output_keys: The keys to return, beside those of the batch and in `show`; None or
+            empty for all.
         progress: Whether to show a progress bar (with tqdm), in the main process only.
         show: The key or keys of numbers that the progress bar shows, such as a loss.
         per_call: How many batches to read and to run at once, by `run_steps`.

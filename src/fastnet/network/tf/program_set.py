@@ -258,23 +258,22 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         """Return the warning that there are many traces, with the way to have fewer."""
         text = (
             f"The ops of mode '{self._setting[0]}' were traced {self.count} times, most recently "
-            f"because {reason}. Each trace takes as long as many steps. Pass values that vary as "
-            "tensors, or leave them out of the inputs of ops. network.traces lists all traces."
+            f"because {reason}. Each trace takes as long as many steps; network.traces lists them."
         )
         if self._options is not None and self.fallback_reason is None:
             return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
-        if traced_forms is None or not FORMS.matches(
+        differs_in_lengths_alone = traced_forms is not None and FORMS.matches(
             with_all_axes_dynamic(forms), with_all_axes_dynamic(traced_forms)
-        ):
-            return text
-        for key, axis in sorted(changed_axes(self.keys, forms, traced_forms)):
-            name = f"axis {axis} of '{key}'"
-            if (key, axis) in self._static_axes:
-                return f"{text} The ops must know the length of {name}."
-            if (key, axis) not in select_axes(self.keys, forms, self._dynamic.possibly_dynamic):
-                more = self._dynamic.with_axis(key, axis)
-                return f"{text} One trace serves any length of {name} with Network(..., {more})."
-        return text
+        )
+        if traced_forms is not None and differs_in_lengths_alone:
+            for key, axis in sorted(changed_axes(self.keys, forms, traced_forms)):
+                name = f"axis {axis} of '{key}'"
+                if (key, axis) in self._static_axes:
+                    return f"{text} The ops must know the length of {name}."
+                if (key, axis) not in select_axes(self.keys, forms, self._dynamic.possibly_dynamic):
+                    setting = f"Network(..., {self._dynamic.with_axis(key, axis)})"
+                    return f"{text} One trace serves any length of {name} with {setting}."
+        return f"{text} Pass values that vary as tensors, or leave them out of the inputs of ops."
 
     # --- tracing ---
 

@@ -258,7 +258,7 @@ class CompiledSession:
             on_call()
         return result
 
-    def _moved(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _moved(self, batch: Any) -> Any:
         """Return the values that ops read as tensors on the device of the ops."""
         if self._move is None and not self._converts:
             return batch

@@ -40,8 +40,8 @@ class LRSchedule(FollowsUpdates):
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
         ValueError: If `model` is no torch model or has no optimizer, there is no such `per`, or
-            `scheduler_fn` fails, or returns no scheduler or one whose step needs a metric; in a
-            network also if no op updates the model.
+            `scheduler_fn` fails, or returns no scheduler or one whose step needs a metric; when a
+            network is entered, also if no op updates the model.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), "sgd", model_name="line")
