@@ -144,19 +144,19 @@ class _Inputs:
 
     Attributes:
         mode: The mode of the fake tensors.
-        state: Fake tensors for those of the `StepState`, in order.
+        step_fakes: Fake tensors for those of the `StepState`, in order.
         numbers: The fake tensor of the numbers of ops and optimizers.
         symbols: A symbol for each number of an op that is an input.
         batch: The batch, with fake tensors, and symbols for the numbers that are inputs.
         batch_tensors: The fake tensors in it, in order, and one for each of these numbers.
         batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
-        storages: The keys of the storages of the tensors in `state`, before the trace.
+        storages: The keys of the storages of `step_fakes`, before the trace.
         traced_lengths: The lengths of the batch that are open.
     """
 
     mode: Any
-    state: list[torch.Tensor]
+    step_fakes: list[torch.Tensor]
     numbers: torch.Tensor
     symbols: list[Any]
     batch: dict[str, Any]
@@ -169,14 +169,14 @@ class _Inputs:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All fake tensors, in the order of the graph's inputs."""
-        return [*self.state, self.numbers, *self.batch_tensors, *self.sums]
+        return [*self.step_fakes, self.numbers, *self.batch_tensors, *self.sums]
 
     @property
     def layout(self) -> InputLayout:
         """The order of the graph's inputs, before tensors that ops hold are bound."""
         numbers = len(self.batch_symbols)
         batch = len(self.batch_tensors) - numbers
-        return InputLayout(len(self.state), batch, numbers, len(self.sums))
+        return InputLayout(len(self.step_fakes), batch, numbers, len(self.sums))
 
 
 def _make_inputs(request: CaptureRequest) -> _Inputs:
@@ -188,7 +188,7 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         fake_tensor: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
         return fake_tensor
 
-    state = [fake(tensor) for tensor in step_state.tensors]
+    step_fakes = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
     traced_lengths = [
         TracedLength.of(length_like(mode, length.example, index))
@@ -204,13 +204,13 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch_tensors.append(fake(torch.zeros((), dtype=torch.float64, device=step_state.device)))
     return _Inputs(
         mode=mode,
-        state=state,
+        step_fakes=step_fakes,
         numbers=numbers,
         batch=batch,
         batch_tensors=batch_tensors,
         batch_symbols=batch_symbols,
         traced_lengths=traced_lengths,
-        storages=list(map(storage_key, state)),
+        storages=list(map(storage_key, step_fakes)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
             number_like(mode, number.read(), index)
@@ -340,7 +340,7 @@ def _trace(
         outputs.update(forms)
         returned: list[torch.Tensor] = []
         for place, tensor in enumerate(results):
-            index = _index_of_alias(tensor, inputs.state)
+            index = _index_of_alias(tensor, inputs.step_fakes)
             if index is None:
                 returned.append(tensor)
             else:
@@ -348,7 +348,7 @@ def _trace(
         return [*returned, *new_sums()]
 
     with (
-        step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as step_counts,
+        step_state.replaced(inputs.step_fakes, inputs.numbers, inputs.symbols) as step_counts,
         _replaced_sums(request, inputs) as new_sums,
         noted_followers(request.plan) as followers,
         _preserved_state(request.state, recording) as is_state_written,
@@ -374,8 +374,8 @@ def _trace(
             followers=followers,
             step_counts=step_counts,
             random_state=random_state,
-            leaves_gradients=any(tensor.grad is not None for tensor in inputs.state),
-            replaced_tensor=step_state.replaced_tensor(inputs.state),
+            leaves_gradients=any(tensor.grad is not None for tensor in inputs.step_fakes),
+            replaced_tensor=step_state.replaced_tensor(inputs.step_fakes),
             replaced_number=step_state.replaced_number(inputs.symbols),
             writes_state=is_state_written(),
         )
@@ -433,7 +433,9 @@ def _replaced_sums(
     """Replace merged gradients by fake tensors; yield a function that returns the new ones."""
     if request.phase is None:
         return nullcontext(list)
-    return request.phase.with_fake_sums(request.step_state.fakes_by_id(inputs.state), inputs.sums)
+    return request.phase.with_fake_sums(
+        request.step_state.fakes_by_id(inputs.step_fakes), inputs.sums
+    )
 
 
 # --- outputs --------------------------------------------------------------------------------------
@@ -451,7 +453,7 @@ def _read_outputs(
         if not writers:
             continue  # Postprocessing reads the batch's own value.
         for leaf in leaves_of(value, builtin_only=True):
-            problem = _problem_of_output(leaf, batch_leaves, inputs.state)
+            problem = _problem_of_output(leaf, batch_leaves, inputs.step_fakes)
             if problem is not None:
                 index = writers[-1]
                 raise Uncapturable(f"{plan.describe(index)} writes '{key}', {problem}", index)
@@ -463,7 +465,7 @@ def _read_outputs(
 
 
 def _problem_of_output(
-    leaf: Any, batch_leaves: set[int], state: Sequence[torch.Tensor]
+    leaf: Any, batch_leaves: set[int], step_fakes: Sequence[torch.Tensor]
 ) -> str | None:
     """Return why a graph cannot return a value that an op has written, or None."""
     if type(leaf) in BY_VALUE:
@@ -474,19 +476,20 @@ def _problem_of_output(
         return None
     if not is_fake(leaf):
         return "a tensor that it keeps; return a clone"
-    if storage_key(leaf) in set(map(storage_key, state)) and _index_of_alias(leaf, state) is None:
+    shares_memory = storage_key(leaf) in set(map(storage_key, step_fakes))
+    if shares_memory and _index_of_alias(leaf, step_fakes) is None:
         return "which is a part of a parameter or a buffer, in its memory; clone it"
     return None
 
 
-def _index_of_alias(tensor: torch.Tensor, state: Sequence[torch.Tensor]) -> int | None:
+def _index_of_alias(tensor: torch.Tensor, step_fakes: Sequence[torch.Tensor]) -> int | None:
     """Return the index of the parameter or buffer that a tensor is, maybe detached, or None."""
 
     def layout_of(view: torch.Tensor) -> tuple[Any, ...]:
         return view.dtype, view.shape, view.stride(), view.storage_offset()
 
     storage = storage_key(tensor)
-    for index, candidate in enumerate(state):
+    for index, candidate in enumerate(step_fakes):
         if storage_key(candidate) == storage and layout_of(candidate) == layout_of(tensor):
             return index
     return None
@@ -518,10 +521,10 @@ def _check_effects(
             f"running the ops replaces the parameter or buffer '{trace.replaced_tensor}'; write "
             "into it, as by .copy_()"
         )
-    for fake, tensor in zip(inputs.state, step_state.tensors, strict=True):
+    for fake, tensor in zip(inputs.step_fakes, step_state.tensors, strict=True):
         if fake.requires_grad != tensor.requires_grad:
             raise Uncapturable("running the ops changes requires_grad of a parameter")
-    if [storage_key(fake) for fake in inputs.state] != inputs.storages:
+    if [storage_key(fake) for fake in inputs.step_fakes] != inputs.storages:
         raise Uncapturable(
             "running the ops gives a parameter or a buffer other memory; write into it, as by "
             ".copy_()"

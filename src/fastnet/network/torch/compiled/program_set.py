@@ -192,7 +192,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.discard(program)
         added = [
             number
-            for number in program.state.op_numbers
+            for number in program.step_state.op_numbers
             if all(number is not scheduled for scheduled in self._scheduled)
         ]
         # The ops may depend on lengths or numbers in a way that tracing does not see.
@@ -392,11 +392,11 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         values = {key: step.batch[key] for key in self.keys if key not in number_keys}
         global_state = GlobalState()
         try:
-            state = self._step_state(step.state, variant.op_numbers)
+            step_state = self._step_state(step.state, variant.op_numbers)
             phase = None
             if self.accumulation is not None:
-                phase = Phase(self.accumulation, state.parameters)
-            captured = self._capture(step, values, state, phase, variant)
+                phase = Phase(self.accumulation, step_state.parameters)
+            captured = self._capture(step, values, step_state, phase, variant)
         except Uncapturable as error:
             text = str(error)
             if error.index is not None and self.plan.describe(error.index) not in text:
@@ -416,7 +416,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 self._signature(values, captured, variant.open_lengths),
                 captured,
                 lowered,
-                state,
+                step_state,
                 global_state,
                 self.plan.takes_gradients,
                 phase=phase,
@@ -463,7 +463,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self,
         step: EagerStep,
         values: Mapping[str, Any],
-        state: StepState,
+        step_state: StepState,
         phase: Phase | None,
         variant: _Variant,
     ) -> Capture:
@@ -474,7 +474,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             keys=list(values),
             values=list(values.values()),
             batch_numbers={number: step.batch[number.key] for number in variant.batch_numbers},
-            step_state=state,
+            step_state=step_state,
             phase=phase,
             open_lengths=() if variant.open_lengths is None else variant.open_lengths.groups,
         )

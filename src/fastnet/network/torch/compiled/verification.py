@@ -131,7 +131,7 @@ class Verification:
         self._program = program
         self._accumulation = accumulation
         self._draws_others = draws_others
-        self._names = _names_of(program.state, models)
+        self._names = _names_of(program.step_state, models)
         self._graph_tolerance = _tolerance(GRAPH_TOLERANCES, program.precision)
         self._program_tolerance = _tolerance(TORCH.program_tolerances, program.precision)
         self._messages = Messages()
@@ -394,14 +394,14 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else version_of(tensor)
 
 
-def _names_of(state: StepState, models: Sequence[Model]) -> dict[int, str]:
+def _names_of(step_state: StepState, models: Sequence[Model]) -> dict[int, str]:
     """Return descriptions of the tensors of a step, by their ids."""
     names = {
         id(tensor): f"'{name}' of model '{name_of(model)}'"
         for model in models
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    for optimizer in state.used_optimizers:
+    for optimizer in step_state.used_optimizers:
         class_name = type(optimizer.optimizer).__name__
         for parameter, name in optimizer.entries():
             owner = names.get(id(parameter), "a parameter")
