@@ -64,10 +64,10 @@ from fastnet.network.torch.compiled.random_numbers import (
 from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.step_state import share_memory
 from fastnet.network.torch.compiled.trace_watch import (
-    RealTensors,
-    RecordingDict,
+    RealTensorWatch,
     RefusedFunctions,
     TraceWatch,
+    WatchedDict,
     is_fake,
     noted_followers,
 )
@@ -292,7 +292,7 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
     writes, would keep a fake tensor, with which the next eager step would fail.
     """
     watch, sources = TraceWatch(request.plan), Sources(guard)
-    real_tensors = RealTensors(watch)
+    real_tensors = RealTensorWatch(watch)
     with ExitStack() as stack:
         # Callbacks run in reverse: first objects are restored, then the states of generators, then
         # values of tensors.
@@ -320,14 +320,14 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
 
 
 def _trace(
-    request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensors
+    request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensorWatch
 ) -> _Trace:
     """Run the ops once, and record their operations."""
     step_state = request.step_state
     outputs: dict[str, Any] = {}
     aliases: list[tuple[int, int]] = []
-    recording = RecordingDict(request.state, watch.refuse_entry)
-    kernel = _watched_kernel(request.plan, watch, recording)
+    watched_state = WatchedDict(request.state, on_use=watch.refuse_entry)
+    kernel = _watched_kernel(request.plan, watch, watched_state)
     # make_fx disables autocast's cache, with which an eager step casts each weight only once.
     caches_casts = torch.is_autocast_cache_enabled()
 
@@ -351,7 +351,7 @@ def _trace(
         step_state.replaced(inputs.step_fakes, inputs.numbers, inputs.symbols) as step_counts,
         _replaced_sums(request, inputs) as new_sums,
         noted_followers(request.plan) as followers,
-        _preserved_state(request.state, recording) as is_state_written,
+        _preserved_state(request.state, watched_state) as is_state_written,
     ):
         with (
             watch.errors_named(),
@@ -381,7 +381,9 @@ def _trace(
         )
 
 
-def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: RecordingDict) -> KernelPlan:
+def _watched_kernel(
+    plan: ExecutionPlan, watch: TraceWatch, watched_state: WatchedDict
+) -> KernelPlan:
     """Return a kernel plan that notes which op runs, and what users' code reads of the state."""
 
     def wrap(op: Any, index: int, forward: Forward) -> Forward:
@@ -389,7 +391,7 @@ def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: Recording
 
         def run(data: Any, state: State) -> Any:
             watch.running = index
-            return forward(data, recording if reads_entries else state)
+            return forward(data, watched_state if reads_entries else state)
 
         return run
 
@@ -408,7 +410,7 @@ def _has_users_code(op: Any) -> bool:
 
 
 @contextmanager
-def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callable[[], bool]]:
+def _preserved_state(state: State, watched_state: WatchedDict) -> Iterator[Callable[[], bool]]:
     """Restore the state of the step; yield a function that tells whether ops have written to it."""
     before, deferred = dict(state), state.get("deferred")
     expected = {**before, "deferred": deferred}
@@ -418,7 +420,7 @@ def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callabl
         return {**entries, "deferred": deferred} != expected
 
     try:
-        yield lambda: differs(state) or differs(recording.as_dict())
+        yield lambda: differs(state) or differs(watched_state.as_dict())
     finally:
         if isinstance(deferred, dict):
             deferred.clear()

@@ -24,7 +24,7 @@ from fastnet.network.torch.compiled.optimizers import (
     spec_of,
 )
 from fastnet.network.torch.compiled.rules import Group
-from fastnet.network.torch.compiled.trace_watch import RecordingDict
+from fastnet.network.torch.compiled.trace_watch import WatchedDict
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 
@@ -336,8 +336,8 @@ class StepState:
         attributes = vars(optimizer)
         for name in ("param_groups", "state"):
             stack.callback(attributes.__setitem__, name, attributes[name])
-        attributes["param_groups"] = [RecordingDict(group, _refuse_settings) for group in groups]
-        attributes["state"] = RecordingDict({}, _refuse_settings)
+        attributes["param_groups"] = [WatchedDict(group, _refuse_settings) for group in groups]
+        attributes["state"] = WatchedDict({}, _refuse_settings)
 
     def _replace_optimizer(
         self,
