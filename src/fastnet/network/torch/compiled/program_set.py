@@ -51,6 +51,7 @@ from fastnet.types import State
 from fastnet.util.warnings import warn
 
 _FIRST_STEP = "first step"
+_FAILED_VERIFICATION = "a program has failed its verification"
 _OBSERVED = (
     "a mode is active while steps run: a torch mode, such as inference_mode or that of "
     "set_default_device, a transform, saved tensor hooks or anomaly detection"
@@ -172,11 +173,17 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             accumulation = Accumulation(self.plan.ops)
             self.accumulation = accumulation if accumulation.updates else None
 
-    def fall_back(self, reason: str, state: State) -> None:
-        """Compile no further programs, and record why."""
-        if self.fallback_reason != reason:
-            self.stop_compiling(reason)
-            self.records.add(state, _FIRST_STEP, fallback=reason)
+    def fall_back(self, fallback: str, state: State, reason: str = _FIRST_STEP) -> None:
+        """Compile no further programs, and record why.
+
+        Args:
+            fallback: Why no further programs are compiled.
+            state: The state of the session.
+            reason: Why one would be needed.
+        """
+        if self.fallback_reason != fallback:
+            self.stop_compiling(fallback)
+            self.records.add(state, reason, fallback=fallback)
 
     def note_compiled(self, program: TorchProgram, seconds: float, state: State) -> None:
         """Note how long a compiled step took, while they are timed, and warn of a slow program."""
@@ -205,7 +212,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             self._op_numbers, self._batch_numbers = list(self._scheduled), []
         else:
             self.clear()
-            self.fall_back(difference, state)
+            self.fall_back(difference, state, _FAILED_VERIFICATION)
 
     def compile_for(
         self, step: EagerStep, reason: str | None, on_compile: OnProgram | None
@@ -228,9 +235,12 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         op_number = self._changed_number(reason)
         # Before the reason names a changed number of the batch, which is no change of the ops.
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
-        refusal = self._reason_against_another(reason, is_change, op_number, step.batch)
+        full_reason = reason
+        if reason == ANOTHER_SIGNATURE:
+            full_reason = self._describe_signature(step.batch)
+        refusal = self._reason_against_another(full_reason, is_change, op_number)
         if refusal is not None:
-            self.fall_back(refusal, step.state)
+            self.fall_back(refusal, step.state, full_reason)
             return
         number: OpNumber | BatchNumber | None = op_number
         if reason == ANOTHER_SIGNATURE:
@@ -297,7 +307,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return number.fits(batch[number.key]) and not is_constant and not is_input
 
     def _reason_against_another(
-        self, reason: str, is_change: bool, number: OpNumber | None, batch: Mapping[str, Any]
+        self, reason: str, is_change: bool, number: OpNumber | None
     ) -> str | None:
         """Return why another program must not be compiled, or None; see `refuse_another`."""
         if number is not None and (number.path, number.kind) in self._constant_numbers:
@@ -308,8 +318,6 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 f"{because}; hold it in a tensor, and where a function takes none, write its "
                 "formula with tensors"
             )
-        if reason == ANOTHER_SIGNATURE:
-            reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
         return self.refuse_another(reason, is_change, phases=phases)
 
