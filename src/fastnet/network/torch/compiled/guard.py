@@ -21,8 +21,8 @@ from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
 # A change of these builds another plan, and thereby another program.
 _PLAN_SETTINGS = ("inputs", "outputs", "mode", "ds_id")
-# `TorchProgram` compares the first three by itself, to adopt some changes. The last one is written
-# in each step.
+# `TorchProgram` compares the first three by `OptimizerState`, to adopt some changes; schedulers and
+# optimizers write `_opt_called` in each step.
 _OPTIMIZER_ATTRIBUTES = ("state", "param_groups", "scaler", "_opt_called")
 
 

@@ -193,8 +193,8 @@ class Verification:
         tolerance = self._program_tolerance if compiled else self._graph_tolerance
         redraws = compiled and self._draws_others
         disturbed_steps: list[DisturbedStep] = []
-        # When the program is compared, the values of the graph are known to be those of the eager
-        # step.
+        # When the program is compared, the graph has already passed, so the eager step stands for
+        # the undisturbed graph.
         undisturbed = self._expected
         while True:
             excess = next(excesses(deviations, disturbed_steps, tolerance, TORCH), None)
@@ -222,12 +222,11 @@ class Verification:
                 disturbed step, which shows how much rounding errors alone change.
             undisturbed: The values of the undisturbed step.
         """
-        seed: int | None = None
-        size = TORCH.disturbances[number]
+        seed: int | None
         if redraws and number == 0:
-            size = TORCH.disturbances[-1]
-        elif redraws:
-            seed = number
+            seed, size = None, TORCH.disturbances[-1]
+        else:
+            seed, size = number if redraws else None, TORCH.disturbances[number]
         disturb = _Disturbance(number, size, self._program.precision)
         values = self._run(compiled=False, disturb=disturb, seed=seed)
         deviations = _deviations(values, undisturbed, disturb, only_rounds=seed is None)
