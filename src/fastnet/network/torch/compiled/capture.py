@@ -9,6 +9,8 @@ The sections below:
 4. checks of what the trace has changed and of the graph, which refuse what a graph would leave out
    or repeat wrongly;
 5. bind: makes inputs of numbers and tensors that ops hold.
+
+Checks of the graph run while it is bound: after its numbers, and after the tensors that ops hold.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from fastnet.network.torch.compiled.input_signature import (
     tensors_in,
 )
 from fastnet.network.torch.compiled.number_inputs import OpNumber, bind_numbers
-from fastnet.network.torch.compiled.open_lengths import TracedLength
+from fastnet.network.torch.compiled.open_lengths import Axis, TracedLength
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
     Sources,
@@ -231,7 +233,9 @@ def _make_batch(
     fakes: list[torch.Tensor] = []
     tensors = [tensor for value in request.values for tensor in tensors_in(value)]
     for index, tensor in enumerate(tensors):
-        shape = [open_axes.get((index, axis), size) for axis, size in enumerate(tensor.shape)]
+        shape = [
+            open_axes.get(Axis(index, number), size) for number, size in enumerate(tensor.shape)
+        ]
         if any(isinstance(size, torch.SymInt) for size in shape):
             with mode:
                 fakes.append(_empty_like(tensor, shape))
@@ -328,7 +332,8 @@ def _trace(
     aliases: list[tuple[int, int]] = []
     watched_state = WatchedDict(request.state, on_use=watch.refuse_entry)
     kernel = _watched_kernel(request.plan, watch, watched_state)
-    # make_fx disables autocast's cache, with which an eager step casts each weight only once.
+    # make_fx turns autocast's cache off; it is set again, so that a weight is cast once a step, as
+    # in eager steps.
     caches_casts = torch.is_autocast_cache_enabled()
 
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -416,7 +421,8 @@ def _preserved_state(state: State, watched_state: WatchedDict) -> Iterator[Calla
     expected = {**before, "deferred": deferred}
 
     def differs(entries: Mapping[str, Any]) -> bool:
-        # Every step adds functions to `deferred`, which are dropped below.
+        # `deferred` is one dict on both sides, so its contents are not compared: every step adds
+        # functions to it, which are dropped below.
         return {**entries, "deferred": deferred} != expected
 
     try:

@@ -119,7 +119,7 @@ class TorchProgram(Program):
             for index in lowered.length_inputs
             if open_lengths is not None
         ]
-        self._first_tensor = len(self._length_axes)
+        self._length_count = len(self._length_axes)
 
         layout = capture.layout
         if any(index in layout.passed for index in lowered.written):
@@ -168,23 +168,24 @@ class TorchProgram(Program):
         self._inputs_without_batch = self._inputs_with(own_inputs)
         self._batch_inputs = [
             (slot, index)
-            for slot, (is_passed, index) in enumerate(self._input_sources, self._first_tensor)
+            for slot, (is_passed, index) in enumerate(self._input_sources, self._length_count)
             if is_passed
         ]
         self._written = tuple(own_inputs[index] for index in self.writes)
-        self._guard_optimizers()
+        self._note_optimizers()
 
     def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Return the inputs of the program, with None for those that come from the batch."""
         used = [
             None if is_passed else own_inputs[index] for is_passed, index in self._input_sources
         ]
-        return [None] * self._first_tensor + used
+        return [None] * self._length_count + used
 
-    def _guard_optimizers(self) -> None:
-        guards = [state.guard() for state in self.step_state.used_optimizers]
-        self._optimizers = [snapshot for snapshot, _ in guards]
-        self._groups = [group for _, groups in guards for group in groups]
+    def _note_optimizers(self) -> None:
+        """Take snapshots of the optimizers, and write their numbers."""
+        pairs = [state.snapshot_and_readers() for state in self.step_state.used_optimizers]
+        self._optimizers = [snapshot for snapshot, _ in pairs]
+        self._groups = [reader for _, readers in pairs for reader in readers]
         self._group_numbers = [read(group) for group, read in self._groups]
         self._write_numbers()
 
@@ -262,8 +263,8 @@ class TorchProgram(Program):
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Fill in the inputs that come from the batch, and call the program."""
         phase = self._phase
-        for place, (index, axis) in enumerate(self._length_axes):
-            inputs[place] = tensors[index].shape[axis]
+        for place, axis in enumerate(self._length_axes):
+            inputs[place] = tensors[axis.tensor].shape[axis.number]
         if phase is not None:
             tensors = [*tensors, *phase.sums()]
         for slot, index in self._batch_inputs:
@@ -415,7 +416,8 @@ class TorchProgram(Program):
     def _rebind(self) -> bool:
         """Bind the current state tensors of the optimizers; return False if they do not match."""
         if not self._are_in_place():
-            return False  # `_bind` would accept a parameter that was frozen meanwhile.
+            # `_bind` renews the tensor guard, which would hide that a parameter was frozen.
+            return False
         for state in self.step_state.used_optimizers:
             current = OptimizerState(state.optimizer, state.first_number)
             if current.settings != state.settings or current.keys != state.keys:
@@ -424,7 +426,7 @@ class TorchProgram(Program):
         tensors = self.step_state.optimizer_tensors()
         first = len(self.step_state.tensors) - len(tensors)
         if all(map(is_, self.step_state.tensors[first:], tensors)):
-            self._guard_optimizers()
+            self._note_optimizers()
             return True
         for old, new in zip(self.step_state.tensors[first:], tensors, strict=True):
             if (

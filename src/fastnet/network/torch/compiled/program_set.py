@@ -103,15 +103,15 @@ class _Failure(Exception):
 
     Args:
         reason: The reason.
-        traced: The time when the trace was complete; None if it failed.
+        traced_at: The time when the trace was complete; None if it failed.
         specialized: The indices of open lengths to whose values the trace is specialized.
     """
 
     def __init__(
-        self, reason: str, traced: float | None = None, specialized: Sequence[int] = ()
+        self, reason: str, traced_at: float | None = None, specialized: Sequence[int] = ()
     ) -> None:
         super().__init__(reason)
-        self.traced = traced
+        self.traced_at = traced_at
         self.specialized = specialized
 
 
@@ -129,8 +129,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         plan: The plan, as far as programs use it.
         keys: The keys that ops read from the batch, in the order of a signature's forms.
         accumulation: The gradients that updates merge over several steps; None if none do.
-        steps_for_verification: The number of steps that a program was found for, if `verify` is a
-            number: every such step is verified whose number is a multiple of it.
+        steps_of_programs: With `verify=N`, the number of steps of programs that await verification;
+            every Nth is verified.
     """
 
     def __init__(
@@ -147,13 +147,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.options = options
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.accumulation: Accumulation | None = None
-        self.steps_for_verification = 0
+        self.steps_of_programs = 0
         self._device = device
         # The numbers of ops that are inputs: first those that change in each step.
         self._scheduled = list(_scheduled_decays(plan))
         self._op_numbers = list(self._scheduled)
         self._batch_numbers: list[BatchNumber] = []
-        # The paths and classes of numbers that have changed and are constants, with the reasons.
+        # Numbers that have changed and cannot be inputs, by path and class, with the reason; None
+        # if none is known.
         self._constant_numbers: dict[tuple[str, type], str | None] = {}
         # The differences between batches that have needed a program of their own.
         self._warned_differences: set[str] = set()
@@ -253,16 +254,18 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     # --- whether another program is compiled ---
 
     def _can_compile(self, state: State) -> bool:
-        """Return whether steps as they run now can be compiled."""
+        """Return whether steps as they run now can be compiled.
+
+        Record once that a mode prevents it, which may stay active from now on.
+        """
         if self.plan.takes_gradients and not torch.is_grad_enabled():
             return False
         if modes_observe_steps():
-            # A mode may stay active from now on, so it is recorded once.
             if not self.programs and not self._has_recorded_mode:
                 self._has_recorded_mode = True
                 self.records.add(state, _FIRST_STEP, fallback=_OBSERVED)
             return False
-        # Capture a step that updates.
+        # Wait for the first update, in which the optimizer creates its state.
         return not any(map(_waits_for_update, update_ops_in(self.plan.ops)))
 
     def _find_reason(self) -> str:
@@ -336,7 +339,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             step.batch, self.keys, self._dynamic.possibly_dynamic, self._signatures_of_phase()
         )
         try:
-            program, traced, variant = self._compile_most_general(step, batch_lengths, number)
+            program, traced_at, variant = self._compile_most_general(step, batch_lengths, number)
         except _Failure as error:
             return self._give_up(step, reason, error, started)
 
@@ -357,7 +360,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if self._device.type == "cpu" and self.options.backend != "eager":
             program.times = StepTimes()
         self.add(program, is_change)
-        seconds = traced - started, time.perf_counter() - traced
+        seconds = traced_at - started, time.perf_counter() - traced_at
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
@@ -381,7 +384,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         while True:
             variant = variants.pop(0)
             try:
-                program, traced = self._compile(step, variant)
+                program, traced_at = self._compile(step, variant)
             except _Failure as error:
                 if not variants:
                     raise
@@ -392,7 +395,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 elif number is not None and variant.adds_number:
                     self._constant_numbers[number.path, number.kind] = str(error)
             else:
-                return program, traced, variant
+                return program, traced_at, variant
 
     def _compile(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
@@ -415,7 +418,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 raise
             raise _Failure(f"capturing has failed: {error!r}") from None
 
-        traced = time.perf_counter()
+        traced_at = time.perf_counter()
         try:
             what = f"compiling {describe_step(self.plan.models, step.state['mode'])}"
             with report_if_slow(what, self.records.last_compilation()):
@@ -432,14 +435,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 batch_numbers=variant.batch_numbers,
             )
         except Uncapturable as error:
-            raise _Failure(str(error), traced, error.specialized) from None
+            raise _Failure(str(error), traced_at, error.specialized) from None
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
             first_line = str(error).strip().partition("\n")[0]
             text = f"the compiler has failed with {type(error).__name__}: {first_line}"
-            raise _Failure(text, traced) from None
-        return program, traced
+            raise _Failure(text, traced_at) from None
+        return program, traced_at
 
     def _step_state(self, state: State, op_numbers: list[OpNumber]) -> StepState:
         """Collect the tensors, numbers and optimizers that the step reads and writes."""
@@ -555,7 +558,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             }
         else:
             # Leave only batch sizes open. If that has failed, too, leave nothing open.
-            fixed = {axis for axis in axes if axis[1]} or axes
+            beyond_batch_sizes = {axis for axis in axes if axis.number > 0}
+            fixed = beyond_batch_sizes or axes
         # If the program adds a number, this may be what cannot be an input.
         if not variant.adds_number and all(
             program.open_lengths is None for program in self.programs
@@ -573,10 +577,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> tuple[str, float, float]:
         """Run all further steps eagerly, because no program can be made."""
         ended = time.perf_counter()
-        traced = failure.traced or ended
+        traced_at = failure.traced_at or ended
         self.clear()
         self.stop_compiling(str(failure))
-        seconds = traced - started, ended - traced
+        seconds = traced_at - started, ended - traced_at
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
 
@@ -601,8 +605,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if axis is None:
             return reason
         length = "size"
-        if axis[1]:
-            length = f"length of axis {axis[1]} of '{batch_lengths.key_of(axis)}'"
+        if axis.number > 0:
+            length = f"length of axis {axis.number} of '{batch_lengths.key_of(axis)}'"
         return f"{reason}; each {length} is compiled by itself, because {self._fixed_axes[axis]}"
 
     def _is_another_size(self, variant: _Variant, batch_lengths: BatchLengths) -> bool:
@@ -624,7 +628,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         for program in self.programs:
             axes = program.unequal_axes(batch) if program.matches_phase() else ()
             if axes:
-                names = [f"axis {axis[1]} of '{batch_lengths.key_of(axis)}'" for axis in axes]
+                names = [f"axis {axis.number} of '{batch_lengths.key_of(axis)}'" for axis in axes]
                 return f": {' and '.join(names)} were equal before"
         return ""
 
@@ -653,8 +657,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             return ""
         key = batch_lengths.key_of(axis)
         return (
-            f"One program takes any length of axis {axis[1]} of '{key}' with "
-            f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
+            f"One program takes any length of axis {axis.number} of '{key}' with "
+            f"Network(..., {self._dynamic.with_axis(key, axis.number)}). "
         )
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
