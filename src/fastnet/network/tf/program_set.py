@@ -122,7 +122,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         fallback = self.fallback_reason
         # Lengths that are unknown in a tf.function around the step are no lengths for XLA.
         if self._options is not None and not has_unknown_lengths(batch_forms):
-            fallback = fallback or self.refuse_another(reason, is_change)
+            fallback = fallback or self.make_room_or_refuse(reason, is_change)
             if fallback is None:
                 program, fallback = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:

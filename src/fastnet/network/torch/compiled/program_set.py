@@ -312,7 +312,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _reason_against_another(
         self, reason: str, is_change: bool, number: OpNumber | None
     ) -> str | None:
-        """Return why another program must not be compiled, or None; see `refuse_another`."""
+        """Return why another program must not be compiled, or None; see `make_room_or_refuse`."""
         if number is not None and (number.path, number.kind) in self._constant_numbers:
             problem = self._constant_numbers[number.path, number.kind]
             because = f", because {problem}" if problem else ""
@@ -322,7 +322,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 "formula with tensors"
             )
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
-        return self.refuse_another(reason, is_change, phases=phases)
+        return self.make_room_or_refuse(reason, is_change, phases=phases)
 
     # --- compiling ---
 

@@ -38,10 +38,10 @@ _IN_PROGRAM = (
 )
 
 
-def reason_not_to_capture(
+def reason_not_to_compile(
     plan: ExecutionPlan, device: torch.device, is_distributed: bool
 ) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch; None if one may be.
+    """Return why no step of a plan can be compiled, whatever its batch; None if one may be.
 
     Args:
         plan: The plan.
