@@ -33,10 +33,10 @@ from fastnet.backend.torch._internals import (
     eager_recurrent_layers,
     enable_python_dispatcher,
     fake_mode,
+    global_module_hook_tables,
     import_dynamo,
-    length_like,
-    module_hook_tables,
-    number_like,
+    length_symbol,
+    number_symbol,
     returns_nothing,
     storage_key,
     writes,
@@ -90,7 +90,7 @@ def capture(request: CaptureRequest) -> Capture:
         Uncapturable: If a graph of the ops would not do the same in later steps.
     """
     _require_plain_batch(request)
-    if any(module_hook_tables()):
+    if any(global_module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     # Otherwise a later `torch.compile` would replace functions that the guard compares, and the
     # trace functions that it watches.
@@ -193,12 +193,12 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
     step_fakes = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
     traced_lengths = [
-        TracedLength.of(length_like(mode, length.example, index))
+        TracedLength.of(length_symbol(mode, length.example, index))
         for index, length in enumerate(request.open_lengths)
     ]
     batch, batch_tensors = _make_batch(request, mode, traced_lengths)
     batch_symbols = [
-        number_like(mode, value, index)
+        number_symbol(mode, value, index)
         for index, value in enumerate(request.batch_numbers.values(), len(step_state.op_numbers))
     ]
     for number, symbol in zip(request.batch_numbers, batch_symbols, strict=True):
@@ -215,7 +215,7 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         storages=list(map(storage_key, step_fakes)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
-            number_like(mode, number.read(), index)
+            number_symbol(mode, number.read(), index)
             for index, number in enumerate(step_state.op_numbers)
         ],
     )

@@ -9,7 +9,7 @@ import torch
 
 from fastnet._guards import Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
-from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
+from fastnet.backend.torch._internals import global_module_hook_tables, global_step_hook_tables
 from fastnet.backend.torch.wrappers import without_compile
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
@@ -39,8 +39,8 @@ class Guard(Snapshot):
             if isinstance(inner, Op) and (state := inner.compared_state())
         ]
         hooks = [
-            ("the hooks of all modules", module_hook_tables()),
-            ("the hooks of all optimizers", optimizer_hook_tables()),
+            ("the hooks of all modules", global_module_hook_tables()),
+            ("the hooks of all optimizers", global_step_hook_tables()),
         ]
         skip = [*_skipped(plan), *((number.owner, number.name) for number in numbers)]
         super().__init__([*models, *ops, *states, *hooks], skip)

@@ -13,7 +13,7 @@ import torch
 from fastnet._trace import Signature
 from fastnet.backend.torch._internals import (
     GlobalState,
-    hook_tables_of,
+    gradient_hook_tables,
     modes_are_active,
     note_step,
     read_gradients,
@@ -143,7 +143,7 @@ class TorchProgram(Program):
         self._takes_gradients = takes_gradients
         self._gradients = read_gradients(step_state.parameters)
         # Empty tables are left where hooks were removed, and may be filled again.
-        self._hook_tables = hook_tables_of(step_state.parameters)
+        self._hook_tables = gradient_hook_tables(step_state.parameters)
         self._bind()
         self._note_steps()
 

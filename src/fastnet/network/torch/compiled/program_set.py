@@ -12,7 +12,7 @@ import torch
 
 from fastnet._trace import Signature
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.backend.torch._internals import GlobalState, hook_tables_of
+from fastnet.backend.torch._internals import GlobalState, gradient_hook_tables
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import is_from_signal_handler
 from fastnet.network.compile_options import CompileOptions
@@ -452,7 +452,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         step_state = StepState(
             list(models.values()), self.plan.takes_gradients, self._device, op_numbers
         )
-        if any(hook_tables_of(step_state.parameters)):
+        if any(gradient_hook_tables(step_state.parameters)):
             raise Uncapturable("a parameter has hooks")
         if any(parameter.grad is not None for parameter in step_state.parameters):
             names = (
