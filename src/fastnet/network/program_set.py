@@ -101,7 +101,7 @@ class ProgramSet(Generic[P]):
         self.records = records
         self.max_programs = max_programs
         self.count = 0
-        self._compiled_count = 0
+        self._compilations = 0
         self._changes_in_a_row = 0
         # Held while `programs` is replaced, so that no thread brings a discarded program back.
         self._lock = threading.Lock()
@@ -112,22 +112,21 @@ class ProgramSet(Generic[P]):
         Returns:
             The program, the tensors of the batch, and None; or None, an empty list, and the reason
             why no program is valid, which is None if there are no programs. A change takes
-            precedence over a difference of the batch. Only PyTorch uses the reason;
-            `GraphProgramSet.trace` finds one that names the key.
+            precedence over another signature, and that over another phase. Only PyTorch uses the
+            reason; `GraphProgramSet.trace` finds one that names the key.
 
         Raises:
             KeyError: If the batch lacks a key.
         """
-        reason: str | None = None
+        change = other_signature = None
         programs = self.programs
         for index, program in enumerate(programs):
             if not program.matches_phase():
-                reason = reason or ANOTHER_PHASE
                 continue
             # It takes less time to compare a batch than what the program was made from.
             tensors = program.match(batch)
             if tensors is None:
-                reason = ANOTHER_SIGNATURE if reason in (None, ANOTHER_PHASE) else reason
+                other_signature = ANOTHER_SIGNATURE
                 continue
             difference = program.difference()
             if difference is None:
@@ -135,16 +134,16 @@ class ProgramSet(Generic[P]):
                 if index and programs[index - 1].has_dynamic_axes is program.has_dynamic_axes:
                     self._move_to_front(program)
                 return program, tensors, None
-            if reason in (None, ANOTHER_PHASE, ANOTHER_SIGNATURE):
-                reason = difference
-        return None, [], reason
+            change = change or difference
+        other_phase = ANOTHER_PHASE if programs else None
+        return None, [], change or other_signature or other_phase
 
     def add(self, program: P, is_change: bool = False) -> None:
-        """Add a program that was just made; see `refuse_another`."""
+        """Add a program that was just made; see `make_room_or_refuse`."""
         with self._lock:
             self._put_first(program, self.programs)
             self.count += 1
-            self._compiled_count += program.is_compiled
+            self._compilations += program.is_compiled
             self._changes_in_a_row += is_change
 
     def discard(self, program: P) -> None:
@@ -162,7 +161,7 @@ class ProgramSet(Generic[P]):
         if self.fallback_reason is None:
             self.fallback_reason = reason
 
-    def refuse_another(self, reason: str, is_change: bool, phases: int = 1) -> str | None:
+    def make_room_or_refuse(self, reason: str, is_change: bool, phases: int = 1) -> str | None:
         """Return why another program must not be compiled, or None if it may be.
 
         It makes room by discarding a program that is not valid any more, or all, if something
@@ -179,22 +178,22 @@ class ProgramSet(Generic[P]):
             return f"something changes in each step: {reason}"
 
         capacity = self.max_programs * phases
-        if self._present_count() >= capacity:
+        if self._compiled_now() >= capacity:
             self._discard_unusable()
-        if self._compiled_count >= MAX_COMPILATIONS:
+        if self._compilations >= MAX_COMPILATIONS:
             return (
                 f"{MAX_COMPILATIONS} programs have been compiled for these ops, most recently "
                 f"because {reason}"
             )
-        if self._present_count() >= capacity:
+        if self._compiled_now() >= capacity:
             return (
                 f"there are more than {self.max_programs} input signatures, most recently "
                 f"because {reason}"
             )
         return None
 
-    def _present_count(self) -> int:
-        """Return how many of the programs are compiled, or are to be."""
+    def _compiled_now(self) -> int:
+        """Return how many programs there are that are compiled, or are to be."""
         return sum(program.is_compiled for program in self.programs)
 
     def _move_to_front(self, program: P) -> None:

@@ -45,7 +45,7 @@ The public fallback is `Module.children()`; a module without it is switched in e
 """
 
 
-def is_torchs(function: Any) -> bool:
+def is_defined_by_torch(function: Any) -> bool:
     """Return whether a function was defined by torch, and not patched by a program."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(dirname(torch.__file__))
@@ -104,19 +104,19 @@ def group_of_name(name: str) -> Any:
 COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 """The namespaces of the operators that communicate with other processes."""
 
-HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
+GRADIENT_HOOK_TABLES = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """The attributes of a tensor that hold the tables of the hooks on its gradient, or None."""
 
 
-def hook_tables_of(parameters: Iterable[torch.Tensor]) -> list[dict[int, Any]]:
+def gradient_hook_tables(parameters: Iterable[torch.Tensor]) -> list[dict[int, Any]]:
     """List the tables of the hooks on the gradients of parameters; most have none."""
-    tables = (getattr(parameter, name) for parameter in parameters for name in HOOK_TABLES)
+    tables = (getattr(parameter, name) for parameter in parameters for name in GRADIENT_HOOK_TABLES)
     return [table for table in tables if table is not None]
 
 
 def read_gradients(parameters: Iterable[torch.Tensor]) -> MemberGuard:
     """Read the gradients of parameters and the tables of their hooks, to compare them later."""
-    return MemberGuard(parameters, attributes=("grad", *HOOK_TABLES))
+    return MemberGuard(parameters, attributes=("grad", *GRADIENT_HOOK_TABLES))
 
 
 WRAPPED_STEP = "_wrapped_by_lr_sched"
@@ -134,16 +134,16 @@ def unsaved_buffers(module: torch.nn.Module) -> set[str]:
     return module._non_persistent_buffers_set
 
 
-def hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
+def step_hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
     """List the tables of hooks around the steps of an optimizer, and of all optimizers."""
     return [
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
-        *optimizer_hook_tables(),
+        *global_step_hook_tables(),
     ]
 
 
-def optimizer_hook_tables() -> list[dict[Any, Any]]:
+def global_step_hook_tables() -> list[dict[Any, Any]]:
     """List the tables of hooks around the steps of all optimizers."""
     return [
         _all_optimizers._global_optimizer_pre_hooks,
@@ -151,7 +151,7 @@ def optimizer_hook_tables() -> list[dict[Any, Any]]:
     ]
 
 
-def module_hook_tables() -> list[dict[Any, Any]]:
+def global_module_hook_tables() -> list[dict[Any, Any]]:
     """List the tables of hooks around the forward and backward passes of all modules."""
     return [
         _all_modules._global_forward_hooks,
@@ -262,7 +262,7 @@ def fake_mode(symbolic_sizes: bool) -> Any:
     )
 
 
-def length_like(mode: Any, length: int, index: int) -> Any:
+def length_symbol(mode: Any, length: int, index: int) -> Any:
     """Return a symbol for the length of an axis in a trace, which is 2 or more."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
@@ -272,7 +272,7 @@ def length_like(mode: Any, length: int, index: int) -> Any:
     return env.create_symintnode(symbol, hint=length, source=source)
 
 
-def number_like(mode: Any, value: float, index: int) -> Any:
+def number_symbol(mode: Any, value: float, index: int) -> Any:
     """Return a symbol for a Python number in a trace."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic

@@ -10,7 +10,11 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import has_torch_function
 
-from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
+from fastnet.backend.torch._internals import (
+    is_defined_by_torch,
+    run_backward,
+    transforms_are_active,
+)
 from fastnet.backend.torch.disable_autocast import without_autocast
 from fastnet.backend.torch.parameters import (
     gradients_set_aside,
@@ -22,7 +26,7 @@ from fastnet.backend.torch.parameters import (
 
 def unpatched(function: Any) -> Any:
     """Return a function of torch, or an object that equals nothing if the user has replaced it."""
-    return function if is_torchs(function) else object()
+    return function if is_defined_by_torch(function) else object()
 
 
 _tensor_backward = unpatched(Tensor.backward)

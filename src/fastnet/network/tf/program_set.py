@@ -123,7 +123,7 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
         # XLA compiles for known lengths alone; a tf.function around the step leaves some unknown.
         is_unknown = has_unknown_lengths(batch_forms)
         if self._options is not None and not is_unknown:
-            fallback = fallback or self.refuse_another(reason, is_change)
+            fallback = fallback or self.make_room_or_refuse(reason, is_change)
             if fallback is None:
                 program, fallback = self._trace_for_xla(batch_forms, reason, self._options)
         if program is None:

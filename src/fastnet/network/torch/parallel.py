@@ -66,13 +66,13 @@ def _is_of_higher_order(op: Any) -> bool:
     return isinstance(op, GradientOp) and op.higher_order
 
 
-def compare_plans(plan: ExecutionPlan, state: State, may_be_captured: bool) -> bool:
+def compare_plans(plan: ExecutionPlan, state: State, may_compile: bool) -> bool:
     """Compare what all ranks will run, if their models communicate; return whether they do.
 
     Args:
         plan: The plan.
         state: The state of the session.
-        may_be_captured: Whether steps may be compiled, in which updates average all gradients.
+        may_compile: Whether steps may be compiled, in which updates average all gradients.
     """
     if not plan.takes_gradients or state["warmup"]:
         return False
@@ -81,7 +81,7 @@ def compare_plans(plan: ExecutionPlan, state: State, may_be_captured: bool) -> b
     # Ranks outside of a smaller group may run something else.
     if not groups or any(dist.get_world_size(group) != processes.world_size() for group in groups):
         return False
-    averages = "compiled steps" if may_be_captured else "no compiled steps"
+    averages = "compiled steps" if may_compile else "no compiled steps"
     require_same_plans(processes, plan, state, models, named_trainable_parameters, [averages])
     return True
 

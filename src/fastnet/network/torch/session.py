@@ -55,8 +55,8 @@ class TorchSession(Session):
     # Whether there are other processes, and whether all take part in each step.
     _is_distributed = False
     _communicates = False
-    # Why no step is captured, whatever its batch; None if steps may be.
-    _reason_not_to_capture: str | None = None
+    # Why no step is compiled, whatever its batch; None if steps may be.
+    _reason_not_to_compile: str | None = None
 
     def __init__(self, network: TorchNetwork, plan: ExecutionPlan, state: State) -> None:
         super().__init__(network, plan, state)
@@ -95,15 +95,15 @@ class TorchSession(Session):
         self._is_distributed = has_group and bool(plan.models) and world_size() > 1
         if self._is_distributed and state["mode"] == "train":
             require_engines(plan)
-        if self._compiles:
+        if self._is_to_compile:
             # Import lazily, because eager networks do not need these parts of torch.
-            from fastnet.network.torch.compiled.session import reason_not_to_capture
+            from fastnet.network.torch.compiled.session import reason_not_to_compile
 
-            self._reason_not_to_capture = reason_not_to_capture(
+            self._reason_not_to_compile = reason_not_to_compile(
                 plan, self._device, self._is_distributed
             )
         if self._is_distributed:
-            self._communicates = compare_plans(plan, state, self._may_be_captured)
+            self._communicates = compare_plans(plan, state, self._may_compile)
 
         for model in plan.models:
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
@@ -135,7 +135,7 @@ class TorchSession(Session):
         ]
         if self._is_distributed and not state["warmup"]:
             state[REDUCED_BY_DDP] = find_reduced_by_ddp(plan, trained)
-            state[AVERAGED_BY_UPDATES] = self._may_be_captured
+            state[AVERAGED_BY_UPDATES] = self._may_compile
         # Loss scaling needs the list even for a single model.
         if len(trained) > 1 or (trained and self._network.mixed_precision):
             state[TRAINED] = trained
@@ -167,14 +167,15 @@ class TorchSession(Session):
         return BoundPlan(self.plan.kernel, self.state, make_autocast)
 
     @property
-    def _compiles(self) -> bool:
-        """Whether the network compiles steps, if they can be."""
+    def _is_to_compile(self) -> bool:
+        """Whether steps are to be compiled, if they can be."""
         is_eager = self._network._compile_options is None or self.state["eager"]
         return bool(self.plan.ops) and not is_eager
 
     @property
-    def _may_be_captured(self) -> bool:
-        return self._compiles and self._reason_not_to_capture is None
+    def _may_compile(self) -> bool:
+        """Whether steps are to be compiled, and nothing prevents that whatever the batch."""
+        return self._is_to_compile and self._reason_not_to_compile is None
 
     def _compiled_session(
         self, make_autocast: Callable[[], AbstractContextManager[Any]] | None
@@ -182,7 +183,7 @@ class TorchSession(Session):
         """Return the compiled steps of the session, or None if all steps run eagerly."""
         network, plan, state = self._network, self.plan, self.state
         options = network._compile_options
-        if options is None or not self._compiles:
+        if options is None or not self._is_to_compile:
             return None
         from fastnet.network.torch.compiled.program_set import TorchProgramSet
         from fastnet.network.torch.compiled.session import CompiledSession
@@ -194,9 +195,9 @@ class TorchSession(Session):
                 plan, options, network._records, self._device, network._dynamic_axes
             ),
         )
-        if programs.fallback_reason is None and self._reason_not_to_capture is not None:
+        if programs.fallback_reason is None and self._reason_not_to_compile is not None:
             programs.clear()
-            programs.fall_back(self._reason_not_to_capture, state)
+            programs.fall_back(self._reason_not_to_compile, state)
         return CompiledSession(programs, state, make_autocast, network._plan_cache.step_options)
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]] | None:

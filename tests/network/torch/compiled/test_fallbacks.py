@@ -149,6 +149,9 @@ def test_steps_beyond_the_limit_do_not_look_for_programs_again(
         for size in (4, 5, 2, 3, 6):
             assert network.run_step({"x": -torch.ones(size)})["y"].shape == (size,)
     assert len(fallbacks(network)) == 1
+    assert network.traces[-1].reason == (
+        "a batch has another input signature: 'x' has the shape (4,), not (3,)"
+    )
 
 
 class TestOtherTraining:

@@ -125,6 +125,7 @@ def test_a_number_that_decides_runs_eagerly_from_the_third_trace(
     assert [one.fallback is None for one in network.traces] == [True, True, False]
     fallback = network.traces[2].fallback
     assert ".weight is a number that keeps changing" in fallback
+    assert network.traces[2].reason.endswith(".weight has changed")
     assert reason in fallback
     assert [fallback in str(one.message) for one in caught].count(True) == 1
 

@@ -49,6 +49,8 @@ def test_a_step_of_a_wrong_program_runs_eagerly(optimizer: str) -> None:
         for batch in batches(5):
             pair.step(batch)
     pair.assert_same_weights()
+    reasons = [record.reason for record in pair.network.traces]
+    assert reasons == ["first step", "a program has failed its verification"]
 
 
 def test_every_nth_step_is_verified() -> None:

@@ -78,7 +78,7 @@ class BufferBroadcasts:
         return run_step if self._wrappers else run
 
     def note_end(self) -> None:
-        """Note the flags at the end of a trace, which began when this object was made."""
+        """Note the flags at the end of a trace, before which this object was made."""
         self._after = self.flags()
 
     def is_current(self) -> bool:

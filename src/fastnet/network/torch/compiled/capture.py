@@ -9,6 +9,8 @@ The sections below:
 4. checks of what the trace has changed and of the graph, which refuse what a graph would leave out
    or repeat wrongly;
 5. bind: makes inputs of numbers and tensors that ops hold.
+
+Checks of the graph run while it is bound: after its numbers, and after the tensors that ops hold.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from fastnet.backend.torch._internals import (
     eager_recurrent_layers,
     enable_python_dispatcher,
     fake_mode,
+    global_module_hook_tables,
     import_dynamo,
-    length_like,
-    module_hook_tables,
-    number_like,
+    length_symbol,
+    number_symbol,
     returns_nothing,
     storage_key,
     writes,
@@ -54,7 +56,7 @@ from fastnet.network.torch.compiled.input_signature import (
     tensors_in,
 )
 from fastnet.network.torch.compiled.number_inputs import OpNumber, bind_numbers
-from fastnet.network.torch.compiled.open_lengths import TracedLength
+from fastnet.network.torch.compiled.open_lengths import Axis, TracedLength
 from fastnet.network.torch.compiled.random_numbers import (
     RandomState,
     Sources,
@@ -64,10 +66,10 @@ from fastnet.network.torch.compiled.random_numbers import (
 from fastnet.network.torch.compiled.restoration import Restoration
 from fastnet.network.torch.compiled.step_state import share_memory
 from fastnet.network.torch.compiled.trace_watch import (
-    RealTensors,
-    RecordingDict,
+    RealTensorWatch,
     RefusedFunctions,
     TraceWatch,
+    WatchedDict,
     is_fake,
     noted_followers,
 )
@@ -88,7 +90,7 @@ def capture(request: CaptureRequest) -> Capture:
         Uncapturable: If a graph of the ops would not do the same in later steps.
     """
     _require_plain_batch(request)
-    if any(module_hook_tables()):
+    if any(global_module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     # Otherwise a later `torch.compile` would replace functions that the guard compares, and the
     # trace functions that it watches.
@@ -144,19 +146,19 @@ class _Inputs:
 
     Attributes:
         mode: The mode of the fake tensors.
-        state: Fake tensors for those of the `StepState`, in order.
+        step_fakes: Fake tensors for those of the `StepState`, in order.
         numbers: The fake tensor of the numbers of ops and optimizers.
         symbols: A symbol for each number of an op that is an input.
         batch: The batch, with fake tensors, and symbols for the numbers that are inputs.
         batch_tensors: The fake tensors in it, in order, and one for each of these numbers.
         batch_symbols: The symbols of these numbers.
         sums: Fake tensors for the gradients that were merged so far.
-        storages: The keys of the storages of the tensors in `state`, before the trace.
+        storages: The keys of the storages of `step_fakes`, before the trace.
         traced_lengths: The lengths of the batch that are open.
     """
 
     mode: Any
-    state: list[torch.Tensor]
+    step_fakes: list[torch.Tensor]
     numbers: torch.Tensor
     symbols: list[Any]
     batch: dict[str, Any]
@@ -169,14 +171,14 @@ class _Inputs:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All fake tensors, in the order of the graph's inputs."""
-        return [*self.state, self.numbers, *self.batch_tensors, *self.sums]
+        return [*self.step_fakes, self.numbers, *self.batch_tensors, *self.sums]
 
     @property
     def layout(self) -> InputLayout:
         """The order of the graph's inputs, before tensors that ops hold are bound."""
         numbers = len(self.batch_symbols)
         batch = len(self.batch_tensors) - numbers
-        return InputLayout(len(self.state), batch, numbers, len(self.sums))
+        return InputLayout(len(self.step_fakes), batch, numbers, len(self.sums))
 
 
 def _make_inputs(request: CaptureRequest) -> _Inputs:
@@ -188,15 +190,15 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         fake_tensor: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
         return fake_tensor
 
-    state = [fake(tensor) for tensor in step_state.tensors]
+    step_fakes = [fake(tensor) for tensor in step_state.tensors]
     numbers = fake(step_state.new_numbers())
     traced_lengths = [
-        TracedLength.of(length_like(mode, length.example, index))
+        TracedLength.of(length_symbol(mode, length.example, index))
         for index, length in enumerate(request.open_lengths)
     ]
     batch, batch_tensors = _make_batch(request, mode, traced_lengths)
     batch_symbols = [
-        number_like(mode, value, index)
+        number_symbol(mode, value, index)
         for index, value in enumerate(request.batch_numbers.values(), len(step_state.op_numbers))
     ]
     for number, symbol in zip(request.batch_numbers, batch_symbols, strict=True):
@@ -204,16 +206,16 @@ def _make_inputs(request: CaptureRequest) -> _Inputs:
         batch_tensors.append(fake(torch.zeros((), dtype=torch.float64, device=step_state.device)))
     return _Inputs(
         mode=mode,
-        state=state,
+        step_fakes=step_fakes,
         numbers=numbers,
         batch=batch,
         batch_tensors=batch_tensors,
         batch_symbols=batch_symbols,
         traced_lengths=traced_lengths,
-        storages=list(map(storage_key, state)),
+        storages=list(map(storage_key, step_fakes)),
         sums=[] if phase is None else [fake(tensor) for tensor in phase.sums()],
         symbols=[
-            number_like(mode, number.read(), index)
+            number_symbol(mode, number.read(), index)
             for index, number in enumerate(step_state.op_numbers)
         ],
     )
@@ -231,7 +233,9 @@ def _make_batch(
     fakes: list[torch.Tensor] = []
     tensors = [tensor for value in request.values for tensor in tensors_in(value)]
     for index, tensor in enumerate(tensors):
-        shape = [open_axes.get((index, axis), size) for axis, size in enumerate(tensor.shape)]
+        shape = [
+            open_axes.get(Axis(index, number), size) for number, size in enumerate(tensor.shape)
+        ]
         if any(isinstance(size, torch.SymInt) for size in shape):
             with mode:
                 fakes.append(_empty_like(tensor, shape))
@@ -292,7 +296,7 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
     writes, would keep a fake tensor, with which the next eager step would fail.
     """
     watch, sources = TraceWatch(request.plan), Sources(guard)
-    real_tensors = RealTensors(watch)
+    real_tensors = RealTensorWatch(watch)
     with ExitStack() as stack:
         # Callbacks run in reverse: first objects are restored, then the states of generators, then
         # values of tensors.
@@ -320,15 +324,16 @@ def _trace_and_restore(request: CaptureRequest, inputs: _Inputs, guard: Guard) -
 
 
 def _trace(
-    request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensors
+    request: CaptureRequest, inputs: _Inputs, watch: TraceWatch, real_tensors: RealTensorWatch
 ) -> _Trace:
     """Run the ops once, and record their operations."""
     step_state = request.step_state
     outputs: dict[str, Any] = {}
     aliases: list[tuple[int, int]] = []
-    recording = RecordingDict(request.state, watch.refuse_entry)
-    kernel = _watched_kernel(request.plan, watch, recording)
-    # make_fx disables autocast's cache, with which an eager step casts each weight only once.
+    watched_state = WatchedDict(request.state, on_use=watch.refuse_entry)
+    kernel = _watched_kernel(request.plan, watch, watched_state)
+    # make_fx turns autocast's cache off; it is set again, so that a weight is cast once a step, as
+    # in eager steps.
     caches_casts = torch.is_autocast_cache_enabled()
 
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -340,7 +345,7 @@ def _trace(
         outputs.update(forms)
         returned: list[torch.Tensor] = []
         for place, tensor in enumerate(results):
-            index = _index_of_alias(tensor, inputs.state)
+            index = _index_of_alias(tensor, inputs.step_fakes)
             if index is None:
                 returned.append(tensor)
             else:
@@ -348,10 +353,10 @@ def _trace(
         return [*returned, *new_sums()]
 
     with (
-        step_state.replaced(inputs.state, inputs.numbers, inputs.symbols) as step_counts,
+        step_state.replaced(inputs.step_fakes, inputs.numbers, inputs.symbols) as step_counts,
         _replaced_sums(request, inputs) as new_sums,
         noted_followers(request.plan) as followers,
-        _preserved_state(request.state, recording) as is_state_written,
+        _preserved_state(request.state, watched_state) as is_state_written,
     ):
         with (
             watch.errors_named(),
@@ -374,14 +379,16 @@ def _trace(
             followers=followers,
             step_counts=step_counts,
             random_state=random_state,
-            leaves_gradients=any(tensor.grad is not None for tensor in inputs.state),
-            replaced_tensor=step_state.replaced_tensor(inputs.state),
+            leaves_gradients=any(tensor.grad is not None for tensor in inputs.step_fakes),
+            replaced_tensor=step_state.replaced_tensor(inputs.step_fakes),
             replaced_number=step_state.replaced_number(inputs.symbols),
             writes_state=is_state_written(),
         )
 
 
-def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: RecordingDict) -> KernelPlan:
+def _watched_kernel(
+    plan: ExecutionPlan, watch: TraceWatch, watched_state: WatchedDict
+) -> KernelPlan:
     """Return a kernel plan that notes which op runs, and what users' code reads of the state."""
 
     def wrap(op: Any, index: int, forward: Forward) -> Forward:
@@ -389,7 +396,7 @@ def _watched_kernel(plan: ExecutionPlan, watch: TraceWatch, recording: Recording
 
         def run(data: Any, state: State) -> Any:
             watch.running = index
-            return forward(data, recording if reads_entries else state)
+            return forward(data, watched_state if reads_entries else state)
 
         return run
 
@@ -408,17 +415,18 @@ def _has_users_code(op: Any) -> bool:
 
 
 @contextmanager
-def _preserved_state(state: State, recording: RecordingDict) -> Iterator[Callable[[], bool]]:
+def _preserved_state(state: State, watched_state: WatchedDict) -> Iterator[Callable[[], bool]]:
     """Restore the state of the step; yield a function that tells whether ops have written to it."""
     before, deferred = dict(state), state.get("deferred")
     expected = {**before, "deferred": deferred}
 
     def differs(entries: Mapping[str, Any]) -> bool:
-        # Every step adds functions to `deferred`, which are dropped below.
+        # `deferred` is one dict on both sides, so its contents are not compared: every step adds
+        # functions to it, which are dropped below.
         return {**entries, "deferred": deferred} != expected
 
     try:
-        yield lambda: differs(state) or differs(recording.as_dict())
+        yield lambda: differs(state) or differs(watched_state.as_dict())
     finally:
         if isinstance(deferred, dict):
             deferred.clear()
@@ -433,7 +441,9 @@ def _replaced_sums(
     """Replace merged gradients by fake tensors; yield a function that returns the new ones."""
     if request.phase is None:
         return nullcontext(list)
-    return request.phase.with_fake_sums(request.step_state.fakes_by_id(inputs.state), inputs.sums)
+    return request.phase.with_fake_sums(
+        request.step_state.fakes_by_id(inputs.step_fakes), inputs.sums
+    )
 
 
 # --- outputs --------------------------------------------------------------------------------------
@@ -451,7 +461,7 @@ def _read_outputs(
         if not writers:
             continue  # Postprocessing reads the batch's own value.
         for leaf in leaves_of(value, builtin_only=True):
-            problem = _problem_of_output(leaf, batch_leaves, inputs.state)
+            problem = _problem_of_output(leaf, batch_leaves, inputs.step_fakes)
             if problem is not None:
                 index = writers[-1]
                 raise Uncapturable(f"{plan.describe(index)} writes '{key}', {problem}", index)
@@ -463,7 +473,7 @@ def _read_outputs(
 
 
 def _problem_of_output(
-    leaf: Any, batch_leaves: set[int], state: Sequence[torch.Tensor]
+    leaf: Any, batch_leaves: set[int], step_fakes: Sequence[torch.Tensor]
 ) -> str | None:
     """Return why a graph cannot return a value that an op has written, or None."""
     if type(leaf) in BY_VALUE:
@@ -474,19 +484,20 @@ def _problem_of_output(
         return None
     if not is_fake(leaf):
         return "a tensor that it keeps; return a clone"
-    if storage_key(leaf) in set(map(storage_key, state)) and _index_of_alias(leaf, state) is None:
+    shares_memory = storage_key(leaf) in set(map(storage_key, step_fakes))
+    if shares_memory and _index_of_alias(leaf, step_fakes) is None:
         return "which is a part of a parameter or a buffer, in its memory; clone it"
     return None
 
 
-def _index_of_alias(tensor: torch.Tensor, state: Sequence[torch.Tensor]) -> int | None:
+def _index_of_alias(tensor: torch.Tensor, step_fakes: Sequence[torch.Tensor]) -> int | None:
     """Return the index of the parameter or buffer that a tensor is, maybe detached, or None."""
 
     def layout_of(view: torch.Tensor) -> tuple[Any, ...]:
         return view.dtype, view.shape, view.stride(), view.storage_offset()
 
     storage = storage_key(tensor)
-    for index, candidate in enumerate(state):
+    for index, candidate in enumerate(step_fakes):
         if storage_key(candidate) == storage and layout_of(candidate) == layout_of(tensor):
             return index
     return None
@@ -518,10 +529,10 @@ def _check_effects(
             f"running the ops replaces the parameter or buffer '{trace.replaced_tensor}'; write "
             "into it, as by .copy_()"
         )
-    for fake, tensor in zip(inputs.state, step_state.tensors, strict=True):
+    for fake, tensor in zip(inputs.step_fakes, step_state.tensors, strict=True):
         if fake.requires_grad != tensor.requires_grad:
             raise Uncapturable("running the ops changes requires_grad of a parameter")
-    if [storage_key(fake) for fake in inputs.state] != inputs.storages:
+    if [storage_key(fake) for fake in inputs.step_fakes] != inputs.storages:
         raise Uncapturable(
             "running the ops gives a parameter or a buffer other memory; write into it, as by "
             ".copy_()"

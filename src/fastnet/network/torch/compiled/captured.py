@@ -32,7 +32,7 @@ class InputLayout(NamedTuple):
     a kind.
     """
 
-    state: int
+    step_tensors: int
     batch: int
     batch_numbers: int
     sums: int
@@ -41,7 +41,7 @@ class InputLayout(NamedTuple):
     @property
     def numbers_index(self) -> int:
         """The index of the tensor of numbers."""
-        return self.state
+        return self.step_tensors
 
     @property
     def passed(self) -> range:
@@ -57,13 +57,13 @@ class InputLayout(NamedTuple):
     def own_index(self, index: int) -> int:
         """Return the index of an input among a program's own tensors.
 
-        These are the state, what ops hold, and then the numbers, so that the index of a tensor that
-        is written is also one of `TorchProgram.tensors`.
+        These are the tensors of the `StepState`, what ops hold, and then the numbers, so that the
+        index of a tensor that is written is also one of `TorchProgram.tensors`.
         """
-        if index < self.state:
+        if index < self.step_tensors:
             return index
         if index == self.numbers_index:
-            return self.state + self.held
+            return self.step_tensors + self.held
         return index - len(self.passed) - 1
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fastnet._guards import Kind
 from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
-from fastnet.backend.torch._internals import module_hook_tables, optimizer_hook_tables
+from fastnet.backend.torch._internals import global_module_hook_tables, global_step_hook_tables
 from fastnet.backend.torch.wrappers import without_compile
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
@@ -21,8 +21,8 @@ from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 
 # A change of these builds another plan, and thereby another program.
 _PLAN_SETTINGS = ("inputs", "outputs", "mode", "ds_id")
-# `TorchProgram` compares the first three by itself, to adopt some changes. The last one is written
-# in each step.
+# `TorchProgram` compares the first three by `OptimizerState`, to adopt some changes; schedulers and
+# optimizers write `_opt_called` in each step.
 _OPTIMIZER_ATTRIBUTES = ("state", "param_groups", "scaler", "_opt_called")
 
 
@@ -39,8 +39,8 @@ class Guard(Snapshot):
             if isinstance(inner, Op) and (state := inner.compared_state())
         ]
         hooks = [
-            ("the hooks of all modules", module_hook_tables()),
-            ("the hooks of all optimizers", optimizer_hook_tables()),
+            ("the hooks of all modules", global_module_hook_tables()),
+            ("the hooks of all optimizers", global_step_hook_tables()),
         ]
         skip = [*_skipped(plan), *((number.owner, number.name) for number in numbers)]
         super().__init__([*models, *ops, *states, *hooks], skip)

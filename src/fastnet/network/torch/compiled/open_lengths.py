@@ -17,9 +17,14 @@ from fastnet.network.torch.compiled.input_signature import (
 )
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
-# The index of a tensor of a batch, and an axis of it.
-Axis = tuple[int, int]
 LengthValues = tuple[int, ...]
+
+
+class Axis(NamedTuple):
+    """An axis of a tensor of a batch; `tensor` is the index of the tensor."""
+
+    tensor: int
+    number: int
 
 
 class OpenLength(NamedTuple):
@@ -123,11 +128,11 @@ class BatchLengths:
     def axes(self, axes_of: AxesOf) -> set[Axis]:
         """Return the axes that a function selects, without those of length 1, which broadcast."""
         return {
-            (index, axis)
+            Axis(index, number)
             for index, (key, slot) in enumerate(zip(self._keys, self._slots, strict=True))
             if slot.shape is not None
-            for axis in axes_of(key, len(slot.shape))
-            if (slot.shape[axis] or 0) > 1
+            for number in axes_of(key, len(slot.shape))
+            if (slot.shape[number] or 0) > 1
         }
 
     def with_batch_sizes(self, axes: set[Axis]) -> set[Axis]:
@@ -135,17 +140,17 @@ class BatchLengths:
 
         Otherwise a program whose ops need equal batch sizes would be valid for one size only.
         """
-        sizes = {_length_in(self._slots, axis) for axis in axes if axis[1] == 0}
+        sizes = {_length_in(self._slots, axis) for axis in axes if axis.number == 0}
         equal = (
             axis
             for axis in self._may_vary
-            if axis[1] == 0 and _length_in(self._slots, axis) in sizes
+            if axis.number == 0 and _length_in(self._slots, axis) in sizes
         )
         return axes.union(equal)
 
     def key_of(self, axis: Axis) -> str:
         """Return the key of the tensor of an axis."""
-        return self._keys[axis[0]]
+        return self._keys[axis.tensor]
 
     def open_lengths(self, axes: set[Axis]) -> OpenLengths | None:
         """Return the lengths of some axes as open ones; None if there are no axes.
@@ -163,7 +168,11 @@ class BatchLengths:
             known_lengths = [length for length in program_lengths if length is not None]
             usual = max([example, *(known_lengths or [_UNKNOWN_LENGTH])])
             lengths.append(OpenLength(tuple(group), example, usual))
-        contiguous = {index for index, axis in axes if axis and is_contiguous(self._slots[index])}
+        contiguous = {
+            axis.tensor
+            for axis in axes
+            if axis.number > 0 and is_contiguous(self._slots[axis.tensor])
+        }
         return OpenLengths(
             groups=tuple(lengths),
             contiguous=tuple(sorted(contiguous)),
@@ -173,10 +182,10 @@ class BatchLengths:
     def _group(self, axes: set[Axis]) -> list[list[Axis]]:
         """Group the axes that share a length."""
         groups: list[list[Axis]] = []
-        for axis in sorted(axes, key=lambda axis: (axis[1], axis[0])):
+        for axis in sorted(axes, key=lambda axis: (axis.number, axis.tensor)):
             fitting = [group for group in groups if self._is_shared(axis, group)]
             # Axes with the same number most likely have the same meaning.
-            preferred = [group for group in fitting if group[0][1] == axis[1]] or fitting
+            preferred = [group for group in fitting if group[0].number == axis.number] or fitting
             if preferred:
                 preferred[0].append(axis)
             else:
@@ -184,7 +193,7 @@ class BatchLengths:
         return groups
 
     def _is_shared(self, axis: Axis, group: Sequence[Axis]) -> bool:
-        is_in_other_tensors = all(index != axis[0] for index, _ in group)
+        is_in_other_tensors = all(axis.tensor != member.tensor for member in group)
         return is_in_other_tensors and self._history(axis) == self._history(group[0])
 
     def _fixed_by_programs(
@@ -221,7 +230,8 @@ def with_open_axes(forms: Sequence[Any], axes: set[Axis]) -> list[Any]:
         if slot.shape is None:
             return slot
         shape = tuple(
-            None if (index, axis) in axes else length for axis, length in enumerate(slot.shape)
+            None if Axis(index, number) in axes else length
+            for number, length in enumerate(slot.shape)
         )
         # The strides of a contiguous tensor depend on all lengths but that of axis 0.
         if None in shape[1:] and is_contiguous(slot):
@@ -236,9 +246,9 @@ def read_lengths(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> Lengt
     values = []
     for length in lengths.groups:
         first, *other_axes = length.axes
-        value = tensors[first[0]].shape[first[1]]
-        for index, axis in other_axes:
-            if tensors[index].shape[axis] != value:
+        value = tensors[first.tensor].shape[first.number]
+        for axis in other_axes:
+            if tensors[axis.tensor].shape[axis.number] != value:
                 return None
         values.append(value)
     return tuple(values)
@@ -248,10 +258,10 @@ def unequal_axes(lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> tuple
     """Return the first two axes of a batch that are to share a length and differ; empty if none."""
     for length in lengths.groups:
         first, *other_axes = length.axes
-        value = tensors[first[0]].shape[first[1]]
-        for index, axis in other_axes:
-            if tensors[index].shape[axis] != value:
-                return first, (index, axis)
+        value = tensors[first.tensor].shape[first.number]
+        for axis in other_axes:
+            if tensors[axis.tensor].shape[axis.number] != value:
+                return first, axis
     return ()
 
 
@@ -271,9 +281,9 @@ def _slots(forms: Sequence[Any]) -> list[TensorSpec]:
 
 
 def _length_in(slots: Sequence[TensorSpec], axis: Axis) -> int | None:
-    shape = slots[axis[0]].shape
+    shape = slots[axis.tensor].shape
     assert shape is not None
-    return shape[axis[1]]
+    return shape[axis.number]
 
 
 # --- traces ---------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import torch
 
 from fastnet.backend.torch._internals import (
     WRAPPED_STEP,
-    hook_tables,
-    is_torchs,
+    is_defined_by_torch,
+    step_hook_tables,
 )
 from fastnet.backend.torch.optimizer_step import is_bare_zero_grad
 from fastnet.network.torch.compiled import rules
@@ -125,9 +125,9 @@ def spec_of(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
         raise Uncapturable(f"`step` of {name} was replaced")
     if "zero_grad" in attributes:
         raise Uncapturable(f"`zero_grad` of {name} was replaced")
-    if not is_torchs(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
+    if not is_defined_by_torch(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
         raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
-    if any(hook_tables(optimizer)):
+    if any(step_hook_tables(optimizer)):
         raise Uncapturable(f"{name} has hooks around its step")
     for group in optimizer.param_groups:
         for flag in ("capturable", "differentiable"):

@@ -13,7 +13,7 @@ import torch
 from fastnet._trace import Signature
 from fastnet.backend.torch._internals import (
     GlobalState,
-    hook_tables_of,
+    gradient_hook_tables,
     modes_are_active,
     note_step,
     read_gradients,
@@ -57,7 +57,7 @@ class TorchProgram(Program):
         signature: The forms of the values that it reads from a batch, and of its outputs.
         capture: The captured step.
         lowered: The compiled step.
-        state: The tensors, numbers and optimizers that the step reads and writes.
+        step_state: The tensors, numbers and optimizers that the step reads and writes.
         global_state: The settings of torch that the step was captured with.
         takes_gradients: Whether an op of the step takes gradients.
         phase: The merged gradients that the step reads and leaves; None if none are merged.
@@ -69,7 +69,7 @@ class TorchProgram(Program):
         is_random: Whether it draws random numbers.
         precision: The floating-point dtype of the lowest precision in it.
         followed: The ops whose `advance` is to be called after each step.
-        state: See above.
+        step_state: See above.
         tensors: The tensors of models, optimizers and ops that the step uses.
         writes: The indices of those that it writes to.
         graph: The captured graph, which runs when the program is verified; None if it never is.
@@ -84,7 +84,7 @@ class TorchProgram(Program):
         signature: Signature,
         capture: Capture,
         lowered: Lowered,
-        state: StepState,
+        step_state: StepState,
         global_state: GlobalState,
         takes_gradients: bool,
         phase: Phase | None,
@@ -92,7 +92,7 @@ class TorchProgram(Program):
         batch_numbers: Sequence[BatchNumber],
     ) -> None:
         super().__init__(signature)
-        self.state = state
+        self.step_state = step_state
         self.graph: torch.fx.GraphModule | None = capture.graph
         self.followed = capture.followed
         self.is_random = capture.is_random
@@ -102,7 +102,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
-        self._broadcasts = state.broadcasts if state.broadcasts.has_models else None
+        self._broadcasts = step_state.broadcasts if step_state.broadcasts.has_models else None
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
         self.awaits_verification = True
@@ -119,15 +119,15 @@ class TorchProgram(Program):
             for index in lowered.length_inputs
             if open_lengths is not None
         ]
-        self._first_tensor = len(self._length_axes)
+        self._length_count = len(self._length_axes)
 
         layout = capture.layout
         if any(index in layout.passed for index in lowered.written):
             raise Uncapturable("an op writes into a tensor of the batch; return a new one")
         if layout.numbers_index in lowered.written:
             raise Uncapturable("the step writes into the numbers of optimizers and ops")
-        self.tensors = [*state.tensors, *capture.held_tensors]
-        self._numbers = state.new_numbers()
+        self.tensors = [*step_state.tensors, *capture.held_tensors]
+        self._numbers = step_state.new_numbers()
         # For each input that the program uses: whether it is passed in each step, and its index
         # among the inputs that are, or else among the program's own tensors.
         self._input_sources = [
@@ -141,9 +141,9 @@ class TorchProgram(Program):
         self._guard = capture.guard
         self._global_state = global_state
         self._takes_gradients = takes_gradients
-        self._gradients = read_gradients(state.parameters)
+        self._gradients = read_gradients(step_state.parameters)
         # Empty tables are left where hooks were removed, and may be filled again.
-        self._hook_tables = hook_tables_of(state.parameters)
+        self._hook_tables = gradient_hook_tables(step_state.parameters)
         self._bind()
         self._note_steps()
 
@@ -151,9 +151,9 @@ class TorchProgram(Program):
 
     def _note_steps(self) -> None:
         """Mark the optimizers as stepped, so that learning rate schedulers do not warn."""
-        for state in self.state.used_optimizers:
-            if "step" in vars(state.optimizer):
-                note_step(state.optimizer)
+        for optimizer_state in self.step_state.used_optimizers:
+            if "step" in vars(optimizer_state.optimizer):
+                note_step(optimizer_state.optimizer)
 
     def _bind(self) -> None:
         """Bind the current tensors to the inputs of the program."""
@@ -168,29 +168,30 @@ class TorchProgram(Program):
         self._inputs_without_batch = self._inputs_with(own_inputs)
         self._batch_inputs = [
             (slot, index)
-            for slot, (is_passed, index) in enumerate(self._input_sources, self._first_tensor)
+            for slot, (is_passed, index) in enumerate(self._input_sources, self._length_count)
             if is_passed
         ]
         self._written = tuple(own_inputs[index] for index in self.writes)
-        self._guard_optimizers()
+        self._note_optimizers()
 
     def _inputs_with(self, own_inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Return the inputs of the program, with None for those that come from the batch."""
         used = [
             None if is_passed else own_inputs[index] for is_passed, index in self._input_sources
         ]
-        return [None] * self._first_tensor + used
+        return [None] * self._length_count + used
 
-    def _guard_optimizers(self) -> None:
-        guards = [state.guard() for state in self.state.used_optimizers]
-        self._optimizers = [snapshot for snapshot, _ in guards]
-        self._groups = [group for _, groups in guards for group in groups]
+    def _note_optimizers(self) -> None:
+        """Take snapshots of the optimizers, and write their numbers."""
+        pairs = [state.snapshot_and_readers() for state in self.step_state.used_optimizers]
+        self._optimizers = [snapshot for snapshot, _ in pairs]
+        self._groups = [reader for _, readers in pairs for reader in readers]
         self._group_numbers = [read(group) for group, read in self._groups]
         self._write_numbers()
 
     def _write_numbers(self) -> None:
         """Write the numbers of ops and optimizers to the tensor that the program reads."""
-        numbers = self.state.numbers()
+        numbers = self.step_state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         # Afterwards: another thread that finds no difference runs with these numbers.
@@ -198,7 +199,7 @@ class TorchProgram(Program):
 
     def _read_op_numbers(self) -> list[str]:
         """Return the numbers of ops by their repr: NaN equals NaN, and 0.0 differs from -0.0."""
-        return [repr(number.read()) for number in self.state.op_numbers]
+        return [repr(number.read()) for number in self.step_state.op_numbers]
 
     # --- running ---
 
@@ -251,7 +252,7 @@ class TorchProgram(Program):
         self, own_tensors: Sequence[torch.Tensor], tensors: list[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         assert self.graph is not None
-        bound, phase = len(self.state.tensors), self._phase
+        bound, phase = len(self.step_state.tensors), self._phase
         sums = [] if phase is None else phase.sums()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._disables_grad):
             results: Sequence[torch.Tensor] = self.graph(
@@ -262,8 +263,8 @@ class TorchProgram(Program):
     def _compute(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Fill in the inputs that come from the batch, and call the program."""
         phase = self._phase
-        for place, (index, axis) in enumerate(self._length_axes):
-            inputs[place] = tensors[index].shape[axis]
+        for place, axis in enumerate(self._length_axes):
+            inputs[place] = tensors[axis.tensor].shape[axis.number]
         if phase is not None:
             tensors = [*tensors, *phase.sums()]
         for slot, index in self._batch_inputs:
@@ -293,7 +294,7 @@ class TorchProgram(Program):
             return None
         if self.open_lengths is not None and not self._takes_lengths(self.open_lengths, tensors):
             return None
-        device = self.state.device
+        device = self.step_state.device
         return tensors + [torch.tensor(v, dtype=torch.float64, device=device) for v in values]
 
     def _takes_lengths(self, lengths: OpenLengths, tensors: Sequence[torch.Tensor]) -> bool:
@@ -383,14 +384,14 @@ class TorchProgram(Program):
         Returns:
             The change, if it cannot be adopted; None if there is no such change.
         """
-        if self.state.op_numbers:
+        if self.step_state.op_numbers:
             try:
                 if self._read_op_numbers() != self._last_op_numbers:
                     self._write_numbers()
             except Uncapturable as error:
                 return str(error)
         if self._takes_gradients:
-            if self.state.has_other_optimizers():
+            if self.step_state.has_other_optimizers():
                 return "the current optimizer has changed"
             if not self._sync_optimizers():
                 return "the optimizer of a model has changed"
@@ -403,7 +404,7 @@ class TorchProgram(Program):
                 return self._rebind()
             group_numbers = [read(group) for group, read in self._groups]
             if group_numbers != self._group_numbers:
-                states = self.state.used_optimizers
+                states = self.step_state.used_optimizers
                 if any(state.settings_now() != state.settings for state in states):
                     return False
                 self._write_numbers()
@@ -415,18 +416,19 @@ class TorchProgram(Program):
     def _rebind(self) -> bool:
         """Bind the current state tensors of the optimizers; return False if they do not match."""
         if not self._are_in_place():
-            return False  # `_bind` would accept a parameter that was frozen meanwhile.
-        for state in self.state.used_optimizers:
+            # `_bind` renews the tensor guard, which would hide that a parameter was frozen.
+            return False
+        for state in self.step_state.used_optimizers:
             current = OptimizerState(state.optimizer, state.first_number)
             if current.settings != state.settings or current.keys != state.keys:
                 return False
 
-        tensors = self.state.optimizer_tensors()
-        first = len(self.state.tensors) - len(tensors)
-        if all(map(is_, self.state.tensors[first:], tensors)):
-            self._guard_optimizers()
+        tensors = self.step_state.optimizer_tensors()
+        first = len(self.step_state.tensors) - len(tensors)
+        if all(map(is_, self.step_state.tensors[first:], tensors)):
+            self._note_optimizers()
             return True
-        for old, new in zip(self.state.tensors[first:], tensors, strict=True):
+        for old, new in zip(self.step_state.tensors[first:], tensors, strict=True):
             if (
                 old.shape != new.shape
                 or old.dtype != new.dtype
@@ -440,7 +442,7 @@ class TorchProgram(Program):
         if share_memory(bound_tensors):
             return False
 
-        self.state.tensors[first:] = tensors
+        self.step_state.tensors[first:] = tensors
         self.tensors = bound_tensors
         self._bind()
         self._note_steps()

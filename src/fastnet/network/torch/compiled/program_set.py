@@ -12,7 +12,7 @@ import torch
 
 from fastnet._trace import Signature
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.backend.torch._internals import GlobalState, hook_tables_of
+from fastnet.backend.torch._internals import GlobalState, gradient_hook_tables
 from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import is_from_signal_handler
 from fastnet.network.compile_options import CompileOptions
@@ -51,6 +51,7 @@ from fastnet.types import State
 from fastnet.util.warnings import warn
 
 _FIRST_STEP = "first step"
+_FAILED_VERIFICATION = "a program has failed its verification"
 _OBSERVED = (
     "a mode is active while steps run: a torch mode, such as inference_mode or that of "
     "set_default_device, a transform, saved tensor hooks or anomaly detection"
@@ -102,15 +103,15 @@ class _Failure(Exception):
 
     Args:
         reason: The reason.
-        traced: The time when the trace was complete; None if it failed.
+        traced_at: The time when the trace was complete; None if it failed.
         specialized: The indices of open lengths to whose values the trace is specialized.
     """
 
     def __init__(
-        self, reason: str, traced: float | None = None, specialized: Sequence[int] = ()
+        self, reason: str, traced_at: float | None = None, specialized: Sequence[int] = ()
     ) -> None:
         super().__init__(reason)
-        self.traced = traced
+        self.traced_at = traced_at
         self.specialized = specialized
 
 
@@ -128,8 +129,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         plan: The plan, as far as programs use it.
         keys: The keys that ops read from the batch, in the order of a signature's forms.
         accumulation: The gradients that updates merge over several steps; None if none do.
-        steps_for_verification: The number of steps that a program was found for, if `verify` is a
-            number: every such step is verified whose number is a multiple of it.
+        steps_of_programs: With `verify=N`, the number of steps of programs that await verification;
+            every Nth is verified.
     """
 
     def __init__(
@@ -146,13 +147,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.options = options
         self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.accumulation: Accumulation | None = None
-        self.steps_for_verification = 0
+        self.steps_of_programs = 0
         self._device = device
         # The numbers of ops that are inputs: first those that change in each step.
         self._scheduled = list(_scheduled_decays(plan))
         self._op_numbers = list(self._scheduled)
         self._batch_numbers: list[BatchNumber] = []
-        # The paths and classes of numbers that have changed and are constants, with the reasons.
+        # Numbers that have changed and cannot be inputs, by path and class, with the reason; None
+        # if none is known.
         self._constant_numbers: dict[tuple[str, type], str | None] = {}
         # The differences between batches that have needed a program of their own.
         self._warned_differences: set[str] = set()
@@ -172,11 +174,17 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             accumulation = Accumulation(self.plan.ops)
             self.accumulation = accumulation if accumulation.updates else None
 
-    def fall_back(self, reason: str, state: State) -> None:
-        """Compile no further programs, and record why."""
-        if self.fallback_reason != reason:
-            self.stop_compiling(reason)
-            self.records.add(state, _FIRST_STEP, fallback=reason)
+    def fall_back(self, fallback: str, state: State, reason: str = _FIRST_STEP) -> None:
+        """Compile no further programs, and record why.
+
+        Args:
+            fallback: Why no further programs are compiled.
+            state: The state of the session.
+            reason: Why one would be needed.
+        """
+        if self.fallback_reason != fallback:
+            self.stop_compiling(fallback)
+            self.records.add(state, reason, fallback=fallback)
 
     def note_compiled(self, program: TorchProgram, seconds: float, state: State) -> None:
         """Note how long a compiled step took, while they are timed, and warn of a slow program."""
@@ -192,7 +200,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self.discard(program)
         added = [
             number
-            for number in program.state.op_numbers
+            for number in program.step_state.op_numbers
             if all(number is not scheduled for scheduled in self._scheduled)
         ]
         # The ops may depend on lengths or numbers in a way that tracing does not see.
@@ -205,7 +213,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             self._op_numbers, self._batch_numbers = list(self._scheduled), []
         else:
             self.clear()
-            self.fall_back(difference, state)
+            self.fall_back(difference, state, _FAILED_VERIFICATION)
 
     def compile_for(
         self, step: EagerStep, reason: str | None, on_compile: OnProgram | None
@@ -228,9 +236,12 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         op_number = self._changed_number(reason)
         # Before the reason names a changed number of the batch, which is no change of the ops.
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
-        refusal = self._reason_against_another(reason, is_change, op_number, step.batch)
+        full_reason = reason
+        if reason == ANOTHER_SIGNATURE:
+            full_reason = self._describe_signature(step.batch)
+        refusal = self._reason_against_another(full_reason, is_change, op_number)
         if refusal is not None:
-            self.fall_back(refusal, step.state)
+            self.fall_back(refusal, step.state, full_reason)
             return
         number: OpNumber | BatchNumber | None = op_number
         if reason == ANOTHER_SIGNATURE:
@@ -243,16 +254,18 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     # --- whether another program is compiled ---
 
     def _can_compile(self, state: State) -> bool:
-        """Return whether steps as they run now can be compiled."""
+        """Return whether steps as they run now can be compiled.
+
+        Record once that a mode prevents it, which may stay active from now on.
+        """
         if self.plan.takes_gradients and not torch.is_grad_enabled():
             return False
         if modes_observe_steps():
-            # A mode may stay active from now on, so it is recorded once.
             if not self.programs and not self._has_recorded_mode:
                 self._has_recorded_mode = True
                 self.records.add(state, _FIRST_STEP, fallback=_OBSERVED)
             return False
-        # Capture a step that updates.
+        # Wait for the first update, in which the optimizer creates its state.
         return not any(map(_waits_for_update, update_ops_in(self.plan.ops)))
 
     def _find_reason(self) -> str:
@@ -297,9 +310,9 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return number.fits(batch[number.key]) and not is_constant and not is_input
 
     def _reason_against_another(
-        self, reason: str, is_change: bool, number: OpNumber | None, batch: Mapping[str, Any]
+        self, reason: str, is_change: bool, number: OpNumber | None
     ) -> str | None:
-        """Return why another program must not be compiled, or None; see `refuse_another`."""
+        """Return why another program must not be compiled, or None; see `make_room_or_refuse`."""
         if number is not None and (number.path, number.kind) in self._constant_numbers:
             problem = self._constant_numbers[number.path, number.kind]
             because = f", because {problem}" if problem else ""
@@ -308,10 +321,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 f"{because}; hold it in a tensor, and where a function takes none, write its "
                 "formula with tensors"
             )
-        if reason == ANOTHER_SIGNATURE:
-            reason = self._describe_signature(batch)
         phases = 1 if self.accumulation is None else self.accumulation.count_phases()
-        return self.refuse_another(reason, is_change, phases=phases)
+        return self.make_room_or_refuse(reason, is_change, phases=phases)
 
     # --- compiling ---
 
@@ -328,7 +339,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             step.batch, self.keys, self._dynamic.possibly_dynamic, self._signatures_of_phase()
         )
         try:
-            program, traced, variant = self._compile_most_general(step, batch_lengths, number)
+            program, traced_at, variant = self._compile_most_general(step, batch_lengths, number)
         except _Failure as error:
             return self._give_up(step, reason, error, started)
 
@@ -349,7 +360,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if self._device.type == "cpu" and self.options.backend != "eager":
             program.times = StepTimes()
         self.add(program, is_change)
-        seconds = traced - started, time.perf_counter() - traced
+        seconds = traced_at - started, time.perf_counter() - traced_at
         self.records.add(step.state, reason, *seconds, unverified=program.unverified)
         return reason, *seconds
 
@@ -373,7 +384,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         while True:
             variant = variants.pop(0)
             try:
-                program, traced = self._compile(step, variant)
+                program, traced_at = self._compile(step, variant)
             except _Failure as error:
                 if not variants:
                     raise
@@ -384,7 +395,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 elif number is not None and variant.adds_number:
                     self._constant_numbers[number.path, number.kind] = str(error)
             else:
-                return program, traced, variant
+                return program, traced_at, variant
 
     def _compile(self, step: EagerStep, variant: _Variant) -> tuple[TorchProgram, float]:
         """Trace the ops and compile them; return the program, and when it was traced."""
@@ -392,11 +403,11 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         values = {key: step.batch[key] for key in self.keys if key not in number_keys}
         global_state = GlobalState()
         try:
-            state = self._step_state(step.state, variant.op_numbers)
+            step_state = self._step_state(step.state, variant.op_numbers)
             phase = None
             if self.accumulation is not None:
-                phase = Phase(self.accumulation, state.parameters)
-            captured = self._capture(step, values, state, phase, variant)
+                phase = Phase(self.accumulation, step_state.parameters)
+            captured = self._capture(step, values, step_state, phase, variant)
         except Uncapturable as error:
             text = str(error)
             if error.index is not None and self.plan.describe(error.index) not in text:
@@ -407,7 +418,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 raise
             raise _Failure(f"capturing has failed: {error!r}") from None
 
-        traced = time.perf_counter()
+        traced_at = time.perf_counter()
         try:
             what = f"compiling {describe_step(self.plan.models, step.state['mode'])}"
             with report_if_slow(what, self.records.last_compilation()):
@@ -416,7 +427,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 self._signature(values, captured, variant.open_lengths),
                 captured,
                 lowered,
-                state,
+                step_state,
                 global_state,
                 self.plan.takes_gradients,
                 phase=phase,
@@ -424,14 +435,14 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
                 batch_numbers=variant.batch_numbers,
             )
         except Uncapturable as error:
-            raise _Failure(str(error), traced, error.specialized) from None
+            raise _Failure(str(error), traced_at, error.specialized) from None
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
             first_line = str(error).strip().partition("\n")[0]
             text = f"the compiler has failed with {type(error).__name__}: {first_line}"
-            raise _Failure(text, traced) from None
-        return program, traced
+            raise _Failure(text, traced_at) from None
+        return program, traced_at
 
     def _step_state(self, state: State, op_numbers: list[OpNumber]) -> StepState:
         """Collect the tensors, numbers and optimizers that the step reads and writes."""
@@ -441,7 +452,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         step_state = StepState(
             list(models.values()), self.plan.takes_gradients, self._device, op_numbers
         )
-        if any(hook_tables_of(step_state.parameters)):
+        if any(gradient_hook_tables(step_state.parameters)):
             raise Uncapturable("a parameter has hooks")
         if any(parameter.grad is not None for parameter in step_state.parameters):
             names = (
@@ -463,7 +474,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         self,
         step: EagerStep,
         values: Mapping[str, Any],
-        state: StepState,
+        step_state: StepState,
         phase: Phase | None,
         variant: _Variant,
     ) -> Capture:
@@ -474,7 +485,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             keys=list(values),
             values=list(values.values()),
             batch_numbers={number: step.batch[number.key] for number in variant.batch_numbers},
-            step_state=state,
+            step_state=step_state,
             phase=phase,
             open_lengths=() if variant.open_lengths is None else variant.open_lengths.groups,
         )
@@ -547,7 +558,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             }
         else:
             # Leave only batch sizes open. If that has failed, too, leave nothing open.
-            fixed = {axis for axis in axes if axis[1]} or axes
+            beyond_batch_sizes = {axis for axis in axes if axis.number > 0}
+            fixed = beyond_batch_sizes or axes
         # If the program adds a number, this may be what cannot be an input.
         if not variant.adds_number and all(
             program.open_lengths is None for program in self.programs
@@ -565,10 +577,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     ) -> tuple[str, float, float]:
         """Run all further steps eagerly, because no program can be made."""
         ended = time.perf_counter()
-        traced = failure.traced or ended
+        traced_at = failure.traced_at or ended
         self.clear()
         self.stop_compiling(str(failure))
-        seconds = traced - started, ended - traced
+        seconds = traced_at - started, ended - traced_at
         self.records.add(step.state, reason, *seconds, fallback=self.fallback_reason)
         return reason, *seconds
 
@@ -593,8 +605,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         if axis is None:
             return reason
         length = "size"
-        if axis[1]:
-            length = f"length of axis {axis[1]} of '{batch_lengths.key_of(axis)}'"
+        if axis.number > 0:
+            length = f"length of axis {axis.number} of '{batch_lengths.key_of(axis)}'"
         return f"{reason}; each {length} is compiled by itself, because {self._fixed_axes[axis]}"
 
     def _is_another_size(self, variant: _Variant, batch_lengths: BatchLengths) -> bool:
@@ -616,7 +628,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         for program in self.programs:
             axes = program.unequal_axes(batch) if program.matches_phase() else ()
             if axes:
-                names = [f"axis {axis[1]} of '{batch_lengths.key_of(axis)}'" for axis in axes]
+                names = [f"axis {axis.number} of '{batch_lengths.key_of(axis)}'" for axis in axes]
                 return f": {' and '.join(names)} were equal before"
         return ""
 
@@ -645,8 +657,8 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
             return ""
         key = batch_lengths.key_of(axis)
         return (
-            f"One program takes any length of axis {axis[1]} of '{key}' with "
-            f"Network(..., {self._dynamic.with_axis(key, axis[1])}). "
+            f"One program takes any length of axis {axis.number} of '{key}' with "
+            f"Network(..., {self._dynamic.with_axis(key, axis.number)}). "
         )
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:

@@ -17,7 +17,11 @@ import torch
 
 from fastnet._guards import ABSENT, Kind
 from fastnet.backend.model_metadata import name_of
-from fastnet.backend.torch._internals import HOOK_TABLES, module_hook_tables, storage_key
+from fastnet.backend.torch._internals import (
+    GRADIENT_HOOK_TABLES,
+    global_module_hook_tables,
+    storage_key,
+)
 from fastnet.backend.torch.update import TRAINED
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
@@ -47,7 +51,7 @@ class Restoration:
                 *((f"the model '{name_of(model)}'", model) for model in models),
                 *((plan.describe(index), op) for index, op in enumerate(plan.ops)),
                 ("the state of the step", state),
-                ("the hooks of all modules", module_hook_tables()),
+                ("the hooks of all modules", global_module_hook_tables()),
             ],
             max_entries=_MAX_ENTRIES,
         )
@@ -124,7 +128,7 @@ class _Tensor(NamedTuple):
             tensor.requires_grad_(self.requires_grad)
         if tensor.grad is not self.gradient:
             tensor.grad = self.gradient
-        for name, saved in zip(HOOK_TABLES, self.hooks, strict=True):
+        for name, saved in zip(GRADIENT_HOOK_TABLES, self.hooks, strict=True):
             table = getattr(tensor, name)
             if table and table != saved:
                 # Setting the attribute to None would not unregister hooks.
@@ -132,7 +136,7 @@ class _Tensor(NamedTuple):
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[dict[Any, Any], ...]:
-    return tuple(dict(getattr(tensor, name, None) or {}) for name in HOOK_TABLES)
+    return tuple(dict(getattr(tensor, name, None) or {}) for name in GRADIENT_HOOK_TABLES)
 
 
 def _layout_of(tensor: torch.Tensor) -> Any:

@@ -38,10 +38,10 @@ _IN_PROGRAM = (
 )
 
 
-def reason_not_to_capture(
+def reason_not_to_compile(
     plan: ExecutionPlan, device: torch.device, is_distributed: bool
 ) -> str | None:
-    """Return why no step of a plan can be captured, whatever its batch; None if one may be.
+    """Return why no step of a plan can be compiled, whatever its batch; None if one may be.
 
     Args:
         plan: The plan.
@@ -178,7 +178,7 @@ class CompiledSession:
                 return eager(batch)  # Raises the error for a missing key.
             if program is None:
                 return self._run_eagerly(batch, eager, on_compile, reason)
-            if program.awaits_verification and self._is_due(program, tensors):
+            if program.awaits_verification and self._count_if_due(program, tensors):
                 verified = self._verified(program, eager, batch, moved, tensors)
                 if verified is not None:
                     return verified
@@ -253,7 +253,7 @@ class CompiledSession:
         for op in program.followed:
             op.advance()
         if moved is not batch:
-            result = self._released(program, result, batch)
+            result = self._detached(program, result, batch)
         if on_call is not None:
             on_call()
         return result
@@ -290,7 +290,7 @@ class CompiledSession:
     def _values_read(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return {key: batch[key] for key in self.programs.keys if key in batch}
 
-    def _released(
+    def _detached(
         self, program: TorchProgram, result: dict[str, Any], batch: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the batch with the values that ops have written, moved to where results go."""
@@ -307,8 +307,8 @@ class CompiledSession:
     ) -> dict[str, Any]:
         """Run a step eagerly, and compile a program for the next one unless there is one."""
         programs = self.programs
-        # The program is compiled for the phase before this step, so the windows and flags are put
-        # back meanwhile.
+        # The eager step moves windows and flags on. The program is for those before it, so they are
+        # put back while it is compiled.
         accumulation = programs.accumulation
         windows_before: AbstractContextManager[Any] = nullcontext()
         if accumulation is not None:
@@ -320,7 +320,8 @@ class CompiledSession:
             return result
         self._converts = self._converts or self._has_arrays(batch)
         moved = self._moved(batch)
-        # Otherwise the fake tensors of another thread's trace would look like a change.
+        # Under the lock: fake tensors that another thread's trace has put in place would look like
+        # a change.
         with windows_before, self._broadcasts.with_flags(flags), TRACING:
             step = EagerStep(moved, self._state, self._make_autocast)
             programs.compile_for(step, reason, on_compile)
@@ -328,13 +329,17 @@ class CompiledSession:
 
     # --- verification ---
 
-    def _is_due(self, program: TorchProgram, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether this step is to be verified, for a program that awaits it."""
+    def _count_if_due(self, program: TorchProgram, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether to verify a step of a program that awaits it.
+
+        With `verify=N` this counts the step, and returns whether it is an Nth one. Otherwise it
+        returns whether no step of the same open lengths was verified.
+        """
         programs = self.programs
         verify = programs.options.verify
         if isinstance(verify, int):
-            programs.steps_for_verification += 1
-            return programs.steps_for_verification % verify == 0
+            programs.steps_of_programs += 1
+            return programs.steps_of_programs % verify == 0
         if program.open_lengths is None:
             return True
         return read_lengths(program.open_lengths, tensors) != program.verified_lengths
@@ -378,7 +383,7 @@ class CompiledSession:
                 moved, tensors, lambda: times.run_uncompiled(lambda: eager(batch))
             )
             if programs.options.verify == "first":
-                _end_verification(program, tensors)
+                _note_verified(program, tensors)
             if verification.difference is None:
                 return result
 
@@ -413,7 +418,7 @@ def _find_compared(
     return None, []
 
 
-def _end_verification(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
+def _note_verified(program: TorchProgram, tensors: Sequence[torch.Tensor]) -> None:
     """Verify no further step of a program, or with open lengths, one more step of other lengths."""
     if program.open_lengths is not None and program.verified_lengths is None:
         program.verified_lengths = read_lengths(program.open_lengths, tensors)

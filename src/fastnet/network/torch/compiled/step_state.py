@@ -24,7 +24,7 @@ from fastnet.network.torch.compiled.optimizers import (
     spec_of,
 )
 from fastnet.network.torch.compiled.rules import Group
-from fastnet.network.torch.compiled.trace_watch import RecordingDict
+from fastnet.network.torch.compiled.trace_watch import WatchedDict
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 
 
@@ -42,7 +42,7 @@ class OptimizerState:
         self.first_number = first_number
         self.settings = self.settings_now()
         self.keys = [(id(parameter), name) for parameter, name in self.entries()]
-        # The tensors and the numbers when `set_unused` was called; None if the step uses them.
+        # If the step does not use it, its tensors and numbers when the program was made; else None.
         self._unused: tuple[list[torch.Tensor], list[float]] | None = None
 
     @property
@@ -57,8 +57,8 @@ class OptimizerState:
     def settings_now(self) -> list[Any]:
         """Return the settings that are constants, with the parameters of each group.
 
-        The names of numbers that are tensors are constant, too, since `guard` reads these in
-        another way.
+        Which numbers are tensors is constant, too, because `snapshot_and_readers` reads these by
+        `item`.
         """
         return [
             (
@@ -73,7 +73,7 @@ class OptimizerState:
         """Return the names of the numbers of a group that are tensors."""
         return [name for name in self.spec.entry_inputs if is_number_tensor(group[name])]
 
-    def guard(self) -> tuple[Snapshot, list[tuple[dict[str, Any], Any]]]:
+    def snapshot_and_readers(self) -> tuple[Snapshot, list[tuple[dict[str, Any], Any]]]:
         """Return a snapshot of the optimizer without the numbers of its groups.
 
         Returns:
@@ -166,8 +166,9 @@ class StepState:
         ]
         self._current = self._current_optimizers()
         by_id = {id(optimizer): optimizer for optimizer in self._current if optimizer is not None}
-        self._active_optimizers = list(by_id.values())
-        self._inactive_optimizers = [
+        # Those that the step may call are the current ones, if it takes gradients.
+        self._usable_optimizers = list(by_id.values())
+        self._unusable_optimizers = [
             optimizer
             for model in models
             for optimizer in every_optimizer_of(model)
@@ -175,7 +176,7 @@ class StepState:
         ]
 
         tensors = {id(tensor): tensor for _, _, tensor in self._entries}
-        for optimizer in self._active_optimizers:
+        for optimizer in self._usable_optimizers:
             for group in optimizer.param_groups:
                 tensors.update((id(parameter), parameter) for parameter in group["params"])
         self.tensors = list(tensors.values())
@@ -200,7 +201,7 @@ class StepState:
 
     def _add_optimizers(self) -> None:
         number_count = len(self.op_numbers)
-        for optimizer in self._active_optimizers:
+        for optimizer in self._usable_optimizers:
             if getattr(optimizer, "scaler", None) is not None:
                 raise Uncapturable(
                     "the loss is scaled by a GradScaler, whose scale is read in each step; "
@@ -309,9 +310,9 @@ class StepState:
                 table, name = number.require_table(), number.name
                 stack.callback(table.__setitem__, name, number.read())
                 table[name] = symbol
-            for optimizer in self._active_optimizers:
+            for optimizer in self._usable_optimizers:
                 self._replace_optimizer(stack, optimizer, fakes_by_id, numbers, step_counts)
-            for optimizer in self._inactive_optimizers:
+            for optimizer in self._unusable_optimizers:
                 self._replace_groups(stack, optimizer, optimizer.param_groups)
             yield step_counts
 
@@ -336,8 +337,8 @@ class StepState:
         attributes = vars(optimizer)
         for name in ("param_groups", "state"):
             stack.callback(attributes.__setitem__, name, attributes[name])
-        attributes["param_groups"] = [RecordingDict(group, _refuse_settings) for group in groups]
-        attributes["state"] = RecordingDict({}, _refuse_settings)
+        attributes["param_groups"] = [WatchedDict(group, _refuse_settings) for group in groups]
+        attributes["state"] = WatchedDict({}, _refuse_settings)
 
     def _replace_optimizer(
         self,

@@ -35,7 +35,8 @@ from fastnet.network.torch.compiled.input_signature import tensors_in
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.op.tensorop.model.following import FollowsUpdates
 
-# The entries of the step's state that are the same in all steps of a plan, or used by each step.
+# The entries of the step's state that are the same in all steps of a plan, or that each step may
+# use, because a program need not repeat it.
 _CONSTANT_ENTRIES = frozenset(
     {
         *("mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED, UNDO),
@@ -95,7 +96,7 @@ class TraceWatch:
         self._first_error: Exception | None = None
         self._first_function = ""
 
-    def refuse(self, error: Exception, function: str = "") -> None:
+    def keep_refusal(self, error: Exception, function: str = "") -> None:
         """Keep an error as the reason why the ops cannot be captured, unless there is one.
 
         Args:
@@ -116,7 +117,7 @@ class TraceWatch:
         assert self.running is not None
         op = self._plan.describe(self.running)
         error = Uncapturable(f"{op} reads {entry}, which a program would not do again")
-        self.refuse(error)
+        self.keep_refusal(error)
         raise error
 
     @contextmanager
@@ -268,7 +269,7 @@ class RefusedFunctions(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         except Exception as error:
             if isinstance(error, Uncapturable) or is_data_dependent(error):
-                self._watch.refuse(error, getattr(func, "__name__", ""))
+                self._watch.keep_refusal(error, getattr(func, "__name__", ""))
             raise
 
 
@@ -343,7 +344,7 @@ def _lists_tensors(value: Any) -> bool:
 _DispatchMode: Any = TorchDispatchMode
 
 
-class RealTensors(_DispatchMode):  # type: ignore[misc]
+class RealTensorWatch(_DispatchMode):  # type: ignore[misc]
     """Watches the tensors with values that ops hold: their values are neither read nor lost.
 
     An operation that writes to such a tensor does so in a trace, too, and not only in the graph.
@@ -363,7 +364,7 @@ class RealTensors(_DispatchMode):  # type: ignore[misc]
                 f"an op communicates with other processes, by {func}; do so in the loop",
                 self._watch.running,
             )
-            self._watch.refuse(error)
+            self._watch.keep_refusal(error)
             raise error
         reads = torch.Tag.data_dependent_output in func.tags
         if reads or writes(func):
@@ -403,30 +404,30 @@ _ALL_KEYS_METHODS = (
 )
 
 
-class RecordingDict(dict[Any, Any]):
-    """A dict that calls `note` with each key that is used, or None for all of them."""
+class WatchedDict(dict[Any, Any]):
+    """A dict that calls `on_use`, which may raise, before uses: with the key, or None for all."""
 
-    def __init__(self, entries: dict[Any, Any], note: Callable[[Any], None]) -> None:
+    def __init__(self, entries: dict[Any, Any], on_use: Callable[[Any], None]) -> None:
         super().__init__(entries)
-        self._note = note
+        self._on_use = on_use
 
     def as_dict(self) -> dict[Any, Any]:
         """Return a plain dict of the entries."""
         return dict(dict.items(self))
 
 
-def _recorded(name: str, has_key: bool) -> Callable[..., Any]:
+def _watched(name: str, has_key: bool) -> Callable[..., Any]:
     method = getattr(dict, name)
 
-    def recorded(self: Any, *args: Any, **keyword_arguments: Any) -> Any:
-        self._note(args[0] if has_key else None)
+    def watched(self: Any, *args: Any, **keyword_arguments: Any) -> Any:
+        self._on_use(args[0] if has_key else None)
         return method(self, *args, **keyword_arguments)
 
-    return recorded
+    return watched
 
 
 for _name in (*_ONE_KEY_METHODS, *_ALL_KEYS_METHODS):
-    setattr(RecordingDict, _name, _recorded(_name, _name in _ONE_KEY_METHODS))
+    setattr(WatchedDict, _name, _watched(_name, _name in _ONE_KEY_METHODS))
 
 
 # --- followers ------------------------------------------------------------------------------------

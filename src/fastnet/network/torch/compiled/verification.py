@@ -131,7 +131,7 @@ class Verification:
         self._program = program
         self._accumulation = accumulation
         self._draws_others = draws_others
-        self._names = _names_of(program.state, models)
+        self._names = _names_of(program.step_state, models)
         self._graph_tolerance = _tolerance(GRAPH_TOLERANCES, program.precision)
         self._program_tolerance = _tolerance(TORCH.program_tolerances, program.precision)
         self._messages = Messages()
@@ -193,8 +193,8 @@ class Verification:
         tolerance = self._program_tolerance if compiled else self._graph_tolerance
         redraws = compiled and self._draws_others
         disturbed_steps: list[DisturbedStep] = []
-        # When the program is compared, the values of the graph are known to be those of the eager
-        # step.
+        # When the program is compared, the graph has already passed, so the eager step stands for
+        # the undisturbed graph.
         undisturbed = self._expected
         while True:
             excess = next(excesses(deviations, disturbed_steps, tolerance, TORCH), None)
@@ -222,12 +222,11 @@ class Verification:
                 disturbed step, which shows how much rounding errors alone change.
             undisturbed: The values of the undisturbed step.
         """
-        seed: int | None = None
-        size = TORCH.disturbances[number]
+        seed: int | None
         if redraws and number == 0:
-            size = TORCH.disturbances[-1]
-        elif redraws:
-            seed = number
+            seed, size = None, TORCH.disturbances[-1]
+        else:
+            seed, size = number if redraws else None, TORCH.disturbances[number]
         disturb = _Disturbance(number, size, self._program.precision)
         values = self._run(compiled=False, disturb=disturb, seed=seed)
         deviations = _deviations(values, undisturbed, disturb, only_rounds=seed is None)
@@ -394,14 +393,14 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else version_of(tensor)
 
 
-def _names_of(state: StepState, models: Sequence[Model]) -> dict[int, str]:
+def _names_of(step_state: StepState, models: Sequence[Model]) -> dict[int, str]:
     """Return descriptions of the tensors of a step, by their ids."""
     names = {
         id(tensor): f"'{name}' of model '{name_of(model)}'"
         for model in models
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
-    for optimizer in state.used_optimizers:
+    for optimizer in step_state.used_optimizers:
         class_name = type(optimizer.optimizer).__name__
         for parameter, name in optimizer.entries():
             owner = names.get(id(parameter), "a parameter")
