@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 import fastnet
-from fastnet.backend import get_lr, set_lr
+from fastnet.backend import get_lr, load_model, set_lr
 from fastnet.errors import add_note
 from fastnet.network import BaseNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.frameworks import Framework, make_layers, tf
@@ -77,6 +80,7 @@ def test_other_key_errors_get_no_note(fw: Framework) -> None:
 
 ATTRIBUTES_OF_TRAINERS = {
     "fit": "fastnet.steps",
+    "step": "network.run_step",
     "predict": "network.transform",
     "parameters": "model.parameters()",
     "optimizer": "model.current_optimizer",
@@ -143,13 +147,60 @@ def test_errors_of_other_causes_say_nothing_of_dtypes() -> None:
     assert "Cast it" not in text_of(caught.value)
 
 
-def test_several_classes_of_each_pixel_without_an_axis(fw: Framework) -> None:
-    scores, label = np.zeros((2, 4, 4, 4), "float32"), np.zeros((2, 4, 4), "int64")
+@pytest.mark.parametrize(
+    ("scores", "label", "advice"),
+    [
+        ((2, 3, 4, 5), (2, 4, 5), "axis=1)"),
+        ((2, 4, 5, 3), (2, 4, 5), "axis=-1)"),
+        ((2, 5, 7), (2, 5), "axis=-1)"),
+        ((2, 7, 7), (2, 7), "axis=1 or axis=-1)"),
+        ((2, 5, 7), (2, 6), None),
+    ],
+)
+def test_several_classes_without_their_axis(
+    fw: Framework, scores: tuple[int, ...], label: tuple[int, ...], advice: str | None
+) -> None:
+    batch = {"y": fw.tensor(np.zeros(scores, "float32")), "t": fw.tensor(np.zeros(label, "int64"))}
     network = fw.network([CrossEntropy(["y", "t"], "ce", from_logits=True)])
-    with pytest.raises(ValueError, match=r"axis=(1|-1)\)") as caught, fw.opened(network, "eval"):
-        network.run_step({"y": fw.tensor(scores), "t": fw.tensor(label)})
-    axis = 1 if fw.target == "torch" else -1
-    assert f"CrossEntropy(..., axis={axis})" in str(caught.value)
+    with (
+        pytest.raises(ValueError, match="CrossEntropy cannot compare") as caught,
+        fw.opened(network, "eval"),
+    ):
+        network.run_step(batch)
+    _, _, shown = str(caught.value).partition("CrossEntropy(..., ")
+    assert shown == (f"{advice}." if advice else "")
+
+
+def test_ops_that_are_no_list(fw: Framework) -> None:
+    model = fw.build(make_layers(3, 4), fw.sgd(), name="m")
+    ops = [ModelOp(model, "x", "y"), CrossEntropy(["y", "t"], "ce"), UpdateOp(model, "ce")]
+    with pytest.raises(AssertionError, match=r"CrossEntropy.*Network\(\[op, op, \.\.\.\], pops\)"):
+        fastnet.Network(*ops)
+
+
+@pytest.mark.tf
+def test_gradient_without_a_watch_in_keras() -> None:
+    keras = pytest.importorskip("tensorflow").keras
+    layers = [keras.layers.Input((3,)), keras.layers.Dense(1)]
+    model = fastnet.build(lambda: keras.Sequential(layers), "sgd")
+    ops = [
+        ModelOp(model, "x", "y"),
+        GradientOp("y", "slope", inputs="x"),
+        LambdaOp(lambda slope: slope**2, "slope", "square"),
+    ]
+    with pytest.raises(TypeError) as caught, fastnet.Network(ops)("train") as network:
+        network.run_step({"x": X})
+    assert "Put a Watch in front of the op" in text_of(caught.value)
+    assert "`return`" not in text_of(caught.value)
+
+
+def test_weights_of_a_checkpoint(tmp_path: Path) -> None:
+    model = fastnet.build(lambda: torch.nn.Linear(3, 4), "sgd")
+    network = fastnet.Network([ModelOp(model, "x", "y")])
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    with pytest.raises(ValueError, match="it is a checkpoint, which load_checkpoint") as caught:
+        load_model(model, path)
+    assert "damaged" not in str(caught.value)
 
 
 def test_class_of_a_model_that_takes_arguments(fw: Framework) -> None:

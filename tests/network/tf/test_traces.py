@@ -403,6 +403,7 @@ class TestMany:
         assert str(warning.message).endswith(
             "One trace serves any length of axis 2 of 'z' with Network(..., dynamic={'z': (0, 2)})."
         )
+        assert "Pass values" not in str(warning.message)
         network = TFNetwork(op, dynamic={"z": (0, 2)})
         op.runs = 0
         for width in range(1, 12):

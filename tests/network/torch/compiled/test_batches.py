@@ -272,3 +272,13 @@ def test_sparse_tensor_after_a_dense_one_runs_eagerly() -> None:
             result = network.run_step({"x": x})["y"]
             assert result.layout is x.layout
             assert torch.equal(result.to_dense(), dense * 2)
+
+
+@pytest.mark.parametrize("batch", [(np.ones(2), np.ones(2)), [np.ones(2)], torch.ones(2), None, 3])
+def test_no_batch_after_arrays(batch: Any) -> None:
+    network = TorchNetwork(LambdaOp(lambda x: x * 2, "x", "y"), compile=QUICK)
+    with network("infer", 1):
+        network.run_steps([{"x": np.ones(2, "float32")}] * 3)
+        for run in (network.run_step, lambda batch: network.run_steps([batch])):
+            with pytest.raises(TypeError, match=f"takes a batch, .* got {type(batch).__name__}"):
+                run(batch)
