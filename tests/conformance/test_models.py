@@ -111,13 +111,13 @@ class TestOutputs:
         advice = f"returned it, with the parts {parts}", "outputs={'logits': 'y'}) selects one"
         with refusing(AttributeError, "The value of 'y' is of type", "model 'm'", *advice):
             fw.step(fw.network([ModelOp(model, "x", "y"), double]), {"x": X})
-        with refusing(MissingKeyError, "ModelOp of 'm' takes 'logit'", "Did you mean 'logits'?"):
+        with refusing(MissingKeyError, "ModelOp of 'm' selects 'logit'", "Did you mean 'logits'?"):
             fw.step(fw.network([ModelOp(model, "x", {"logit": "y"})]), {"x": X})
         with refusing(ValueError, "ModelOp", "'m'", "'first'", "as a list"):
             ModelOp(model, "x", {"logits": "y"}, intermediate_layers="first")
 
     def test_without_parts(self, fw: Framework) -> None:
-        with refusing(MissingKeyError, "ModelOp of 'm' takes 'y'", "whose values have no names"):
+        with refusing(MissingKeyError, "ModelOp of 'm' selects 'y'", "whose values have no names"):
             fw.step(fw.network([ModelOp(layered(fw), "x", {"y": "y"})]), {"x": X})
 
 
