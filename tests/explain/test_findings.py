@@ -13,7 +13,7 @@ from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as LambdaArray
 from fastnet.op.tensorop import Delete, LambdaOp
-from fastnet.op.tensorop.gradient import GradientOp, Watch
+from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse, Sometimes
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
@@ -381,6 +381,33 @@ class TestFirstOrder:
             one.kind for one in network.explain("train", desired_output_keys=["loss"]).findings
         ]
         assert kinds == ["unneeded_op", "first_order"]
+
+
+class TestUnwatched:
+    """Gradients with respect to values that no Watch has read."""
+
+    @pytest.mark.parametrize("fused", [False, True])
+    @pytest.mark.parametrize(
+        "gradient", [GradientOp("y", "slope", inputs="x"), FGSM("x", "y", "slope")]
+    )
+    def test_of_the_batch(self, fused: bool, gradient: Any) -> None:
+        double = passing("x", "y")
+        network = TorchNetwork([double, Fuse([gradient]) if fused else gradient])
+        assert found(network.explain("train"), "unwatched") == [((1,), ("x",))]
+        (text,) = texts(network.explain("train"), "unwatched")
+        assert "Put Watch('x') in front" in text
+        network.ops.insert(0, Watch("x"))
+        assert found(network.explain("train"), "unwatched") == []
+
+    def test_of_what_an_op_writes_or_a_model_has(self) -> None:
+        model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
+        ops = [
+            ModelOp(model, "x", "y"),
+            passing("y", "z"),
+            GradientOp(["z", "z"], ["slope", "other"], inputs=["y", "x"]),
+            GradientOp("z", "weights", model=model),
+        ]
+        assert found(TorchNetwork(ops).explain("train"), "unwatched") == [((2,), ("x",))]
 
 
 class TestNeeded:

@@ -20,8 +20,9 @@ class Finding:
     Attributes:
         kind: "unwritten_output" (a desired key that the result does not have), "unwritten_key",
             "no_update" (models that no op updates), "no_optimizer" (parameters that no optimizer
-            updates), "unneeded_op", "unneeded_postprocessing" or "first_order" (a loss that
-            depends on a gradient that is a constant to it, which may be meant). A key is an
+            updates), "unneeded_op", "unneeded_postprocessing", "unwatched" (a gradient with respect
+            to a value that no Watch has read) or "first_order" (a loss that depends on a gradient
+            that is a constant to it, which may be meant). A key is an
             "unwritten_key" if it is read after a Delete; or if no active op writes it, and it is
             the loss of an update, an inactive op writes it, or an op writes a similar key that no
             op reads. Every other key is assumed to be in the batch.
@@ -94,7 +95,7 @@ def list_findings(
         if item.unneeded:
             text = f"Postprocessing op {index}, {item.format()}, is not needed."
             findings.append(Finding("unneeded_postprocessing", text, (index,), item.outputs))
-    return [*findings, *_first_order(ops)]
+    return [*findings, *_unwatched(ops), *_first_order(ops)]
 
 
 def _unwritten_outputs(
@@ -241,6 +242,24 @@ def _parameters_without_optimizer(
     if is_used or not getattr(model, "built", False):
         return []
     return [variable.name for variable in model.trainable_variables]
+
+
+def _unwatched(ops: list[Item]) -> Iterator[Finding]:
+    """Find gradients with respect to values of the batch that no Watch has read."""
+    written: set[str] = set()
+    for index, item in enumerate(ops):
+        for op in _flatten(item):
+            for key in op.differentiated_inputs:
+                if key not in written:
+                    yield Finding(
+                        "unwatched",
+                        f"Op {index}, {item.format()}, computes a gradient with respect to '{key}' "
+                        "of the batch, which is not tracked unless the batch's tensor requires "
+                        f"gradients. Put Watch('{key}') in front of the ops that read it.",
+                        (index,),
+                        (key,),
+                    )
+            written.update(op.outputs)
 
 
 def _first_order(ops: list[Item]) -> Iterator[Finding]:

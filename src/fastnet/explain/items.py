@@ -11,6 +11,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.op.op import inner_ops_of, is_delete
 from fastnet.op.tensorop.foreign_op import as_tensor_op, takes_gradients
+from fastnet.op.tensorop.gradient.fgsm import FGSM
 from fastnet.op.tensorop.gradient.gradient import GradientOp
 from fastnet.types import Model, is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
@@ -33,6 +34,7 @@ class Item:
         takes_gradients: Whether it computes gradients.
         losses: The keys of the losses that it differentiates to update models.
         is_first_order: Whether it writes gradients that cannot be differentiated again.
+        differentiated_inputs: The keys with respect to which it computes gradients.
         deferred: Whether its update waits until after the last op.
         deletes: Whether it deletes its inputs.
         has_effects: Whether it does more than write its outputs: it updates a model, has no
@@ -55,6 +57,7 @@ class Item:
     takes_gradients: bool = False
     losses: tuple[str, ...] = ()
     is_first_order: bool = False
+    differentiated_inputs: tuple[str, ...] = ()
     deferred: bool = False
     deletes: bool = False
     has_effects: bool = False
@@ -164,12 +167,24 @@ def describe(value: Any, index: int | None = None) -> Item:
         # An update that is given gradients does not read its loss.
         losses=tuple(key for key in inputs if key in losses and not inner),
         is_first_order=isinstance(value, GradientOp) and not value.higher_order,
+        differentiated_inputs=_differentiated_inputs(value, inputs, outputs),
         deferred=bool(adapted.defer),
         deletes=deletes,
         has_effects=bool(losses) or not (outputs or deletes) or any(op.has_effects for op in inner),
         setting=_format_settings(value, inner),
         ops=inner,
     )
+
+
+def _differentiated_inputs(
+    value: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> tuple[str, ...]:
+    if isinstance(value, FGSM):
+        return inputs[:1]
+    if isinstance(value, GradientOp) and value.model is None:
+        # It has an input, an output and a final for each gradient.
+        return inputs[: len(outputs)]
+    return ()
 
 
 def _model_names(models: Iterable[Model]) -> tuple[str, ...]:
