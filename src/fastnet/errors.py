@@ -268,13 +268,13 @@ _ADVICE_ON_ATTRIBUTES = {
     "evaluate": 'Loop over `network.iter_transform(loader, "eval")`.',
     "predict": 'Call `network.transform(data, "infer")`.',
     "forward": 'Call `network.transform(data, "infer")`.',
-    "parameters": "Its models do: `model.parameters()` for each of `network.models`.",
-    "optimizer": "Its models do: `model.current_optimizer` for each of `network.models`.",
+    "parameters": "Its models, `network.models`, have them.",
+    "optimizer": "Each of `network.models` has one, `model.current_optimizer`.",
     "step": "Call `network.run_step(batch)`.",
     "run": "Call `network.run_step(batch)`.",
     "train": 'Its mode is an argument: `with network(mode="train", epoch=1):`.',
     "eval": 'Its mode is an argument: `with network(mode="eval", epoch=1):`.',
-    "to": "The device is an argument: `Network(ops, device=...)`.",
+    "to": "In torch the device is an argument: `Network(ops, device=...)`.",
     "compile": "It is an argument: `Network(ops, compile=True)`.",
     "state_dict": "Call `fastnet.save_checkpoint(path, network)`.",
     "save": "Call `fastnet.save_checkpoint(path, network)`.",
@@ -398,15 +398,19 @@ def note_failure(error: BaseException, op: Any, index: int | None, reads: Iterab
 
 
 def _advise_on_inputs(error: Exception, op: Any, reads: Iterable[Read]) -> Iterator[str]:
-    """Describe the inputs of a failed op that are lists, tuples or None."""
+    """Describe the inputs of a failed op that are lists, tuples, None or of a wrong dtype."""
     if _expects_bare_value(op, error):
         keys = list(op.inputs)
         instead = f"pass inputs={keys[0]!r} for the bare value" if len(keys) == 1 else "unpack it"
         yield f"Its `data` is a list, because its inputs are the list {keys}: {instead}."
+    reads = list(reads)
     for read in reads:
-        text = _describe_read(*read) or _advise_on_dtype(error, op, *read[:3])
+        text = _describe_read(*read)
         if text is not None:
             yield text
+    advice = _advise_on_dtype(error, op, reads)
+    if advice is not None:
+        yield advice
 
 
 def _expects_bare_value(op: Any, error: Exception) -> bool:
@@ -442,22 +446,30 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
     )
 
 
-def _advise_on_dtype(error: Exception, op: Any, key: str, value: Any, writer: Any) -> str | None:
-    """Return how to cast a value of the batch that a model cannot compute with, or None."""
+def _advise_on_dtype(error: Exception, op: Any, reads: Sequence[Read]) -> str | None:
+    """Return how to cast a value of the batch to the dtype of a torch model, or None."""
+    text = str(error)
     parameters = getattr(getattr(op, "model", None), "parameters", None)
-    # Errors about shapes or indices are none of the dtype, even where a model takes integers.
-    if writer is not None or not callable(parameters) or "type" not in str(error):
+    is_about_dtypes = "type" in text and "indices" not in text and not isinstance(error, TypeError)
+    if not is_about_dtypes or not callable(parameters):
         return None
-    dtype, expected = (
-        str(getattr(tensor, "dtype", "")).removeprefix("torch.")
-        for tensor in (value, next(iter(parameters()), None))
-    )
-    if dtype == expected or not dtype or not expected:
-        return None
-    return (
-        f"The batch's '{key}' is {dtype}, and the parameters of the model are {expected}. Cast it "
-        f'before the step: `array.astype("{expected}")`, or `tensor.to(torch.{expected})`.'
-    )
+    expected = _dtype_name(next(iter(parameters()), None))
+    for key, value, writer, _ in reads:
+        dtype = _dtype_name(value)
+        # One of several inputs may be integers on purpose, such as tokens.
+        is_suspect = dtype.startswith("float") or (dtype and len(reads) == 1)
+        if writer is None and expected and is_suspect and dtype != expected:
+            example = ', such as by `array.astype("float32")`' if expected == "float32" else ""
+            return (
+                f"The batch's '{key}' is {dtype}, and the parameters of the model are {expected}. "
+                f"Cast it before the step{example}."
+            )
+    return None
+
+
+def _dtype_name(value: Any) -> str:
+    """Return the name of the dtype of a tensor or an array, or "" for other values."""
+    return str(getattr(value, "dtype", "")).removeprefix("torch.")
 
 
 def is_from_signal_handler(error: BaseException) -> bool:

@@ -5,9 +5,10 @@ partials, bound methods, and the functions of the user's own code with their def
 the globals that they name. It reads context variables, thread-locals and ctypes objects of up to
 64 KB, such as the values of multiprocessing, as they are in the current thread. Weak references are
 compared by whether their referents are alive, and followed if the code that was reached names them.
-Everything else is compared by identity: tensors and arrays, modules, types, functions and classes
-of libraries, generators, files, locks, loggers and threads. No code of the objects is called, not
-even ``__eq__``; only thread-locals of a class with an ``__init__`` run it in each thread.
+Slices, ranges and numpy's scalars are compared by value, and everything else by identity: tensors
+and arrays, modules, types, functions and classes of libraries, generators, files, locks, loggers
+and threads. No code of the objects is called, not even ``__eq__``; only thread-locals of a class
+with an ``__init__`` run it in each thread.
 """
 
 from __future__ import annotations
@@ -96,12 +97,13 @@ _HEADERS = {
     Kind.CLASS: ("__bases__",),
     Kind.FUNCTION: ("__code__", "__closure__", "__defaults__", "__kwdefaults__", "__dict__"),
 }
-# The number of values per item, for the kinds that store a name or key before each value.
+# The number of values per item, for kinds that store a name or key before each value, and sets.
 _STEPS = {Kind.OBJECT: 2, Kind.CLASS: 2, Kind.DICT: 2, Kind.SLOTS: 2, Kind.SET: 1}
 _UNORDERED = (Kind.OBJECT, Kind.CLASS, Kind.SET)
 _MAX_KEY_LENGTH = 60
 _MAX_STEPS = 40
-# Tuples nested deeper than this are compared by identity. Each level may double the time.
+# Tuples and frozensets nested deeper than this are compared by identity. Each level may double the
+# time.
 _MAX_DEPTH = 12
 
 _READ_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

@@ -82,7 +82,12 @@ ATTRIBUTES_OF_TRAINERS = {
     "fit": "fastnet.steps",
     "step": "network.run_step",
     "predict": "network.transform",
-    "parameters": "model.parameters()",
+    "parameters": "network.models",
+    "evaluate": "network.iter_transform",
+    "forward": "network.transform",
+    "run": "network.run_step",
+    "eval": "mode=",
+    "save": "fastnet.save_checkpoint",
     "optimizer": "model.current_optimizer",
     "train": "mode=",
     "to": "device=",
@@ -147,13 +152,54 @@ def test_errors_of_other_causes_say_nothing_of_dtypes() -> None:
     assert "Cast it" not in text_of(caught.value)
 
 
+class _TwoInputs(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(5, 4)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, token: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
+        embedded: torch.Tensor = self.embedding(token) + self.linear(feature)
+        return embedded
+
+
+def test_integers_beside_features_are_not_to_be_cast() -> None:
+    model = fastnet.build(_TwoInputs, "sgd")
+    network = fastnet.Network([ModelOp(model, ["token", "feature"], "y")])
+    with pytest.raises(RuntimeError) as caught, network("infer"):
+        network.run_step({"token": np.array([1, 2]), "feature": np.ones((2, 4))})
+    text = text_of(caught.value)
+    assert "'feature' is float64" in text
+    assert "'token'" not in text.replace("inputs ['token', 'feature']", "")
+
+
+def test_floats_as_indices_are_not_to_be_cast_to_float32() -> None:
+    model = fastnet.build(lambda: torch.nn.Embedding(5, 4), "sgd")
+    network = fastnet.Network([ModelOp(model, "token", "y")])
+    with pytest.raises(RuntimeError) as caught, network("infer"):
+        network.run_step({"token": np.array([1.0])})
+    assert "Cast it" not in text_of(caught.value)
+
+
+def test_type_error_of_integers_is_not_to_be_cast() -> None:
+    class Faulty(torch.nn.Embedding):
+        def forward(self, token: torch.Tensor) -> torch.Tensor:
+            return token + {}  # type: ignore[operator, no-any-return]
+
+    network = fastnet.Network([ModelOp(fastnet.build(lambda: Faulty(5, 4), "sgd"), "token", "y")])
+    with pytest.raises(TypeError) as caught, network("infer"):
+        network.run_step({"token": np.array([1])})
+    assert "Cast it" not in text_of(caught.value)
+
+
 @pytest.mark.parametrize(
     ("scores", "label", "advice"),
     [
         ((2, 3, 4, 5), (2, 4, 5), "axis=1)"),
         ((2, 4, 5, 3), (2, 4, 5), "axis=-1)"),
         ((2, 5, 7), (2, 5), "axis=-1)"),
-        ((2, 7, 7), (2, 7), "axis=1 or axis=-1)"),
+        ((2, 7, 7), (2, 7), "axis=1), or axis=-1"),
+        ((2, 3, 8, 9), (2, 1, 8, 9), "axis=1)"),
         ((2, 5, 7), (2, 6), None),
     ],
 )
@@ -198,7 +244,7 @@ def test_weights_of_a_checkpoint(tmp_path: Path) -> None:
     model = fastnet.build(lambda: torch.nn.Linear(3, 4), "sgd")
     network = fastnet.Network([ModelOp(model, "x", "y")])
     path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-    with pytest.raises(ValueError, match="it is a checkpoint, which load_checkpoint") as caught:
+    with pytest.raises(ValueError, match="is a checkpoint, which load_checkpoint") as caught:
         load_model(model, path)
     assert "damaged" not in str(caught.value)
 

@@ -195,7 +195,7 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"it is a file of .* load_model reads"):
             load_checkpoint(path, network)
         save_checkpoint(path, network)
-        text = "it is a checkpoint, which load_checkpoint reads"
+        text = "is a checkpoint, which load_checkpoint reads"
         self.refused(fw, path, ValueError, text, model=model)
 
     @pytest.mark.parametrize("of_weights", [True, False])

@@ -276,6 +276,24 @@ class TestShapes:
             with pytest.raises(ValueError, match=rf"'y'.*\[1, 200\].*\[1, {length}\].*-1"):
                 slicer._unslice_batch(pieces, "y")
 
+    def test_length_of_an_axis_with_stride_0_is_that_of_the_slices(self) -> None:
+        slicer = SlidingSlicer(
+            [2, 4], strides=[2, 0], slice="x", unslice="y", unslice_shape=[-1, -1]
+        )
+        pieces = cut(slicer, torch.arange(16.0).reshape(4, 4))
+        outputs = tuple(piece[:, :3] for piece in pieces)
+        assert slicer._unslice_batch(outputs, "y").tolist() == [
+            [4 * row + column for column in range(3)] for row in range(4)
+        ]
+
+    def test_shape_of_any_sliced_key_may_be_given(self) -> None:
+        slicer = SlidingSlicer(
+            [4], pad_mode="nopad", slice=["a", "b"], unslice="y", unslice_shape=[13]
+        )
+        data = torch.arange(13.0), torch.arange(14.0)
+        pieces = tuple(piece for piece, _ in slicer.slice_batches(data))
+        assert torch.equal(slicer._unslice_batch(pieces, "y"), data[0])
+
     def test_shape_of_the_windows_alone_may_be_given(self) -> None:
         slicer = SlidingSlicer([2], pad_mode="drop", slice="x", unslice="y", unslice_shape=[4])
         for length in (5, 4):

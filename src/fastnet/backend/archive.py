@@ -107,7 +107,7 @@ def open_archive(path: str, source: str) -> Iterator[Archive]:
     """Open a file in this context; raise a ValueError if the file is damaged."""
     problem = "is damaged, or was not written by fastnet"
     with reading(source, problem, "Load another file, or save it again."):
-        require_content(path, "checkpoint")
+        require_content(path)
         with open(path, "rb") as file:
             yield Archive(file)
 

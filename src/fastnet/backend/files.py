@@ -70,19 +70,29 @@ def reading(source: str, problem: str, advice: str = "") -> Iterator[None]:
         raise ValueError(f"{source} {problem}: {reason[:400]}. {advice}".rstrip()) from error
 
 
-def require_content(path: str, kind: str) -> None:
-    """Raise a ValueError for an empty file, and for a checkpoint in place of weights or vice versa.
-
-    The reader of the file validates the rest.
-    """
-    with open(path, "rb") as file:
-        start = file.read(9)
-    if not start:
+def require_content(path: str) -> None:
+    """Raise a ValueError for an empty file; the reader of the file validates the rest."""
+    if not _first_bytes(path):
         raise ValueError("it is empty")
-    if kind == "checkpoint" and start.startswith((b"PK", b"\x89HDF")):
-        raise ValueError("it is a file of torch or Keras, whose weights load_model reads")
-    if kind == "weights" and start[8:] == b"{":
-        raise ValueError("it is a checkpoint, which load_checkpoint reads")
+
+
+def refuse_checkpoint(path: str, kind: str) -> None:
+    """Raise a ValueError for a checkpoint in place of weights."""
+    if _first_bytes(path)[8:] == b"{":
+        raise ValueError(f"The {kind} '{path}' is a checkpoint, which load_checkpoint reads.")
+
+
+def refuse_weights(path: str) -> None:
+    """Raise a ValueError for weights in place of a checkpoint."""
+    if _first_bytes(path).startswith((b"PK", b"\x89HDF")):
+        raise ValueError(
+            f"The checkpoint '{path}' is a file of torch or Keras, whose weights load_model reads."
+        )
+
+
+def _first_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(9)
 
 
 def check_path(path: str | os.PathLike[str], kind: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, open_archive, write_archive
 from fastnet.backend.dispatch import get_framework
-from fastnet.backend.files import check_file_path, find_file, write_atomically
+from fastnet.backend.files import check_file_path, find_file, refuse_weights, write_atomically
 from fastnet.backend.model_metadata import name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
 from fastnet.backend.weights import current_optimizer_index
@@ -209,6 +209,7 @@ def _load(
 ) -> Checkpoint:
     framework = get_framework(network.target_type)
     rank, size = (0, 1) if processes is None else (processes.rank(), processes.world_size())
+    refuse_weights(name)
     with open_archive(name, f"The checkpoint '{name}'") as archive:
         content = _read(framework, rank, size, archive)
     try:

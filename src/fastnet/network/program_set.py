@@ -23,7 +23,9 @@ from fastnet.op.settings import last_resolved
 from fastnet.types import State
 
 ANOTHER_SIGNATURE = "a batch has another input signature"
-ANOTHER_PHASE = "gradients of another number of steps are merged"
+ANOTHER_PHASE = (
+    "gradients of another number of steps are merged, or buffers are broadcast in other steps"
+)
 
 # Records in a profile why a program was made, and the seconds of tracing and compiling it.
 OnProgram = Callable[[str, float, float], None]
@@ -56,7 +58,8 @@ class Program(ABC):
     def matches_phase(self) -> bool:
         """Return whether the program is for the current phase.
 
-        There are several in PyTorch if gradients are merged: steps that update and others.
+        There are several in PyTorch if gradients are merged, or if DistributedDataParallel
+        broadcasts buffers in some steps only.
         """
         return True
 
@@ -85,7 +88,7 @@ class ProgramSet(Generic[P]):
 
     Args:
         max_programs: How many compiled programs there may be at once.
-        records: The records of the network, for reasons why steps run uncompiled.
+        records: The records of the network: of programs, and of reasons why steps run uncompiled.
 
     Attributes:
         programs: The programs, the last used first, and those with dynamic axes last.
@@ -208,7 +211,7 @@ class ProgramSet(Generic[P]):
         self.programs = tuple(sorted(programs, key=attrgetter("has_dynamic_axes")))
 
     def _discard_unusable(self) -> None:
-        """Remove the least recently used compiled program that is no longer valid, if any."""
+        """Remove the least recently used compiled program of this phase that is invalid, if any."""
         for program in reversed(self.programs):
             if program.is_compiled and program.matches_phase() and program.difference() is not None:
                 self.discard(program)

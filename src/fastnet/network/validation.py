@@ -51,10 +51,10 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
             raise _wrong_item(op, index, "op", "a TensorOp")
         _check_op(op, index, checked)
     for index, op in _each_value(postprocessing):
-        if is_tensor_op(op):
+        if is_tensor_op(op) and not is_numpy_op(op):
             raise AssertionError(
-                f"{describe_op(op, index)} is an op, and not a postprocessing op. Pass the ops as "
-                "one list: Network([op, op, ...], pops)."
+                f"{describe_op(op, index)} is an op, and not a postprocessing op, which is a "
+                "NumpyOp. Pass all ops as one list: Network([op, op, ...], pops)."
             )
         if not is_numpy_op(op):
             raise _wrong_item(op, index, "postprocessing op", "a NumpyOp")

@@ -96,8 +96,8 @@ class SectionRecorder(StepMeter):
     def measured(self, step: RunStep, unmeasured_step: RunStep) -> RunStep:
         """Return a function that runs and measures `step`.
 
-        It runs `unmeasured_step` if that step is skipped, or while it measures a step of another
-        thread.
+        It runs `unmeasured_step` if that step is skipped, or while a step of another thread is
+        measured or skipped.
         """
         # The attributes are looked up here, as each look-up in a step would be measured.
         log, events = self.log, self._events

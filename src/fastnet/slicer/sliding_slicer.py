@@ -130,7 +130,7 @@ class SlidingSlicer(Slicer):
                 "unslice_shape",
                 lengths,
                 lambda n, w: n > 0 or (n == -1 and (w == -1 or slices)),
-                "a positive int, or -1 for the length of the sliced data" if slices else rule,
+                "a positive int, or -1 for a length that may vary" if slices else rule,
             )
         elif self.unslice_inputs and not self.slice_inputs:
             raise AssertionError(
@@ -202,7 +202,8 @@ class SlidingSlicer(Slicer):
         if shape is None or (sliced_shape is None and self._has_open_length(shape)):
             raise AssertionError(
                 f"SlidingSlicer cannot unslice '{key}', because it has not sliced anything in "
-                "this thread. Slice a batch first, or give it an unslice_shape."
+                "this thread. Slice a batch first, or give it an unslice_shape without -1 for "
+                "axes that are sliced."
             )
         tensors = backend_of(slices[0])
         if -1 in shape:
@@ -215,7 +216,9 @@ class SlidingSlicer(Slicer):
                 f"{self.strides}, but there are {len(slices)} slices."
             )
         if self._fixed_shape is not None and sliced_shape is not None:
-            self._check_starts(key, shape, sliced_shape, tensors)
+            # A key that was not sliced may be computed from any of the sliced ones.
+            shapes = [sliced_shape] if key in sliced_shapes else list(sliced_shapes.values())
+            self._check_starts(key, shape, shapes, tensors)
         if not hasattr(tensors, "to_numpy"):
             return self._merge(slices, key, shape, tiling)
         # TensorFlow's tensors cannot be written to, so they are unsliced as arrays.
@@ -224,17 +227,26 @@ class SlidingSlicer(Slicer):
 
     def _has_open_length(self, shape: Shape) -> bool:
         """Return whether a shape has -1 for an axis that is sliced."""
-        pairs = zip(shape, self.window_size, strict=True)
-        return any(size == -1 and length != -1 for size, length in pairs)
+        return any(shape[axis] == -1 for axis in self._sliced_axes())
 
-    def _check_starts(self, key: str, shape: Shape, sliced_shape: Shape, tensors: Any) -> None:
-        """Check that the windows over `unslice_shape` are where the slices were."""
-        if _starts(self._tiling(shape, tensors)) != _starts(self._tiling(sliced_shape, tensors)):
-            raise ValueError(
-                f"SlidingSlicer cannot unslice '{key}' to a shape of {list(shape)}: the windows "
-                f"are at other places than in the data of shape {list(sliced_shape)} that was "
-                "sliced. Give its unslice_shape -1 for an axis whose length varies."
-            )
+    def _sliced_axes(self) -> list[int]:
+        pairs = zip(self.window_size, self.strides, strict=True)
+        return [axis for axis, (length, stride) in enumerate(pairs) if length != -1 and stride > 0]
+
+    def _check_starts(
+        self, key: str, shape: Shape, sliced_shapes: list[Shape], tensors: Any
+    ) -> None:
+        """Check that the windows over `unslice_shape` are where those over sliced data were."""
+        if shape in sliced_shapes:
+            return
+        starts = _starts(self._tiling(shape, tensors))
+        if any(starts == _starts(self._tiling(sliced, tensors)) for sliced in sliced_shapes):
+            return
+        raise ValueError(
+            f"SlidingSlicer cannot unslice '{key}' to a shape of {list(shape)}: the windows are at "
+            f"other places than in the data of shape {list(sliced_shapes[-1])} that was sliced. "
+            "Give its unslice_shape -1 for an axis whose length varies."
+        )
 
     def _fill_shape(self, shape: Shape, slice_shape: Shape, sliced_shape: Shape | None) -> Shape:
         """Replace each -1 of a shape by the length of a slice, or of the data that was sliced."""
@@ -247,8 +259,8 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer's unslice_shape is {list(shape)}, but it got a slice of shape "
                 f"{list(slice_shape)}. Unslice keys with as many axes."
             )
-        for axis, window in enumerate(self.window_size):
-            if window != -1 and sliced_shape is not None:
+        if sliced_shape is not None:
+            for axis in self._sliced_axes():
                 lengths[axis] = sliced_shape[axis]
         return tuple(
             length if size == -1 else size for size, length in zip(shape, lengths, strict=True)
@@ -329,7 +341,7 @@ def tile(
         advice = f"window_size is {list(window)}. Use another pad_mode, or a smaller window."
         starts: Sequence[int] = ()
         if length != -1 and stride > 0:
-            # The last window is the first one that reaches the end.
+            # The last window is the first one that reaches the end, if one does.
             last_index = max((size - length + stride - 1) // stride, 0)
             starts = range(0, size, stride)[: last_index + 1]
         is_padded = pad_mode == "constant" or (pad_mode == "mirror" and axis >= mirrored_from)

@@ -2,7 +2,8 @@
 
 Keras lists the trainable weights of a layer before the others, so that the order depends on which
 layers inside of it are frozen, and pairs them by position when it loads them. So files of fastnet
-have an attribute with the order while nothing is frozen; in other files the names tell the order.
+have an attribute with the order that weights have when nothing is frozen; in other files the names
+tell the order.
 """
 
 from __future__ import annotations

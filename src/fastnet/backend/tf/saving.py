@@ -17,6 +17,7 @@ from fastnet.backend.archive import Block, open_archive, write_archive
 from fastnet.backend.files import (
     find_file,
     reading,
+    refuse_checkpoint,
     require_content,
     require_optimizer_file,
     write_atomically,
@@ -158,8 +159,9 @@ def load_weights(model: Model, name: str) -> None:
         raise no_variables(model, f"so that '{name}' cannot be loaded")
     source, title = f"The weights file '{name}'", type(model).__name__
     order_error: ValueError | None = None
+    refuse_checkpoint(name, "weights file")
     with reading(source, f"is damaged, or of another model than {title}"):
-        require_content(name, "weights")
+        require_content(name)
         _compare_checksum(name)
         _require_known_arrays(model, name)
         try:

@@ -619,7 +619,10 @@ class _Update(NamedTuple):
     counts_as_call: tf.Tensor | bool
     """Whether the inner optimizer's call counter grows."""
     freeze_averages: Callable[[], Callable[[], Any]] | None = None
-    """Returns the update with averages that later runs do not change; None if it has none."""
+    """Fixes the averages, empties a window that is due, and returns the function to run instead.
+
+    None if there are no averages, or they are fixed.
+    """
 
     def __call__(self) -> None:
         self.run()
@@ -646,7 +649,8 @@ def _clip_gradients(
 ) -> _Clipped:
     """Clip as `tf.clip_by_global_norm`; on several devices clip the sums of their gradients.
 
-    The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
+    The rows of an embedding's gradient count one by one, as there, even if a row occurs twice;
+    but merged gradients and those of several devices are dense, so that equal rows are added first.
     """
     max_norm, max_value = settings.clip_norm, settings.clip_value
     # The gradients as they are clipped: unscaled, and summed over all devices.

@@ -248,8 +248,8 @@ def _all_finite(parameters: Iterable[Parameter]) -> Tensor:
         if gradient is None:
             continue
         if is_sharded(gradient):
-            # 0 times a finite element is 0, and times any other NaN, so the sum over all shards is
-            # finite if all elements are. A norm may overflow even then.
+            # 0 times a finite element is 0, and 0 times any other element is NaN, so the sum over
+            # all shards is finite if all elements are. A norm may overflow even then.
             total: Any = (gradient * 0).sum()
             checks.append(torch.isfinite(total.full_tensor()))
         else:

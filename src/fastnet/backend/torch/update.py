@@ -247,7 +247,7 @@ class TorchUpdate(Update):
         self.merge_count += 1
 
     def _check_weight(self, weight: Any) -> Tensor:
-        """Return a weight as a scalar, an integer of 64 bits or of its floating dtype."""
+        """Return a weight as a scalar: int64, float32 for halves, or of its floating dtype."""
         try:
             scalar = torch.as_tensor(weight).detach()
         except (TypeError, ValueError, RuntimeError):
@@ -499,7 +499,7 @@ def _multiply_by_weight(gradients: Sequence[Tensor | None], weight: Tensor) -> l
 
 
 def _sum_dtype(gradient: Tensor) -> torch.dtype:
-    """Return the dtype in which weighted gradients are added: halves would overflow."""
+    """Return the dtype in which dense weighted gradients are added: halves would overflow."""
     return torch.float32 if gradient.dtype.itemsize < 4 else gradient.dtype
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.files import find_file, reading, require_content
+from fastnet.backend.files import find_file, reading, refuse_checkpoint, require_content
 from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.wrappers import unwrap_all
@@ -67,9 +67,9 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_file(name: str, kind: str, writer: str) -> Any:
     """Return the tensors and plain values in a file of `torch.save`; execute nothing."""
     advice = f"Save it again with {writer}."
-    with reading(f"The {kind} '{name}'", "cannot be read"):
-        require_content(name, "weights")
+    refuse_checkpoint(name, kind)
     with reading(f"The {kind} '{name}'", "is damaged, or holds more than tensors", advice):
+        require_content(name)
         if zipfile.is_zipfile(name):
             with zipfile.ZipFile(name) as archive:
                 # torch.load does not compare the checksums.

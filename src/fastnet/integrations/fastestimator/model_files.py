@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -177,8 +178,12 @@ def _read_state(optimizer: Any, model: Model, path: str) -> dict[str, Any]:
     if saved_shapes != shapes:
         difference = f"arrays of the shapes {saved_shapes} where the model's are {shapes}"
     elif sorted(names) != sorted(names_now):
-        saved_only, model_only = set(names) - set(names_now), set(names_now) - set(names)
-        difference = f"the arrays {sorted(saved_only)} where the model's are {sorted(model_only)}"
+        saved_only = Counter(names) - Counter(names_now)
+        model_only = Counter(names_now) - Counter(names)
+        difference = (
+            f"the arrays {sorted(saved_only.elements())} where the model's are "
+            f"{sorted(model_only.elements())}"
+        )
     else:
         return state
     raise ValueError(

@@ -99,7 +99,11 @@ def changed_axes(keys: list[str], forms: list[Any], other_forms: list[Any]) -> s
     for key, form, other_form in zip(keys, forms, other_forms, strict=True):
         for shape, other_shape in zip(_shapes_in(form), _shapes_in(other_form), strict=True):
             lengths = zip(shape or (), other_shape or (), strict=True)
-            axes.update((key, axis) for axis, (old, new) in enumerate(lengths) if old != new)
+            axes.update(
+                (key, axis)
+                for axis, (length, other_length) in enumerate(lengths)
+                if length != other_length
+            )
     return axes
 
 

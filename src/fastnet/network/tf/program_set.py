@@ -156,9 +156,9 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
                 self.discard(narrower)
         for has_dynamic_axes in (False, True):
             graphs = [
-                program
-                for program in self.programs
-                if not program.is_compiled and program.has_dynamic_axes is has_dynamic_axes
+                graph
+                for graph in self.programs
+                if not graph.is_compiled and graph.has_dynamic_axes is has_dynamic_axes
             ]
             for surplus in graphs[MAX_TRACES:]:
                 self.discard(surplus)
@@ -260,12 +260,11 @@ class GraphProgramSet(ProgramSet[GraphProgram]):
             f"The ops of mode '{self._setting[0]}' were traced {self.count} times, most recently "
             f"because {reason}. Each trace takes as long as many steps; network.traces lists them."
         )
-        if self._options is not None and self.fallback_reason is None:
-            return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
-        differs_in_lengths_alone = traced_forms is not None and FORMS.matches(
+        if traced_forms is not None and FORMS.matches(
             with_all_axes_dynamic(forms), with_all_axes_dynamic(traced_forms)
-        )
-        if traced_forms is not None and differs_in_lengths_alone:
+        ):
+            if self._options is not None and self.fallback_reason is None:
+                return f"{text} XLA compiles each length by itself: pad batches to fewer shapes."
             for key, axis in sorted(changed_axes(self.keys, forms, traced_forms)):
                 name = f"axis {axis} of '{key}'"
                 if (key, axis) in self._static_axes:

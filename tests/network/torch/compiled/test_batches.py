@@ -12,6 +12,7 @@ from torch import nn
 
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
+from fastnet.network.torch.compiled.program import TorchProgram
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.torch.compiled.steps import QUICK, built, captured, fallbacks, falls_back
@@ -242,7 +243,7 @@ def test_array_that_an_op_writes_again_is_a_tensor() -> None:
     assert captured(network) == 1
 
 
-def test_write_to_an_array_is_seen_as_in_eager_steps() -> None:
+def test_array_is_not_written_to_as_in_eager_steps() -> None:
     arrays = []
     for compile in (QUICK, False):
         network = TorchNetwork(LambdaOp(lambda x: x.add_(1), "x", "y"), compile=compile)
@@ -251,7 +252,8 @@ def test_write_to_an_array_is_seen_as_in_eager_steps() -> None:
             for _ in range(4):
                 network.run_step({"x": x})
         arrays.append(x)
-    np.testing.assert_array_equal(*arrays)
+    np.testing.assert_array_equal(arrays[1], [0, 0])
+    np.testing.assert_array_equal(arrays[0], arrays[1])
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [None, {}]])
@@ -264,14 +266,52 @@ def test_array_of_objects_makes_steps_run_eagerly(values: list[Any]) -> None:
             assert torch.equal(network.run_step(batch)["y"], torch.full((2,), 2.0))
 
 
-def test_sparse_tensor_after_a_dense_one_runs_eagerly() -> None:
-    network = TorchNetwork(LambdaOp(lambda x: x * 2, "x", "y"), compile=QUICK)
+@pytest.mark.parametrize("dynamic", [None, {"x": (0, 1)}])
+@pytest.mark.parametrize("starts_dense", [True, False])
+def test_sparse_tensors_run_eagerly(dynamic: Any, starts_dense: bool) -> None:
+    network = TorchNetwork(LambdaOp(lambda x: x * 2, "x", "y"), dynamic=dynamic, compile=QUICK)
     dense = torch.eye(3)
-    with network("infer", 1):
-        for x in (dense, dense, dense.to_sparse(), dense.to_sparse_csr(), dense):
+    with falls_back(network, "is a tensor of torch.float32, torch.sparse_coo", "infer"):
+        for x in (*[dense] * 2 * starts_dense, dense.to_sparse(), dense.to_sparse_csr(), dense):
             result = network.run_step({"x": x})["y"]
             assert result.layout is x.layout
             assert torch.equal(result.to_dense(), dense * 2)
+
+
+def test_layout_is_named_as_a_difference() -> None:
+    network = TorchNetwork(
+        LambdaOp(lambda x: x * 2, "x", "y"), compile=CompileOptions("eager", max_programs=1)
+    )
+    with network("infer", 1):
+        for x in (torch.eye(3), torch.eye(3), torch.eye(3).to_sparse()):
+            network.run_step({"x": x})
+    assert "'x' has the layout torch.sparse_coo, not torch.strided" in fallbacks(network)[0]
+
+
+@pytest.mark.parametrize("in_arrays", [True, False])
+def test_programs_run_in_later_sessions_after_a_fallback(
+    in_arrays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    run = TorchProgram.run
+
+    def counted(self: TorchProgram, *args: Any) -> dict[str, Any]:
+        runs.append(self)
+        return run(self, *args)
+
+    monkeypatch.setattr(TorchProgram, "run", counted)
+    options = CompileOptions("eager", max_programs=1, verify=None)
+    network = TorchNetwork(LambdaOp(lambda x: x * 2, "x", "y"), dynamic=False, compile=options)
+    counts = []
+    for sizes in ((3, 3, 4, 3), (3, 3, 3)):
+        with network("infer", 1):
+            for size in sizes:
+                x: Any = np.ones(size, "float32")
+                result = network.run_step({"x": x if in_arrays else torch.from_numpy(x)})["y"]
+                assert torch.equal(result, torch.full((size,), 2.0))
+        counts.append(len(runs))
+    # The first step of each session and that of another size are eager.
+    assert counts == [2, 4]
 
 
 @pytest.mark.parametrize("batch", [(np.ones(2), np.ones(2)), [np.ones(2)], torch.ones(2), None, 3])

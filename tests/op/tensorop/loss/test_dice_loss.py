@@ -35,7 +35,7 @@ def test_weight_of_missing_channel_is_refused(
         channel_weights={channel: 3.0},
     )
     op.build(way)
-    with pytest.raises(ValueError, match=f"the channel {channel}, but .* {channels} channel"):
+    with pytest.raises(ValueError, match=f"the channel {channel}, but .* 0 to {channels - 1}"):
         op.forward(masks(way, channels), {})
 
 

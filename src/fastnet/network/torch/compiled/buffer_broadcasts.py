@@ -38,7 +38,7 @@ class BufferBroadcasts:
         self._before = self._after = self.flags()
 
     @property
-    def has_models(self) -> bool:
+    def has_wrappers(self) -> bool:
         """Whether there are models that may broadcast buffers."""
         return bool(self._wrappers)
 

@@ -92,8 +92,8 @@ def capture(request: CaptureRequest) -> Capture:
     _require_plain_batch(request)
     if any(global_module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    # Otherwise a later `torch.compile` would replace functions that the guard compares, and the
-    # trace functions that it watches.
+    # Otherwise a later `torch.compile` would replace functions that the guard compares, and this
+    # trace would replace some of those that it watches.
     import_dynamo()
     with TRACING:
         # The guard is made before the trace, so that it shows what the trace changes.

@@ -62,6 +62,8 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def is_contiguous(slot: TensorSpec) -> bool:
     """Return whether the strides of a slot follow from its shape."""
+    if len(slot.type) < 3:
+        return False  # Tensors of other layouts have no strides.
     _, strides, _ = slot.type
     if strides is _ANY_STRIDES:
         return True

@@ -72,7 +72,8 @@ class TorchProgram(Program):
         step_state: See above.
         tensors: The tensors of models, optimizers and ops that the step uses.
         writes: The indices of those that it writes to.
-        graph: The captured graph, which runs when the program is verified; None if it never is.
+        graph: The captured graph, which runs when the program is verified; None if it never is, or
+            once it was.
         changed_number: The number whose change has made the program invalid; None if none has.
         awaits_verification: Whether a step is still to be compared with an eager one.
         verified_lengths: The open lengths of the first verified step; None before it.
@@ -102,7 +103,7 @@ class TorchProgram(Program):
         self._call = lowered.call
         self._disables_grad = torch.is_grad_enabled() and not lowered.needs_grad_mode
         self._phase = phase
-        self._broadcasts = step_state.broadcasts if step_state.broadcasts.has_models else None
+        self._broadcasts = step_state.broadcasts if step_state.broadcasts.has_wrappers else None
         self._aliases = capture.aliases
         self.open_lengths = open_lengths
         self.awaits_verification = True

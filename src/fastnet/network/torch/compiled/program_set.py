@@ -157,7 +157,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         # if none is known.
         self._constant_numbers: dict[tuple[str, type], str | None] = {}
         # The differences between batches that have needed a program of their own.
-        self._warned_differences: set[str] = set()
+        self._noted_differences: set[str] = set()
         self._dynamic = dynamic
         # The axes each length of which needs a program of its own, with the reasons.
         self._fixed_axes: dict[Axis, str] = {}
@@ -236,12 +236,13 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         op_number = self._changed_number(reason)
         # Before the reason names a changed number of the batch, which is no change of the ops.
         is_change = reason not in (ANOTHER_SIGNATURE, ANOTHER_PHASE)
-        full_reason = reason
+        # `reason` stays the constant, with which it is compared.
+        reason_for_refusal = reason
         if reason == ANOTHER_SIGNATURE:
-            full_reason = self._describe_signature(step.batch)
-        refusal = self._reason_against_another(full_reason, is_change, op_number)
+            reason_for_refusal = self._describe_signature(step.batch)
+        refusal = self._reason_against_another(reason_for_refusal, is_change, op_number)
         if refusal is not None:
-            self.fall_back(refusal, step.state, full_reason)
+            self.fall_back(refusal, step.state, reason_for_refusal)
             return
         number: OpNumber | BatchNumber | None = op_number
         if reason == ANOTHER_SIGNATURE:
@@ -575,7 +576,10 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
     def _give_up(
         self, step: EagerStep, reason: str, failure: _Failure, started: float
     ) -> tuple[str, float, float]:
-        """Run all further steps eagerly, because no program can be made."""
+        """Discard all programs and run every further step eagerly, since none can be made.
+
+        `fall_back` keeps the programs that there are.
+        """
         ended = time.perf_counter()
         traced_at = failure.traced_at or ended
         self.clear()
@@ -633,12 +637,12 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         return ""
 
     def _warn_of_signatures(self, batch: Mapping[str, Any]) -> None:
-        """Warn, once, when batches have differed in several ways."""
+        """Note how a batch differs, and warn once, when batches have differed in several ways."""
         reason = self._describe_signature(batch)
-        if reason in self._warned_differences:
+        if reason in self._noted_differences:
             return
-        self._warned_differences.add(reason)
-        if len(self._warned_differences) == _MANY_SIGNATURES:
+        self._noted_differences.add(reason)
+        if len(self._noted_differences) == _MANY_SIGNATURES:
             warn(
                 f"A program for each of {_MANY_SIGNATURES + 1} kinds of batches has been compiled, "
                 f"most recently because {reason}. Each takes as long as many steps. "
@@ -662,7 +666,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         )
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
-        """Describe how a batch differs from the program that was used last."""
+        """Describe how a batch differs from the last used program that takes another one."""
         differences = (
             first_difference(program.signature, batch) or program.describe_lengths(batch)
             for program in self.programs

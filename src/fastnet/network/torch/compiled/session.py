@@ -189,7 +189,8 @@ class CompiledSession:
             if times.awaits_uncompiled:
                 return times.run_uncompiled(lambda: eager(batch))
             started = perf_counter()
-            programs.find(moved)  # Timed with the step: each compiled step looks for its program.
+            # Again, to time the search with the step; its result is the program from above.
+            programs.find(self._moved(batch))
             result = self._run_program(program, eager, batch, moved, tensors, on_call)
             programs.note_compiled(program, perf_counter() - started, self._state)
             return result
@@ -316,9 +317,11 @@ class CompiledSession:
         flags = self._broadcasts.flags()
         result = eager(batch)
         self._has_run = True
-        if programs.fallback_reason is not None:
+        if programs.is_given_up:
             return result
         self._converts = self._converts or self._has_arrays(batch)
+        if programs.fallback_reason is not None:
+            return result
         moved = self._moved(batch)
         # Under the lock: fake tensors that another thread's trace has put in place would look like
         # a change.

@@ -238,7 +238,7 @@ class StepState:
         return [state for state in self.optimizers.values() if state.is_used]
 
     def optimizer_tensors(self) -> list[torch.Tensor]:
-        """Return the state tensors of all optimizers, as they are now."""
+        """Return the state tensors of all optimizers: those of unused ones as they were noted."""
         return [tensor for state in self.optimizers.values() for tensor in state.tensors()]
 
     def _current_optimizers(self) -> list[Any]:
@@ -251,17 +251,17 @@ class StepState:
     def _check_tensors(self, count: int) -> None:
         """Refuse tensors that a graph cannot take; the first `count` are parameters and buffers."""
         for index, tensor in enumerate(self.tensors):
+            owner = "a parameter or a buffer" if index < count else "the state of an optimizer"
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-                raise Uncapturable(f"a parameter or a buffer is of type {type(tensor).__name__}")
+                raise Uncapturable(f"{owner} is, or has, a {type(tensor).__name__}")
             if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
-                raise Uncapturable(f"a parameter or a buffer is of {tensor.dtype}, {tensor.layout}")
+                raise Uncapturable(f"{owner} is of {tensor.dtype}, {tensor.layout}")
             # Optimizers keep their step counts on the CPU, wherever parameters are.
             is_step_count = index >= count and tensor.device.type == "cpu" and not tensor.dim()
             if tensor.device != self.device and not is_step_count:
-                what = "a parameter or a buffer" if index < count else "the state of an optimizer"
-                raise Uncapturable(f"{what} is on {tensor.device}")
+                raise Uncapturable(f"{owner} is on {tensor.device}")
             if not tensor.is_leaf:
-                raise Uncapturable("a parameter or a buffer is not a leaf tensor; detach it")
+                raise Uncapturable(f"{owner} is not a leaf tensor; detach it")
         if share_memory(self.tensors):
             raise Uncapturable(
                 "two parameters, buffers or tensors of an optimizer's state share memory"
@@ -272,7 +272,7 @@ class StepState:
         return {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
 
     def numbers(self) -> list[float]:
-        """Return the numbers of ops, then of all optimizers, as they are now."""
+        """Return the numbers of ops, then of all optimizers; those of unused ones as noted."""
         numbers = [float(number.read()) for number in self.op_numbers]
         for state in self.optimizers.values():
             numbers += state.numbers()

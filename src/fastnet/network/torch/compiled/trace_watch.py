@@ -110,7 +110,7 @@ class TraceWatch:
             self.refusal = error
 
     def refuse_entry(self, key: Any) -> None:
-        """Refuse to read an entry of the step's state that may differ in another step."""
+        """Refuse to use an entry of the step's state that may differ in another step."""
         if key in _CONSTANT_ENTRIES:
             return
         entry = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
@@ -405,7 +405,10 @@ _ALL_KEYS_METHODS = (
 
 
 class WatchedDict(dict[Any, Any]):
-    """A dict that calls `on_use`, which may raise, before uses: with the key, or None for all."""
+    """A dict that calls `on_use`, which may raise, before its methods, but not before `repr`.
+
+    It is called with the key that a method uses, or with None for methods that use all keys.
+    """
 
     def __init__(self, entries: dict[Any, Any], on_use: Callable[[Any], None]) -> None:
         super().__init__(entries)

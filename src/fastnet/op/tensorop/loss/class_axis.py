@@ -1,4 +1,7 @@
-"""The axis of the classes, and which shapes of predictions and targets fit together."""
+"""The axis of the classes, and which shapes of predictions and targets fit together.
+
+The form of a loss is "binary", "sparse" or "categorical"; it is not the form of a value.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,16 @@ def shape_problem(
         return None
     class_dim = class_axis(len(pred), axis, classes_last)
     if form == "binary":
-        axes = [index for index in range(1, len(pred)) if _without(pred, index) == tuple(true)]
-        shown = " or ".join(f"axis={-1 if index == len(pred) - 1 else index}" for index in axes)
         needed = "targets with as many elements"
-        if axes:
-            needed += (
-                f", or, for class indices, the axis of the classes: CrossEntropy(..., {shown})"
-            )
         fits = None in (*pred, *true) or math.prod(pred) == math.prod(true)  # type: ignore[arg-type]
+        axes = [] if fits else _possible_class_axes(pred, true)
+        if axes:
+            shown = [str(-1 if index == len(pred) - 1 else index) for index in axes]
+            needed += (
+                ", or, for class indices, the axis of the classes and no form: "
+                f"CrossEntropy(..., axis={shown[0]})"
+            )
+            needed += "".join(f", or axis={index}" for index in shown[1:])
     elif not 0 < class_dim < len(pred):
         needed = "an axis of classes after the batch axis"
         fits = False
@@ -72,8 +77,14 @@ def shape_problem(
     )
 
 
-def _without(shape: Shape, axis: int) -> Shape:
-    return (*shape[:axis], *shape[axis + 1 :])
+def _possible_class_axes(pred: Shape, true: Shape) -> list[int]:
+    """List the axes of predictions that targets do not have, or have with length 1."""
+    axes = []
+    for axis in range(1, len(pred)):
+        before, after = pred[:axis], pred[axis + 1 :]
+        if tuple(true) in ((*before, *after), (*before, 1, *after)):
+            axes.append(axis)
+    return axes
 
 
 def _are_compatible(shape: Shape, other: Shape) -> bool:

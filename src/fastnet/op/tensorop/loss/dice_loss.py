@@ -106,8 +106,8 @@ class DiceLoss(PairLoss):
             if max(self.channel_weights) >= count:
                 raise ValueError(
                     f"DiceLoss's channel_weights has the channel {max(self.channel_weights)}, but "
-                    f"the predictions, of shape {tuple(y_pred.shape)}, have {count} channel"
-                    f"{'' if count == 1 else 's'}, counted from 0."
+                    f"the predictions, of shape {tuple(y_pred.shape)}, have the channels 0 to "
+                    f"{count - 1}."
                 )
             row = np.ones((1, count), dtype="float32")
             row[0, list(self.channel_weights)] = list(self.channel_weights.values())
