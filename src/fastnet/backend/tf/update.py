@@ -522,10 +522,12 @@ class TFUpdate(Update):
         self._window_count.assign(window.steps)
         if self._weighted:
             _put(self._weight_sum, window.weight or 0)
-        for variable, gradient in zip(parameters, window.gradients, strict=True):
-            if id(variable) in self._sums:
-                total = np.zeros(variable.shape) if gradient is None else gradient
-                _put(self._sums[id(variable)].value, total)
+        saved = dict(zip(map(id, parameters), window.gradients, strict=True))
+        for identifier, gradient_sum in self._sums.items():
+            # A variable that is frozen now has no saved gradient, but may have a sum.
+            gradient = saved.get(identifier)
+            total = np.zeros(gradient_sum.variable.shape) if gradient is None else gradient
+            _put(gradient_sum.value, total)
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         """Return the names of variables."""

@@ -555,3 +555,32 @@ def test_a_model_without_weights_has_no_average() -> None:
     model = build(lambda: keras.Sequential([layers.Dense(3)]), None, model_name="m")
     with pytest.raises(ValueError, match=r"'m'.*EMA.*build\(shape\)"):
         EMA(model)
+
+
+def test_loaded_window_has_no_sum_of_a_variable_that_is_frozen_now() -> None:
+    def make() -> Any:
+        return keras.Sequential([layers.Input((2,)), layers.Dense(2), layers.Dense(1)])
+
+    model = made(make(), sgd(1.0), model_name="m")
+    first, second = model.layers[-2:]
+    update = UpdateOp(model, "loss", merge_grad=2)
+    loss = LambdaOp(lambda y: tf.reduce_mean(y), "y", "loss")
+    network = TFNetwork([ModelOp(model, "x", "y"), loss, update])
+
+    def step() -> None:
+        with network("train"):
+            network.run_step(X)
+
+    first.trainable = False
+    step()
+    saved = update.state_dict()
+    step()  # An update of the second layer, which empties the window.
+    first.trainable = True
+    step()  # The sums of both layers.
+    first.trainable = False
+    update.load_state_dict(saved)
+    first.trainable = True
+    before = first.kernel.numpy()
+    expected = before - np.ones((2, 2)) * second.kernel.numpy()[:, 0] / 2
+    step()
+    np.testing.assert_allclose(first.kernel.numpy(), expected, rtol=1e-5)
