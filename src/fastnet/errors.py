@@ -433,7 +433,7 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
         op = describe_op(writer, index)
         return f"The value of '{key}' is None, as {op} returned it. Is a `return` missing?"
     if not isinstance(value, (list, tuple)):
-        return None
+        return _describe_unconverted(key, value)
     container = "list" if isinstance(value, list) else "tuple"
     kinds = {type(item).__name__ for item in value}
     kind = kinds.pop() if len(kinds) == 1 else "value"
@@ -444,6 +444,23 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
         f"The value of '{key}' is {text}, as {describe_op(writer, index)} returned it. To write "
         "its items under separate keys, list these keys in `outputs`."
     )
+
+
+def _describe_unconverted(key: str, value: Any) -> str | None:
+    """Describe a numpy array that is not converted to a tensor; None for any other value."""
+    dtype = getattr(value, "dtype", None)
+    contents = {"O": "objects", "S": "bytes", "U": "strings"}.get(getattr(dtype, "kind", ""))
+    if contents is not None:
+        return (
+            f"'{key}' is an array of {contents}, which is not converted to a tensor. Pass numbers, "
+            "such as class indices."
+        )
+    if not getattr(dtype, "isnative", True):
+        return (
+            f"'{key}' is an array of another byte order than this machine's, which is not "
+            'converted to a tensor. Pass `array.astype(array.dtype.newbyteorder("="))`.'
+        )
+    return None
 
 
 def _advise_on_dtype(error: Exception, op: Any, reads: Sequence[Read]) -> str | None:

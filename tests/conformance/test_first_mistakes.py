@@ -152,6 +152,21 @@ def test_errors_of_other_causes_say_nothing_of_dtypes() -> None:
     assert "Cast it" not in text_of(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("label", "text"),
+    [
+        (np.array(["a", "b"]), "'t' is an array of strings, which"),
+        (np.array([None, {}]), "'t' is an array of objects, which"),
+        (np.zeros(2, ">i8"), "'t' is an array of another byte order"),
+    ],
+)
+def test_array_that_is_not_converted(label: Any, text: str) -> None:
+    network = fastnet.Network([CrossEntropy(["y", "t"], "ce", from_logits=True)])
+    with pytest.raises(Exception) as caught, network("eval"):  # noqa: PT011 - torch's or Python's
+        network.run_step({"y": torch.zeros(2, 3), "t": label})
+    assert text in text_of(caught.value)
+
+
 class _TwoInputs(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
