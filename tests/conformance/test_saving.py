@@ -192,7 +192,7 @@ class TestErrors:
         """Neither can be loaded as the other, and the error names the function that can."""
         path, model = self.saved(fw, tmp_path), made(fw, seed=1)
         network = fw.network(regression(model))
-        with pytest.raises(ValueError, match=r"it is a file of .* load_model reads"):
+        with pytest.raises(ValueError, match=r"is a file of .* load_model reads"):
             load_checkpoint(path, network)
         save_checkpoint(path, network)
         text = "is a checkpoint, which load_checkpoint reads"

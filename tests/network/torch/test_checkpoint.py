@@ -687,7 +687,7 @@ class TestFailing:
 
         path = tmp_path / "run.ckpt"
         torch.save({"models": Hostile()}, path)
-        self.refused(run, path, "is damaged, or was not written by fastnet")
+        self.refused(run, path, "is a file of torch or Keras")
         assert not (tmp_path / "marker").exists()
 
     @pytest.mark.parametrize("network", [None, "net", [1], nn.Linear(1, 1)], ids=str)
