@@ -636,8 +636,9 @@ class TestMemory:
                 snapshot.changed_roots()
 
         objects, blocks = left_behind(work)
-        assert objects == 0
+        # A leak would be one for each of the 200 turns; other threads may make a few objects, and
         # Python 3.10 caches a few blocks with code that runs often.
+        assert objects < 20
         assert blocks < 100
 
 
@@ -920,9 +921,12 @@ class TestMemberGuard:
         owners = [Plain(a=place) for place in range(20)]
 
         def compare() -> None:
-            MemberGuard(owners, ("__dict__",), ("__sizeof__",)).are_unchanged()
+            for _ in range(200):
+                MemberGuard(owners, ("__dict__",), ("__sizeof__",)).are_unchanged()
 
-        assert left_behind(compare) == (0, 0)
+        objects, blocks = left_behind(compare)
+        assert objects < 20
+        assert blocks < 100
 
     def test_it_is_taken_once(self) -> None:
         guard = MemberGuard([Plain()], ("__dict__",))
