@@ -279,7 +279,7 @@ _ADVICE_ON_ATTRIBUTES = {
     "state_dict": "Call `fastnet.save_checkpoint(path, network)`.",
     "save": "Call `fastnet.save_checkpoint(path, network)`.",
 }
-"""What to write instead of attributes that a trainer or a model has and a network has not."""
+"""The advice for attributes of trainers and models that a network does not have."""
 
 
 def missing_attribute(network: object, name: str) -> AttributeError | None:
@@ -380,7 +380,7 @@ Read = tuple[str, object, Any, int | None]
 """A value that an op read: its key, the value, and the op that wrote it with its index, or None."""
 
 
-def note_failure(error: BaseException, op: Any, index: int | None, reads: Iterable[Read]) -> None:
+def note_failure(error: BaseException, op: Any, index: int | None, reads: Sequence[Read]) -> None:
     """Add notes to an error that an op raised: the op, and inputs that it may not have expected.
 
     An error that names the op already is left as it is.
@@ -397,13 +397,12 @@ def note_failure(error: BaseException, op: Any, index: int | None, reads: Iterab
                 add_note(error, advice)
 
 
-def _advise_on_inputs(error: Exception, op: Any, reads: Iterable[Read]) -> Iterator[str]:
+def _advise_on_inputs(error: Exception, op: Any, reads: Sequence[Read]) -> Iterator[str]:
     """Describe the inputs of a failed op that are lists, tuples, None or of a wrong dtype."""
     if _expects_bare_value(op, error):
         keys = list(op.inputs)
         instead = f"pass inputs={keys[0]!r} for the bare value" if len(keys) == 1 else "unpack it"
         yield f"Its `data` is a list, because its inputs are the list {keys}: {instead}."
-    reads = list(reads)
     for read in reads:
         text = _describe_read(*read)
         if text is not None:

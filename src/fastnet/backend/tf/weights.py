@@ -86,8 +86,8 @@ def set_trainable_flags(model: Model, flags: Mapping[str, Mapping[str, bool]]) -
     if flags == current:
         return
     layers, weights = named_layers(model), named_weights(model)
-    # Setting a layer sets its nested layers too, and several layers may share a nested one, so set
-    # those with the fewest nested layers last.
+    # Setting a layer sets its nested layers too, and several layers may share a nested layer, so
+    # set the layers with the fewest nested layers last.
     for path in sorted(layers, key=lambda path: -len(sublayers(layers[path]))):
         layers[path].trainable = flags["layers"][path]
     for path in current["weights"]:

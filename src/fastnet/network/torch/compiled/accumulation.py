@@ -133,7 +133,7 @@ class Phase:
         # For each update, the keys of the sums that a step leaves; None if the window stays.
         self._new_keys: list[list[_Key] | None] = []
         # Noted in the first step of the program: the layouts of the new sums, and the indices of
-        # those that are in the memory of an output.
+        # the sums that share memory with an output.
         self._new_sums: tuple[list[_Layout], list[int]] | None = None
 
     def is_current(self) -> bool:

@@ -666,7 +666,7 @@ class TorchProgramSet(ProgramSet[TorchProgram]):
         )
 
     def _describe_signature(self, batch: Mapping[str, Any]) -> str:
-        """Describe how a batch differs from the last used program that takes another one."""
+        """Describe how a batch differs from the last used program with another signature."""
         differences = (
             first_difference(program.signature, batch) or program.describe_lengths(batch)
             for program in self.programs

@@ -40,5 +40,5 @@ class GradientBase(TensorOp):
         raise NotImplementedError(f"{type(self).__name__} must define make_compute.")
 
 
-# Keep the original function: users may assign another one to GradientBase.forward.
+# Keep the original function, because users may replace GradientBase.forward.
 _FORWARD = GradientBase.forward

@@ -11,8 +11,8 @@ __all__ = ["Fuse"]
 class Fuse(FuseOps, TensorMetaOp):
     """Run ops in order, as one op: for a scheduler, or inside of another meta op.
 
-    The inputs are the keys that an op reads before another one has written them; the outputs are
-    all keys that the ops write and do not delete.
+    The inputs are the keys that an op reads and no earlier op has written; the outputs are all keys
+    that the ops write and do not delete.
 
     Args:
         ops: The ops, in order. They share their modes and dataset ids.

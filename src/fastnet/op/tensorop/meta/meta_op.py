@@ -159,7 +159,7 @@ class TensorMetaOp(MetaOp, TensorOp):
         return self._backend_of(first, "chooser")
 
 
-# Keep the original function: users may assign another one to TensorMetaOp.forward.
+# Keep the original function, because users may replace TensorMetaOp.forward.
 _FORWARD = TensorMetaOp.forward
 
 

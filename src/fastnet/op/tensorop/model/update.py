@@ -369,7 +369,7 @@ class UpdateOp(HoldsModel):
             self._update.drop()
 
 
-# Keep the original function: users may assign another one to UpdateOp.forward.
+# Keep the original function, because users may replace UpdateOp.forward.
 _FORWARD = UpdateOp.forward
 
 
